@@ -1,0 +1,435 @@
+"""The command line: the only place that prints. Imports of torch and its kin happen inside each verb."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedsift.report import Method
+    from fedsift.runs import History, Run
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Federated distillation: clients share soft labels on a public set; every byte is counted.",
+)
+
+Runs = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress display.")]
+Out = Annotated[Path | None, typer.Option("--out", help="The run folder itself (default: a new one under runs/).")]
+EngineName = Annotated[str | None, typer.Option("--engine", help="auto or sequential.")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+
+
+def main() -> None:
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        from fedsift import __version__
+
+        typer.echo(f"fedsift {__version__}")
+        raise typer.Exit
+
+
+# --- verbs ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def demo(
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the runs and the picture; an interrupted demo goes on.")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds per method.")] = 3,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds per run.")] = 15,
+    quiet: Quiet = False,
+) -> None:
+    """Twenty clients with skewed data learn from each other's soft labels, beside FedAvg. No download."""
+    with _plainly():
+        from fedsift import config, runs
+        from fedsift.report import plots
+
+        folder = out or _fresh(Path("runs"), "demo")
+        engine, why = _engine("auto", "auto")
+        playing = []
+        for preset in ("digits-fedavg", "digits-fd", "digits-fas"):
+            for seed in range(seeds):
+                settings = ["alpha=0.1", f"seed={seed}", f"rounds={rounds}"]
+                experiment = config.read(preset, settings)
+                playing.append(runs.begin(folder / f"{preset}-seed{seed}", experiment, resume=True, note=why))
+        _say(
+            "20 clients, 40 images each, Dirichlet(0.1) label skew; 8 clients a round; 500 public images without labels."
+        )
+        _say(f"{len(playing)} runs side by side: {why}.")
+        begun = time.perf_counter()
+        _play(playing, engine, quiet, f"fedsift demo --out {folder} --seeds {seeds} --rounds {rounds}")
+        histories = [runs.load(run.folder) for run in playing]
+        plots.plot(histories, folder / "demo.png")
+        _print(_comparison(histories))
+        _say(f"\nruns     {folder}/digits-*    (look at one: fedsift show {playing[-1].folder})")
+        _say(f"picture  {folder / 'demo.png'}")
+        _say(f"done in {time.perf_counter() - begun:.0f} s")
+
+
+@app.command()
+def run(
+    source: Annotated[str | None, typer.Argument(help="A preset or a TOML file.", show_default=False)] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)] = None,
+    out: Out = None,
+    engine: EngineName = None,
+    device: Device = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment: fedsift run digits-fas alpha=0.1 sampler=low-entropy seed=3"""
+    with _plainly():
+        from fedsift import config, runs
+
+        if source and "=" in source:  # fedsift run --resume --out DIR needs no preset, but takes no overrides either
+            raise _mistake(f"the first argument is a preset or a TOML file, not {source!r} (fedsift ls presets)")
+        if source is None and not (resume and out):
+            raise _mistake("name a preset or a TOML file (fedsift ls presets), or give --resume and --out")
+        settings = [*(overrides or []), *(f"{k}={v}" for k, v in (("engine", engine), ("device", device)) if v)]
+        if resume and not out:
+            raise _mistake("--resume needs --out: the folder of the run to go on with")
+        experiment = config.read(source, settings) if source else runs.stored(Path(out or ""), settings)
+        chosen, why = _engine(experiment.engine, experiment.device)
+        folder = out or _fresh(Path("runs"), experiment.name)
+        playing = runs.begin(folder, experiment, resume=resume, note=why)
+        for key in config.unused(experiment):
+            if any(config.full_path(s) == key for s in overrides or []):
+                _warn(f"note: {experiment.algorithm.name} does not use {key}")
+        if not quiet:
+            _warn(f"{experiment.name}: {why}")
+            if playing.state.round:
+                _warn(f"going on after round {playing.state.round} of {experiment.rounds}")
+        _play([playing], chosen, quiet, runs.resume_command(folder))
+        history = runs.load(folder)
+        if as_json:
+            typer.echo(json.dumps(history.summary()))
+        elif not quiet:
+            _print(_comparison([history]))
+            _say(f"{history.seconds:.1f} s; run folder: {folder}")
+
+
+@app.command("ls")
+def list_parts(
+    kind: Annotated[str | None, typer.Argument(help="datasets, models, samplers, ...", show_default=False)] = None,
+) -> None:
+    """List what there is to choose from."""
+    with _plainly():
+        from fedsift import shelf
+
+        shelves = _shelves()
+        if kind is not None and kind not in shelves:
+            raise _mistake(shelf.unknown("kind", kind, shelves, "fedsift ls"))
+        for name in [kind] if kind else shelves:
+            if not kind:
+                _say(f"{name}:")
+            for part, about in shelves[name].items():
+                _say(f"  {part:<24} {about}" if not kind else f"{part:<24} {about}")
+
+
+@app.command()
+def new(
+    preset: Annotated[str, typer.Argument(help="fedsift ls presets")],
+    file: Annotated[Path, typer.Argument(help="The TOML file to write.")],
+) -> None:
+    """Write a preset to a TOML file of your own, every key with its meaning."""
+    with _plainly():
+        from fedsift import config, runs
+
+        if file.suffix != ".toml":
+            raise _mistake(f"give the file the ending .toml, so that `fedsift run {file}.toml` finds it")
+        experiment = config.read(preset)
+        if file.exists():
+            raise _mistake(f"{file} exists; choose another name")
+        named = experiment.model_copy(update={"name": file.stem})
+        runs.write_atomically(file, config.to_toml(named).encode())
+        _say(f"wrote {file}; edit it, then: fedsift run {file}")
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    as_json: Json = False,
+) -> None:
+    """What a run did: accuracy and bytes, round by round and client by client."""
+    with _plainly():
+        from rich.table import Table
+
+        from fedsift import config, ledger, runs
+
+        history = runs.load(folder)
+        totals = ledger.total(history.ledger)
+        if as_json:
+            detail = {
+                "broadcast_bytes": totals.broadcast,
+                "metrics": history.metrics,
+                "ledger": [row.to_json() for row in history.ledger],
+                "config": history.experiment.model_dump(mode="json"),
+                "environment": history.environment,
+            }
+            typer.echo(json.dumps(history.summary() | detail))
+            return
+        values = {k: v for k, v in config.flat(history.experiment.model_dump()).items() if v not in (None, ())}
+        _say("\n".join(f"{key:<24} {value}" for key, value in values.items()))
+        _say(
+            f"\n{history.environment['engine']}; torch {history.environment['torch']}; {history.environment['processor']}"
+        )
+        rounds = Table("round", "accuracy", "cohort", "uplink", "downlink", "as broadcast", title="rounds")
+        for row, sent in zip(history.metrics, history.ledger, strict=True):
+            cohort = " ".join(map(str, sent.up))
+            sizes = (_size(sent.uplink), _size(sent.downlink), _size(sent.broadcast))
+            rounds.add_row(str(row["round"]), f"{row['accuracy']:.4f}", cohort, *sizes)
+        _print(rounds)
+        clients = Table("client", "model", "samples per class", "uplink", "downlink", title="clients")
+        sent_by = ledger.per_client(history.ledger)
+        for client in history.clients:
+            up, down = sent_by.get(client["client"], (0, 0))
+            about = (str(client["client"]), client["model"], " ".join(map(str, client["labels"])))
+            clients.add_row(*about, _size(up), _size(down))
+        _print(clients)
+        _print(_comparison([history]))
+
+
+@app.command()
+def compare(folders: Runs, as_json: Json = False) -> None:
+    """Runs side by side; those that differ only in their seed count as one method."""
+    with _plainly():
+        from fedsift import report, runs
+
+        histories = [runs.load(folder) for folder in folders]
+        if as_json:
+            rows = [h.summary() | {"name": h.experiment.name, "seed": h.experiment.seed} for h in histories]
+            methods = [method.row() for method in report.methods(histories)]
+            typer.echo(json.dumps({"methods": methods, "runs": rows, "unpaired": report.unpaired(histories)}))
+            return
+        _print(_comparison(histories))
+        if differing := report.unpaired(histories):
+            _warn(f"note: not a paired comparison; the runs differ in {', '.join(differing)}")
+
+
+@app.command()
+def plot(
+    folders: Runs,
+    file: Annotated[Path, typer.Option("-o", "--output", help="FILE.png, .pdf or .svg")],
+) -> None:
+    """Draw accuracy against rounds and against uplink bytes, and the clients' label distributions."""
+    with _plainly():
+        from fedsift import runs
+        from fedsift.report import plots
+
+        plots.plot([runs.load(folder) for folder in folders], file)
+        _say(f"wrote {file}")
+
+
+# --- saying --------------------------------------------------------------------------------------------------------
+
+
+def _say(text: str) -> None:
+    typer.echo(text)
+
+
+def _warn(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(table) if console.is_terminal else Console(width=120).print(table)
+
+
+def _comparison(histories: list[History]) -> Table:
+    from rich.table import Table
+
+    from fedsift import report
+
+    table = Table(title="test accuracy (mean of the last five rounds) and bytes on the wire")
+    for column in ("method", "seeds", "accuracy", "up, per upload", "up, all", "down, all", "as broadcast"):
+        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
+    for method in report.methods(histories):
+        table.add_row(*_cells(method))
+    return table
+
+
+def _cells(method: Method) -> list[str]:
+    row = method.row()
+    spread = "" if row["accuracy_sd"] is None else f" +- {row['accuracy_sd']:.3f}"
+    sizes = ("uplink_bytes_per_upload", "uplink_bytes", "downlink_bytes", "broadcast_bytes")
+    seeds = str(len(row["seeds"]))
+    return [row["method"], seeds, f"{row['accuracy']:.3f}{spread}", *(_size(row[s]) for s in sizes)]
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+# --- playing -------------------------------------------------------------------------------------------------------
+
+
+def _play(playing: list[Run], engine: Any, quiet: bool, go_on: str) -> None:
+    """Play to the end with a live display (lines, where there is no terminal). Whatever stops it: say how to go on."""
+    from fedsift import runs
+
+    try:
+        with _display(playing, quiet) as tell:
+            for one, record in runs.play(playing, engine):
+                tell(one, record)
+    except KeyboardInterrupt:
+        _warn(f"\ninterrupted; every finished round is saved. Go on with:\n  {go_on}")
+        raise typer.Exit(130) from None
+    except OSError as error:
+        _warn(f"error: {_os_error(error)}; every finished round is saved. When there is room, go on with:\n  {go_on}")
+        raise typer.Exit(1) from None
+
+
+@contextlib.contextmanager
+def _display(playing: list[Run], quiet: bool) -> Iterator[Any]:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if quiet:
+        yield lambda run, record: None
+    elif not console.is_terminal:
+        yield _tell_in_lines(playing)
+    else:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description:<28}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[said]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console) as progress:
+            bars = {
+                id(run): progress.add_task(
+                    f"{run.experiment.name} seed {run.experiment.seed}",
+                    total=run.experiment.rounds,
+                    completed=run.state.round,
+                    said="",
+                )
+                for run in playing
+            }
+
+            def tell(run: Run, record: Any) -> None:
+                said = f"accuracy {record.accuracy:.3f}  up {_size(record.uplink_bytes)} a round"
+                progress.update(bars[id(run)], completed=record.round + 1, said=said)
+
+            yield tell
+
+
+def _tell_in_lines(playing: list[Run]) -> Any:
+    """For one run a line a round; for several, a line once all have played the round, the mean of each name."""
+    heard: dict[int, dict[str, list[float]]] = {}
+
+    def tell(run: Run, record: Any) -> None:
+        names = heard.setdefault(record.round, {})
+        names.setdefault(run.experiment.name, []).append(record.accuracy)
+        if sum(map(len, names.values())) == sum(r.experiment.rounds > record.round for r in playing):
+            means = "  ".join(f"{name} {sum(a) / len(a):.3f}" for name, a in names.items())
+            _warn(f"round {record.round + 1}/{run.experiment.rounds}  accuracy {means}")
+
+    return tell
+
+
+def _engine(name: str, device: str) -> tuple[Any, str]:
+    from fedsift.engines import choose
+
+    return choose(name, device)
+
+
+def _fresh(parent: Path, name: str) -> Path:
+    """A folder name that is not taken."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return next(p for n in range(1000) if not (p := parent / (stem if not n else f"{stem}-{n}")).exists())
+
+
+# --- mistakes ------------------------------------------------------------------------------------------------------
+
+
+def _mistake(text: str) -> Exception:
+    from fedsift.types import Mistake
+
+    return Mistake(text)
+
+
+@contextlib.contextmanager
+def _plainly() -> Iterator[None]:
+    """No traceback for a user's mistake, a full disk or Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _warn("interrupted")
+        raise typer.Exit(130) from None
+    except OSError as error:
+        _warn(f"error: {_os_error(error)}")
+        raise typer.Exit(1) from None
+    except ValueError as error:
+        from fedsift.codecs import WireError
+        from fedsift.types import Mistake
+
+        if not isinstance(error, Mistake | WireError):
+            raise
+        _warn(f"error: {error}")
+        raise typer.Exit(2) from None
+
+
+def _os_error(error: OSError) -> str:
+    where = f" {error.filename}" if error.filename else ""
+    return f"cannot use{where}: {error.strerror or error}" if where else f"{error.strerror or error}"
+
+
+def _shelves() -> dict[str, dict[str, str]]:
+    """Kind -> name -> one line."""
+    from fedsift import aggregators, algorithms, codecs, config, data, engines, models, samplers
+    from fedsift.data import partition
+
+    both = dict.fromkeys(codecs.CODECS, "soft labels and weights")
+    return {
+        "datasets": _abouts(data.DATASETS) | {"npz:FILE": "your own arrays x, y (x_test, y_test, x_public)"},
+        "partitions": _abouts(partition.PARTITIONS),
+        "models": _abouts(models.MODELS) | {"module:factory": "your own function (shape, classes) -> nn.Module"},
+        "samplers": _abouts(samplers.SAMPLERS),
+        "codecs": both,
+        "aggregators": _abouts(aggregators.AGGREGATORS),
+        "algorithms": _abouts(algorithms.ALGORITHMS),
+        "engines": _abouts(engines.ENGINES),
+        "presets": {name: text.partition("\n")[0].lstrip("# ") for name, text in config.presets().items()},
+    }
+
+
+def _abouts(shelf: Any) -> dict[str, str]:
+    return {name: _about(part) for name, part in shelf.items()}
+
+
+def _about(part: Any) -> str:
+    """The first sentence of a part's docstring; for a preset of another part, what it sets."""
+    from functools import partial
+
+    if isinstance(part, partial):
+        return f"{part.func.__name__} with " + ", ".join(f"{k} = {v}" for k, v in part.keywords.items())
+    return " ".join((part.__doc__ or "").split("\n\n")[0].split())

@@ -1,0 +1,75 @@
+"""Model weights as bytes: safetensors inside the envelope, checked tensor by tensor against the expected model."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import torch
+
+from fedsift.codecs import wire
+from fedsift.codecs.wire import WireError
+from fedsift.types import Mistake, State
+
+_SAMPLES = struct.Struct("<I")  # how many private samples stand behind these weights; 0 from the server
+
+
+@dataclass(frozen=True)
+class WeightCodec:
+    """Floating-point tensors as float32 or float16; integer buffers as they are."""
+
+    id: int
+    dtype: torch.dtype
+
+    def encode(self, state: State, round: int, samples: int = 0) -> bytes:
+        from safetensors.torch import save
+
+        tensors = {name: self._narrow(name, value) for name, value in state.items()}
+        payload = _SAMPLES.pack(samples) + save(tensors)
+        return wire.seal(wire.WEIGHTS, self.id, round, payload)
+
+    def decode(self, message: bytes, round: int, like: State) -> tuple[State, int]:
+        """The state, in the types of `like`, and the number of samples behind it."""
+        payload = wire.unseal(message, wire.WEIGHTS, self.id, round, _limit(like))
+        wire.verify(message)
+        if len(payload) < _SAMPLES.size:
+            raise WireError("truncated message: no room for the number of samples")
+        tensors = _load(payload[_SAMPLES.size :])
+        if tensors.keys() != like.keys():
+            odd = sorted(tensors.keys() ^ like.keys())[:3]
+            raise WireError(f"weights of another model: tensors {', '.join(map(repr, odd))} are not on both sides")
+        state = {name: self._widen(name, tensors[name], expected) for name, expected in like.items()}
+        return state, _SAMPLES.unpack_from(payload)[0]
+
+    def _narrow(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        if not value.is_floating_point():
+            return value.contiguous()
+        narrow = value.to(self.dtype).contiguous()
+        if not torch.isfinite(narrow).all():
+            why = "training diverged; lower the learning rate" if not torch.isfinite(value).all() else "use float32"
+            raise Mistake(f"weights {name!r} do not fit {self.dtype}: {why}")
+        return narrow
+
+    def _widen(self, name: str, found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        sent = self.dtype if expected.is_floating_point() else expected.dtype
+        if found.shape != expected.shape or found.dtype != sent:
+            raise WireError(
+                f"weights {name!r} are {tuple(found.shape)} {found.dtype}, not {tuple(expected.shape)} {sent}"
+            )
+        if found.is_floating_point() and not torch.isfinite(found).all():
+            raise WireError(f"weights {name!r} are not finite")
+        return found.to(expected.dtype)
+
+
+def _load(code: bytes) -> State:
+    from safetensors.torch import load
+
+    try:
+        return load(code)
+    except Exception as error:  # hostile bytes: whatever the parser raises, it is the message that is wrong
+        raise WireError(f"not a safetensors payload: {error}") from error
+
+
+def _limit(like: State) -> int:
+    """The tensors at full width, and a generous safetensors header."""
+    return sum(v.numel() * v.element_size() + 256 + 2 * len(name) for name, v in like.items()) + 1024

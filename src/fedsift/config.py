@@ -1,0 +1,275 @@
+"""An experiment as TOML <-> pydantic. Config stops here: `build` turns it into plain parts that never see it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from fedsift import data, engines, shelf, training
+from fedsift.algorithms import ALGORITHMS
+from fedsift.data.partition import PARTITIONS
+from fedsift.federation import Federation, clients
+from fedsift.types import Algorithm, Mistake, Recipe
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataPart(Part):
+    name: str = Field("digits", description="a data set (fedsift ls datasets) or your own npz:FILE")
+    private: int = Field(800, gt=0, description="samples dealt to the clients")
+    public: int = Field(500, gt=0, description="samples of the public set; their labels are never read")
+    test: int | None = Field(None, gt=0, description="test samples (default: all that are left)")
+    normalise: str = Field("scale", description="scale (largest value 1) or standard (mean 0, deviation 1)")
+
+
+class PartitionPart(Part):
+    kind: str = Field("dirichlet", description="iid, dirichlet (equal sizes), dirichlet-free or shards")
+    alpha: float = Field(1.0, gt=0, description="label skew of the Dirichlet kinds: 100 is almost iid, 0.1 is strong")
+    shards: int = Field(2, gt=0, description="shards a client, for kind = shards")
+
+
+class ClientsPart(Part):
+    count: int = Field(20, gt=0, description="clients in the federation")
+    cohort: int = Field(8, gt=0, description="clients that take part in a round")
+    model: str = Field("cnn", description='fedsift ls models; options as in "resnet8(norm=group, width=0.5)"')
+    models: dict[str, int] | None = Field(None, description="instead of model: {resnet8 = 10, cnn = 6, mlp = 4}")
+
+
+class AlgorithmPart(Part):
+    name: str = Field("fas", description="fedsift ls algorithms")
+    budget: int = Field(60, gt=0, description="soft labels a client uploads in a round")
+    sampler: str | None = Field(None, description="which ones: fedsift ls samplers (default: the algorithm's own)")
+    aggregator: str | None = Field(None, description='fedsift ls aggregators, e.g. "era(0.1)"')
+    codec: str | None = Field(None, description="of the uplink: fedsift ls codecs")
+    download: str | None = Field(None, description="weights or soft-labels")
+    down_codec: str | None = Field(None, description="of the downlink")
+    temperature: float | None = Field(None, gt=0, description="of the softmax in soft labels and distillation")
+
+
+class RecipePart(Part):
+    epochs: int = Field(10, gt=0)
+    batch: int = Field(16, gt=0)
+    lr: float = Field(2e-3, gt=0)
+    optimizer: str = Field("adam", description="adam, adamw or sgd")
+    momentum: float = Field(0.9, ge=0, lt=1, description="sgd only")
+    nesterov: bool = Field(False, description="sgd only")
+    weight_decay: float = Field(0.0, ge=0)
+    augment: str = Field("none", description="none or crop-flip")
+    milestones: tuple[int, ...] = Field((), description="epochs, counted from round 0, at which lr is multiplied ...")
+    decay: float = Field(0.1, gt=0, description="... by this")
+
+    @model_validator(mode="after")
+    def _known(self) -> RecipePart:
+        for kind, name, known in (
+            ("optimizer", self.optimizer, training.OPTIMIZERS),
+            ("augment", self.augment, training.AUGMENTATIONS),
+        ):
+            if name not in known:
+                raise ValueError(shelf.unknown(kind, name, known, f"one of {', '.join(known)}"))
+        return self
+
+    def recipe(self) -> Recipe:
+        return Recipe(**self.model_dump())
+
+
+class Experiment(Part):
+    """A whole experiment; the same values always mean the same run."""
+
+    name: str = Field("experiment", description="for tables and plots")
+    seed: int = Field(0, ge=0, description="of everything: split, partition, cohorts, weights, batches, picks")
+    rounds: int = Field(15, gt=0)
+    engine: str = Field("auto", description="auto or sequential")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    data: DataPart = DataPart()
+    partition: PartitionPart = PartitionPart()
+    clients: ClientsPart = ClientsPart()
+    algorithm: AlgorithmPart = AlgorithmPart()
+    local: RecipePart = RecipePart()
+    distill: RecipePart = RecipePart()
+
+
+SHORT = {
+    "alpha": "partition.alpha",
+    "clients": "clients.count",
+    "cohort": "clients.cohort",
+    "model": "clients.model",
+    "sampler": "algorithm.sampler",
+    "budget": "algorithm.budget",
+    "codec": "algorithm.codec",
+    "aggregator": "algorithm.aggregator",
+    "algorithm": "algorithm.name",
+}
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+def presets() -> dict[str, str]:
+    """Preset name -> its TOML text."""
+    folder = resources.files("fedsift").joinpath("presets")
+    files = sorted(
+        (f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name.removesuffix(".toml")
+    )
+    return {file.name.removesuffix(".toml"): file.read_text() for file in files}
+
+
+def read(source: str, overrides: Sequence[str] = ()) -> Experiment:
+    """An experiment from a preset name or a TOML file, with `key.path=value` overrides."""
+    if source.endswith(".toml") or Path(source).is_file():
+        try:
+            text = Path(source).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Mistake(f"cannot read {source}: {error}") from None
+        values = {"name": Path(source).stem} | _parsed(text, source)
+    else:
+        text = shelf.find(presets(), "preset", source)
+        values = {"name": source} | _parsed(text, source)
+    for override in overrides:
+        _apply(values, override)
+    return experiment(values)
+
+
+def experiment(values: dict[str, Any]) -> Experiment:
+    """Checked values; every complaint names the key and what to do."""
+    _check_keys(values, Experiment)
+    try:
+        return Experiment.model_validate(values)
+    except ValidationError as error:
+        raise Mistake("; ".join(_complaint(e) for e in error.errors())) from None
+
+
+def _parsed(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Mistake(f"{source} is not valid TOML: {error}") from None
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals:
+        raise Mistake(f"cannot read {override!r}; an override is key=value, e.g. alpha=0.1 or local.lr=0.01")
+    *sections, key = full_path(override).split(".")
+    here = values
+    for section in sections:
+        here = here.setdefault(section, {})
+        if not isinstance(here, dict):
+            raise Mistake(f"cannot set {path.strip()!r}: {section!r} is not a section")
+    here[key] = _toml_value(text.strip())
+    if (sections, key) == (["clients"], "model"):
+        here.pop("models", None)  # a model for all replaces a mixture
+
+
+def full_path(override: str) -> str:
+    """The key an override sets, short names spelt out."""
+    path = override.partition("=")[0].strip()
+    return SHORT.get(path, path)
+
+
+def _toml_value(text: str) -> Any:
+    """As TOML would read it; a bare word is a string."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _check_keys(values: dict[str, Any], part: type[BaseModel], path: str = "") -> None:
+    """Unknown keys, with the nearest known one and its full path."""
+    for key, value in values.items():
+        if key not in part.model_fields:
+            known = [*part.model_fields, *([] if path else SHORT)]
+            everywhere = "run `fedsift new PRESET FILE.toml` to see all keys"
+            raise Mistake(shelf.unknown("key", path + key, [path + k for k in known], everywhere))
+        inner = part.model_fields[key].annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            if not isinstance(value, dict):
+                raise Mistake(f"{path}{key} is a section with keys {', '.join(inner.model_fields)}, not {value!r}")
+            _check_keys(value, inner, f"{path}{key}.")
+
+
+def _complaint(error: Any) -> str:
+    where = ".".join(map(str, error["loc"]))
+    said = error["msg"].removeprefix("Value error, ")
+    return f"{where}: {said[0].lower()}{said[1:]} (got {error['input']!r})" if error["type"] != "value_error" else said
+
+
+# --- building ------------------------------------------------------------------------------------------------------
+
+
+def build(experiment: Experiment) -> Federation:
+    """The federation an experiment describes: plain parts, checked before any work is done."""
+    e = experiment
+    algorithm, _ = _algorithm(e)
+    engines.check(e.engine, e.device)
+    task = data.split(data.load(e.data.name), e.data.private, e.data.public, e.data.test, e.seed, e.data.normalise)
+    how = shelf.find(PARTITIONS, "partition", e.partition.kind)
+    if isinstance(how, type):
+        how = how(**{key: getattr(e.partition, key) for key in inspect.signature(how).parameters})
+    everyone = clients(task.private, e.clients.count, how, e.clients.models or e.clients.model, e.seed)
+    return Federation(algorithm, everyone, task, e.clients.cohort, e.seed)
+
+
+def unused(experiment: Experiment) -> list[str]:
+    """The keys of [algorithm] that have a value which this algorithm does not use."""
+    return [f"algorithm.{key}" for key in _algorithm(experiment)[1]]
+
+
+def _algorithm(e: Experiment) -> tuple[Algorithm, list[str]]:
+    make = shelf.find(ALGORITHMS, "algorithm", e.algorithm.name)
+    axes = e.algorithm.model_dump(exclude={"name"}, exclude_none=True)
+    recipes = {"local": e.local.recipe(), "distill": e.distill.recipe()}
+    known = inspect.signature(make).parameters
+    algorithm = make(**{key: value for key, value in (axes | recipes).items() if key in known})
+    return algorithm, [key for key in axes if key not in known]
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def to_toml(experiment: Experiment) -> str:
+    """Every value, also those left at their default, and what each means."""
+    top, sections = [], []
+    for key, field in Experiment.model_fields.items():
+        value = getattr(experiment, key)
+        if isinstance(value, Part):
+            sections += ["", f"[{key}]", *(_line(k, getattr(value, k), f) for k, f in type(value).model_fields.items())]
+        else:
+            top.append(_line(key, value, field))
+    return "\n".join([*top, *sections]) + "\n"
+
+
+def _line(key: str, value: Any, field: FieldInfo) -> str:
+    setting = f"# {key} =" if value is None else f"{key} = {_written(value)}"
+    return f"{setting:<24}  # {field.description}" if field.description else setting
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_written(inner)}" for key, inner in value.items()) + "}"
+    return json.dumps(value)
+
+
+def differences(one: Experiment, other: Experiment) -> dict[str, tuple[Any, Any]]:
+    """Full key path -> the two values, where they differ."""
+    a, b = flat(one.model_dump()), flat(other.model_dump())
+    return {key: (a[key], b[key]) for key in a if a[key] != b[key]}
+
+
+def flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested sections as full key paths."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        section = isinstance(value, dict) and key != "models"
+        found |= flat(value, f"{path}{key}.") if section else {path + key: value}
+    return found

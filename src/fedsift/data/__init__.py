@@ -1,0 +1,173 @@
+"""Data sets, and their split into private, public and test parts that never overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from fedsift import seeding, shelf
+from fedsift.types import Array, Labelled, Mistake, Samples, Store
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Arrays as they came: x [S, ...] uint8 or float, y [S] class numbers. Build one with `dataset`."""
+
+    x: Array
+    y: Array
+    classes: int
+    test: tuple[Array, Array] | None = None  # an official test set, where there is one
+    public: Array | None = None  # unlabelled samples of their own, where there are some
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The three parts. `public` has no labels at all: what is not there cannot leak."""
+
+    private: Labelled
+    public: Samples
+    test: Labelled
+
+
+def dataset(
+    x: Any,
+    y: Any,
+    classes: int | None = None,
+    *,
+    test: tuple[Any, Any] | None = None,
+    public: Any = None,
+) -> Dataset:
+    """Your own arrays or tensors: images [S, H, W], [S, H, W, channels] or [S, channels, H, W], or rows [S, F]."""
+    x, y = _inputs("x", x), _labels("y", y)
+    parts = {"x": (x, y)}
+    if test is not None:
+        test = _inputs("test x", test[0]), _labels("test y", test[1])
+        parts["test"] = test
+    for name, (inputs, labels) in parts.items():
+        if len(inputs) != len(labels):
+            raise Mistake(f"{name} has {len(inputs)} samples but {len(labels)} labels")
+    public = None if public is None else _inputs("public", public)
+    highest = max(int(labels.max(initial=0)) for _, labels in parts.values()) + 1
+    if classes is not None and classes < highest:
+        raise Mistake(f"labels go up to {highest - 1}, so there are at least {highest} classes, not {classes}")
+    for name, other in (("test x", None if test is None else test[0]), ("public", public)):
+        if other is not None and other.shape[1:] != x.shape[1:]:
+            raise Mistake(f"{name} has samples of shape {other.shape[1:]}, x of shape {x.shape[1:]}")
+    return Dataset(x, y, max(classes or highest, 2), test, public)
+
+
+def digits() -> Dataset:
+    """1,797 handwritten digits, 8x8 with 17 grey levels. E. Alpaydin and C. Kaynak, Optical Recognition of
+    Handwritten Digits, UCI Machine Learning Repository (1998), doi.org/10.24432/C50P49, CC BY 4.0."""
+    with resources.files("fedsift.data").joinpath("digits.npz").open("rb") as file, np.load(file) as arrays:
+        return dataset(arrays["x"], arrays["y"])
+
+
+def npz(path: str) -> Dataset:
+    """An .npz with `x` and `y`, and where you have them `x_test` and `y_test`, `x_public`, `classes`."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except FileNotFoundError:
+        raise Mistake(f"no such file: {path}") from None
+    except Exception as error:  # numpy raises half a dozen types on files that are not npz
+        raise Mistake(f"cannot read {path} as an npz file: {error}") from None
+    if missing := {"x", "y"} - found.keys():
+        raise Mistake(f"{path} has no array {sorted(missing)[0]!r}; it needs x and y (found: {', '.join(found)})")
+    test = (found["x_test"], found["y_test"]) if {"x_test", "y_test"} <= found.keys() else None
+    classes = int(found["classes"]) if "classes" in found else None
+    return dataset(found["x"], found["y"], classes, test=test, public=found.get("x_public"))
+
+
+DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits}
+
+
+def load(name: str) -> Dataset:
+    """A data set by name ("digits"), or your own file ("npz:my.npz", "my.npz")."""
+    if name.startswith("npz:") or name.endswith(".npz"):
+        return npz(str(Path(name.removeprefix("npz:")).expanduser()))
+    dataset: Dataset = shelf.find(DATASETS, "dataset", name)()
+    return dataset
+
+
+def split(
+    data: Dataset, private: int, public: int, test: int | None = None, seed: int = 0, normalise: str = "standard"
+) -> Task:
+    """Disjoint parts, drawn at random. The test part is the official one, or else what is left (or `test` of it).
+
+    Inputs are normalised by figures taken from the *public* part, the one part every party knows: "standard" gives
+    mean 0 and deviation 1 per channel, "scale" divides by the largest value.
+    """
+    order = seeding.rng(seed, "split").permutation(len(data.x))
+    own_public = data.public is None
+    needed = private + (public if own_public else 0)
+    for name, size in (("private", private), ("public", public)):
+        if size < 1:
+            raise Mistake(f"the {name} part needs at least one sample, not {size}")
+    if needed > len(order):
+        raise Mistake(f"{needed} samples asked for (private {private} + public {public}), {len(order)} there")
+    if data.public is not None and public > len(data.public):
+        raise Mistake(f"{public} public samples asked for, {len(data.public)} there")
+    private_rows, rest = order[:private], order[private:]
+    if data.public is None:
+        shared, public_rows, rest = data.x, rest[:public], rest[public:]
+    else:
+        shared, public_rows = data.public, seeding.rng(seed, "public").permutation(len(data.public))[:public]
+    tested, truth = (data.x, data.y) if data.test is None else data.test
+    test_rows = rest if data.test is None else seeding.rng(seed, "test").permutation(len(tested))
+    if not 0 < (test or len(test_rows)) <= len(test_rows):
+        raise Mistake(f"no {test or ''} samples left for the test part; make private or public smaller")
+    mean, std = shelf.find(NORMALISATIONS, "normalisation", normalise)(shared[public_rows])
+    stores = {id(array): Store(torch.from_numpy(array), mean, std) for array in (data.x, shared, tested)}
+    return Task(
+        _labelled(stores[id(data.x)], private_rows, data.y, data.classes),
+        Samples(stores[id(shared)], public_rows),
+        _labelled(stores[id(tested)], test_rows[:test], truth, data.classes),
+    )
+
+
+def _labelled(store: Store, rows: Array, labels: Array, classes: int) -> Labelled:
+    return Labelled(Samples(store, rows), F.one_hot(torch.from_numpy(labels[rows]), classes).float())
+
+
+def _standard(x: Array) -> tuple[torch.Tensor, torch.Tensor]:
+    """Per channel of images, per column of rows; a constant one is only centred."""
+    axes, shape = ((0, 2, 3), (-1, 1, 1)) if x.ndim == 4 else ((0,), (-1,))
+    mean, std = (f(x, axis=axes, dtype=np.float64).reshape(shape) for f in (np.mean, np.std))
+    return torch.from_numpy(mean).float(), torch.from_numpy(np.where(std > 1e-8, std, 1.0)).float()
+
+
+def _scale(x: Array) -> tuple[torch.Tensor, torch.Tensor]:
+    largest = float(np.abs(x).max()) or 1.0
+    return torch.tensor(0.0), torch.tensor(largest)
+
+
+NORMALISATIONS = {"standard": _standard, "scale": _scale}
+
+
+def _inputs(name: str, x: Any) -> Array:
+    x = np.asarray(x)
+    if x.ndim == 3:
+        x = x[:, None]
+    if x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
+        x = np.moveaxis(x, -1, 1)
+    if x.ndim not in (2, 4) or not len(x) or x.dtype.kind not in "buif":
+        raise Mistake(f"{name} must be numbers [S, features] or images [S, H, W(, channels)], not {x.dtype} {x.shape}")
+    x = np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32))
+    if not np.isfinite(x).all():
+        raise Mistake(f"{name} has values that are not finite")
+    return x
+
+
+def _labels(name: str, y: Any) -> Array:
+    y = np.asarray(y)
+    if y.ndim != 1 or y.dtype.kind not in "bui" or (len(y) and y.min() < 0):
+        raise Mistake(f"{name} must be class numbers 0, 1, ... in one dimension, not {y.dtype} {y.shape}")
+    return y.astype(np.int64)

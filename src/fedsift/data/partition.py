@@ -1,0 +1,134 @@
+"""How the private samples are dealt to clients. A partition is a callable
+
+    (labels [n], clients, generator) -> one index array per client, disjoint
+
+Every client gets at least one sample; one may well end up with a single class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsift.apportion import apportion
+from fedsift.types import Array, Mistake
+
+Partition = Callable[[Array, int, np.random.Generator], list[Array]]
+
+
+def iid(labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
+    """Equal sizes, every client drawn from the same pool."""
+    return np.array_split(generator.permutation(len(labels)), clients)
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """The paper's: equal sizes; each client's class proportions are drawn from Dirichlet(alpha, ..., alpha).
+
+    Clients take turns in random order. Where a class is used up, a client fills its place from what is left, in
+    proportion to its own preferences (or, if it wants none of what is left, to what is left).
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        _positive("alpha", self.alpha)
+
+    def __call__(self, labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
+        classes = int(labels.max()) + 1
+        pools = [generator.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
+        left = np.array([len(pool) for pool in pools])
+        sizes = _equal_sizes(len(labels), clients)
+        parts: list[Array] = [np.empty(0, np.int64)] * clients
+        for client in generator.permutation(clients):
+            wish = generator.dirichlet(np.full(classes, self.alpha))
+            take = _take(sizes[client], wish, left)
+            parts[client] = np.concatenate([pools[c][left[c] - take[c] : left[c]] for c in range(classes)])
+            left = left - take
+        return parts
+
+
+@dataclass(frozen=True)
+class DirichletFree:
+    """Free sizes: each class is cut over the clients in Dirichlet(alpha) proportions."""
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        _positive("alpha", self.alpha)
+
+    def __call__(self, labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
+        owner = np.empty(len(labels), np.int64)
+        for label in np.unique(labels):
+            rows = generator.permutation(np.flatnonzero(labels == label))
+            shares = generator.dirichlet(np.full(clients, self.alpha))
+            cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
+            for client, piece in enumerate(np.split(rows, cuts)):
+                owner[piece] = client
+        _feed_the_empty(owner, clients, generator)
+        return [np.flatnonzero(owner == client) for client in range(clients)]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Sorted by label, cut into clients x shards pieces, dealt at random (McMahan et al.)."""
+
+    shards: int = 2
+
+    def __post_init__(self) -> None:
+        _positive("shards", self.shards)
+
+    def __call__(self, labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
+        if clients * self.shards > len(labels):
+            raise Mistake(f"{clients} clients x {self.shards} shards need more than {len(labels)} samples")
+        shuffled = generator.permutation(len(labels))
+        shards = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], clients * self.shards)
+        deal = generator.permutation(len(shards)).reshape(clients, self.shards)
+        return [np.concatenate([shards[s] for s in mine]) for mine in deal]
+
+
+PARTITIONS: dict[str, Partition | type[Partition]] = {
+    "iid": iid,
+    "dirichlet": Dirichlet,
+    "dirichlet-free": DirichletFree,
+    "shards": Shards,
+}
+
+
+def deal(labels: Array, clients: int, how: Partition, generator: np.random.Generator) -> list[Array]:
+    """Partition with the checks that belong to all of them."""
+    if clients < 1:
+        raise Mistake(f"a federation needs at least one client, not {clients}")
+    if clients > len(labels):
+        raise Mistake(f"{clients} clients but only {len(labels)} private samples: each client needs at least one")
+    return how(labels, clients, generator)
+
+
+def _equal_sizes(samples: int, clients: int) -> Array:
+    return np.full(clients, samples // clients) + (np.arange(clients) < samples % clients)
+
+
+def _take(size: int, wish: Array, left: Array) -> Array:
+    """How many of each class: `size` in proportion to the wish, never more than is left of a class."""
+    take = np.zeros_like(left)
+    while (missing := size - take.sum()) > 0:
+        still = left - take
+        want = np.where(still > 0, wish, 0.0)
+        if want.sum() < 1e-12:
+            want = still.astype(float)
+        take = take + np.minimum(apportion(want, missing), still)
+    return take
+
+
+def _feed_the_empty(owner: Array, clients: int, generator: np.random.Generator) -> None:
+    """Give every client without samples one from the client that has most."""
+    for client in np.setdiff1d(np.arange(clients), owner):
+        richest = np.bincount(owner, minlength=clients).argmax()
+        owner[generator.choice(np.flatnonzero(owner == richest))] = client
+
+
+def _positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise Mistake(f"{name} must be above 0, not {value}")

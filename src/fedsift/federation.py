@@ -1,0 +1,179 @@
+"""The round loop. `together` advances many turns in lockstep; `federate` yields one record a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from fedsift import evaluation, seeding
+from fedsift.data import Task
+from fedsift.data.partition import Dirichlet, Partition, deal
+from fedsift.engines import choose
+from fedsift.ledger import RoundBytes
+from fedsift.models import model as make_model
+from fedsift.types import Algorithm, Array, Client, Engine, Labelled, Mistake, Model, Round, Server, Tree, Turn
+
+
+class Clients(Sequence[Client]):
+    """The clients of a federation, each made when asked for: a view of the private data, never a copy."""
+
+    def __init__(self, private: Labelled, parts: Sequence[Array], models: Sequence[Model]) -> None:
+        if len(models) != len(parts):
+            raise Mistake(f"{len(models)} models for {len(parts)} clients")
+        self._private, self._parts, self._models = private, parts, models
+        self.models = tuple(dict.fromkeys(models))  # the distinct architectures
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, id: Any) -> Any:
+        return Client(int(id), self._models[id], self._private[self._parts[id]])
+
+
+ModelLike = str | Callable[..., nn.Module]
+
+
+def clients(
+    private: Labelled,
+    count: int,
+    partition: Partition | None = None,
+    model: ModelLike | Mapping[Any, int] = "cnn",
+    seed: int = 0,
+) -> Clients:
+    """Deal the private samples to `count` clients (the paper's Dirichlet(1) unless you say otherwise).
+
+    `model` is a name or factory, or {model: how many clients have it}.
+    """
+    parts = deal(private.labels, count, partition or Dirichlet(1.0), seeding.rng(seed, "partition"))
+    mix = model if isinstance(model, Mapping) else {model: count}
+    if sum(mix.values()) != count:
+        raise Mistake(f"models are given to {sum(mix.values())} clients, but there are {count}")
+    models = [
+        made for what, n in mix.items() for made in [make_model(what, private.samples.shape, private.classes)] * n
+    ]
+    return Clients(private, parts, models)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that survives a round."""
+
+    round: int  # rounds played
+    server: Server
+    memories: dict[int, Tree] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One round: what it cost and what came of it. `state` is enough to go on from here."""
+
+    round: int
+    accuracies: dict[str, float]
+    bytes: RoundBytes
+    state: State
+
+    @property
+    def accuracy(self) -> float:
+        """The mean over the models that are evaluated."""
+        return sum(self.accuracies.values()) / len(self.accuracies)
+
+    @property
+    def uplink_bytes(self) -> int:
+        return self.bytes.uplink
+
+    @property
+    def downlink_bytes(self) -> int:
+        return self.bytes.downlink
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Who takes part, on what, by which algorithm: all that is fixed for a run."""
+
+    algorithm: Algorithm
+    clients: Clients
+    task: Task
+    cohort: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cohort <= len(self.clients):
+            raise Mistake(f"a cohort of {self.cohort} cannot be drawn from {len(self.clients)} clients")
+
+    def round(self, number: int) -> Round:
+        return Round(number, self.seed, self.task.public, self.task.private.classes, self.clients.models)
+
+    def start(self) -> State:
+        return State(0, self.algorithm.start(self.round(0)))
+
+    def play(self, state: State) -> Turn:
+        """One round as a turn: announce, the cohort side by side, the server, the test. Returns the Record."""
+        r = self.round(state.round)
+        drawn = seeding.subset(seeding.rng(*r.key("cohort")), len(self.clients), self.cohort)
+        cohort = [self.clients[id] for id in drawn]
+        heard = self.algorithm.announce(state.server, cohort, r)
+        turns = [self.algorithm.client_turn(c, state.memories.get(c.id, {}), heard[c.id], r) for c in cohort]
+        spoken = yield from together(turns)
+        said = {client.id: message for client, (_, message) in zip(cohort, spoken, strict=True)}
+        learnt = {client.id: memory for client, (memory, _) in zip(cohort, spoken, strict=True) if memory}
+        server = yield from self.algorithm.server_turn(state.server, said, r)
+        state = State(state.round + 1, server, state.memories | learnt)
+        accuracies = yield from evaluation.evaluate(self.algorithm.evaluated(server, state.memories, r), self.task.test)
+        return Record(r.number, accuracies, RoundBytes.count(r.number, said, heard), state)
+
+
+def federate(
+    algorithm: Algorithm,
+    clients: Clients,
+    task: Task,
+    *,
+    rounds: int,
+    cohort: int,
+    seed: int = 0,
+    engine: Engine | None = None,
+    state: State | None = None,
+) -> Iterator[Record]:
+    """Play rounds and yield a record of each; stop with `break`, go on later from `record.state`."""
+    federation = Federation(algorithm, clients, task, cohort, seed)
+    engine = engine or choose()[0]
+    state = state or federation.start()
+    while state.round < rounds:
+        record: Record = drive(federation.play(state), engine)
+        yield record
+        state = record.state
+
+
+def together(turns: Sequence[Turn]) -> Turn:
+    """Many turns as one: advance them side by side and ask for all their work at once. Returns what they returned.
+
+    A turn yields one piece of work or a list of them; a `together` of turns is itself such a turn, so cohorts nest
+    in rounds and rounds in sweeps.
+    """
+    returned: list[Any] = [None] * len(turns)
+    answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
+    while True:
+        asked: dict[int, Any] = {}
+        for i, answer in answers.items():
+            try:
+                asked[i] = turns[i].send(answer)
+            except StopIteration as end:
+                returned[i] = end.value
+        if not asked:
+            return returned
+        done = iter((yield [job for work in asked.values() for job in (work if isinstance(work, list) else [work])]))
+        answers = {i: [next(done) for _ in work] if isinstance(work, list) else next(done) for i, work in asked.items()}
+
+
+def drive(turn: Turn, engine: Engine) -> Any:
+    """Let one turn run to its end on an engine; what it returned."""
+    answers: Any = None
+    group = together([turn])
+    while True:
+        try:
+            work = group.send(answers)
+        except StopIteration as end:
+            return end.value[0]
+        answers = engine.run(work)

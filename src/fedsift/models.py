@@ -1,0 +1,145 @@
+"""The architectures on the shelf, for any input size and channel count. A model is a function
+
+    (shape, classes, **options) -> nn.Module        shape is (channels, height, width) or (features,)
+
+so a user's own factory, or an nn.Module class with that constructor, works wherever a name does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedsift import seeding, shelf
+from fedsift.types import Mistake, Model, State
+
+
+def mlp(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
+    """One hidden layer of 64 units; takes inputs of any shape."""
+    hidden = _scaled(64, width)
+    inputs = int(torch.Size(shape).numel())
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+def cnn(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
+    """Two 3x3 convolutions (16, 32 channels), each followed by ReLU and 2x2 pooling; 6,090 parameters on 8x8x1."""
+    channels, height, side = _image(shape, "cnn")
+    a, b = _scaled(16, width), _scaled(32, width)
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((channels, a), (a, b)):
+        pool = nn.MaxPool2d(2, ceil_mode=True)
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), pool]
+        height, side = -(-height // 2), -(-side // 2)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(b * height * side, classes))
+
+
+def resnet8(shape: tuple[int, ...], classes: int, norm: str = "batch", width: float = 1.0) -> nn.Module:
+    """CIFAR ResNet, one block a stage, widths 16/32/64; 78,042 parameters on 32x32x3 with 10 classes."""
+    return CifarResNet(shape, classes, 1, norm, width)
+
+
+def resnet20(shape: tuple[int, ...], classes: int, norm: str = "batch", width: float = 1.0) -> nn.Module:
+    """CIFAR ResNet, three blocks a stage, widths 16/32/64."""
+    return CifarResNet(shape, classes, 3, norm, width)
+
+
+class CifarResNet(nn.Module):
+    """6n + 2 layers: a 3x3 stem, three stages of n basic blocks, global average pooling, one linear layer."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, blocks: int, norm: str, width: float) -> None:
+        super().__init__()
+        channels, _, _ = _image(shape, "resnet")
+        widths = [_scaled(16 * 2**stage, width) for stage in range(3)]
+        self.stem = nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)
+        self.norm = _norm(norm, widths[0])
+        stages: list[nn.Module] = []
+        inputs = widths[0]
+        for stage, outputs in enumerate(widths):
+            for block in range(blocks):
+                stages.append(BasicBlock(inputs, outputs, 2 if stage and not block else 1, norm))
+                inputs = outputs
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.Linear(inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.stem(x)))
+        x = self.stages(x)
+        return self.head(x.mean((2, 3)))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut, projected by a 1x1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = _norm(norm, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = _norm(norm, outputs)
+        same = stride == 1 and inputs == outputs
+        project = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+        self.shortcut = nn.Identity() if same else nn.Sequential(project, _norm(norm, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet8": resnet8, "resnet20": resnet20}
+
+
+def model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], classes: int) -> Model:
+    """A Model from a name ("cnn", "resnet8(norm=group, width=0.5)", "my_module:my_factory") or a factory."""
+    if not isinstance(what, str):
+        return Model(getattr(what, "__name__", repr(what)), what, tuple(shape), classes)
+    name, positional, options = shelf.parse(what)
+    factory = _imported(name) if ":" in name else shelf.find(MODELS, "model", name)
+    if positional:
+        raise Mistake(f"model {what!r}: write options as key=value")
+    try:
+        inspect.signature(factory).bind(shape, classes, **options)
+    except TypeError as error:
+        raise Mistake(f"model {what!r}: {error}") from None
+    return Model(what, factory, tuple(shape), classes, tuple(sorted(options.items())))
+
+
+def initial_state(model: Model, seed: int) -> State:
+    """The starting weights of an architecture, equal for all who know the seed; global randomness is untouched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seeding.torch_seed(seed, "init", model.name))
+        return {name: value.detach().clone() for name, value in model.build().state_dict().items()}
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise Mistake(f"model {path!r}: {error}; write module:factory, importable from here") from None
+
+
+def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
+    if len(shape) != 3:
+        raise Mistake(f"{name} needs images (channels, height, width), but samples have shape {shape}; use mlp")
+    return shape[0], shape[1], shape[2]
+
+
+def _scaled(channels: int, width: float) -> int:
+    if not width > 0:
+        raise Mistake(f"a width factor must be above 0, not {width}")
+    return max(1, round(channels * width))
+
+
+def _norm(kind: str, channels: int) -> nn.Module:
+    if kind == "batch":
+        return nn.BatchNorm2d(channels)
+    if kind == "group":  # groups of eight channels, or the nearest that divides
+        groups = next(g for g in range(max(1, channels // 8), 0, -1) if channels % g == 0)
+        return nn.GroupNorm(groups, channels)
+    raise Mistake(f"norm is batch or group, not {kind!r}")

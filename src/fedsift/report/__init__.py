@@ -1,0 +1,75 @@
+"""Runs side by side: seeds of one method together, methods against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedsift import config, evaluation, ledger
+from fedsift.runs import History
+
+NOT_A_METHOD = {"seed", "name", "engine", "device"}  # what two runs of one method may differ in
+PAIRED = ("data.", "partition.", "clients.count", "clients.cohort", "rounds")  # what compared methods should share
+
+
+@dataclass(frozen=True)
+class Method:
+    """Runs that differ only in their seed."""
+
+    label: str
+    runs: tuple[History, ...]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Per seed, the mean over the last rounds."""
+        return [evaluation.settled(run.accuracies) for run in self.runs]
+
+    def row(self) -> dict[str, Any]:
+        """Figures per run, averaged over the seeds."""
+        totals = [ledger.total(run.ledger) for run in self.runs]
+        uplink, downlink, broadcast = np.mean([(t.uplink, t.downlink, t.broadcast) for t in totals], axis=0)
+        uploads = np.mean([sum(len(row.up) for row in run.ledger) for run in self.runs])
+        return {
+            "method": self.label,
+            "seeds": [run.experiment.seed for run in self.runs],
+            "rounds": int(np.mean([len(run.metrics) for run in self.runs])),
+            "accuracy": round(float(np.mean(self.accuracies)), 6),
+            "accuracy_sd": round(float(np.std(self.accuracies, ddof=1)), 6) if len(self.runs) > 1 else None,
+            "uplink_bytes": round(uplink),
+            "uplink_bytes_per_upload": round(uplink / uploads),
+            "downlink_bytes": round(downlink),
+            "broadcast_bytes": round(broadcast),
+            "seconds": round(float(np.mean([run.seconds for run in self.runs])), 3),
+        }
+
+
+def methods(runs: Sequence[History]) -> list[Method]:
+    """Group runs by all that makes a method; label them by name and, where needed, by what sets them apart."""
+    groups: list[list[History]] = []
+    for run in runs:
+        home = next((g for g in groups if not _apart(g[0], run)), None)
+        groups.append([run]) if home is None else home.append(run)
+    return [Method(_label(group[0], [other[0] for other in groups]), tuple(group)) for group in groups]
+
+
+def unpaired(runs: Sequence[History]) -> list[str]:
+    """What keeps these runs from being a fair comparison: keys that differ, seeds that are not the same."""
+    reasons = {key for run in runs for key in _apart(runs[0], run) if key.startswith(PAIRED)}
+    seeds = {tuple(sorted(run.experiment.seed for run in method.runs)) for method in methods(runs)}
+    return sorted(reasons) + (["seed"] if len(seeds) > 1 else [])
+
+
+def _apart(one: History, other: History) -> dict[str, tuple[Any, Any]]:
+    found = config.differences(one.experiment, other.experiment)
+    return {key: values for key, values in found.items() if key not in NOT_A_METHOD}
+
+
+def _label(run: History, all_runs: Sequence[History]) -> str:
+    namesakes = [other for other in all_runs if other.experiment.name == run.experiment.name]
+    keys = sorted({key for other in namesakes for key in _apart(run, other)})
+    values = config.flat(run.experiment.model_dump())
+    told = [f"{key.rpartition('.')[2]}={values[key]}" for key in keys]
+    return " ".join([run.experiment.name, *told])

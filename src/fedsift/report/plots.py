@@ -1,0 +1,71 @@
+"""Pictures of runs: accuracy against rounds, accuracy against uplink bytes, and who has which labels."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsift.report import Method, methods
+from fedsift.runs import History, write_atomically
+from fedsift.types import Mistake
+
+FORMATS = ("png", "pdf", "svg")
+
+
+def plot(runs: Sequence[History], file: Path) -> None:
+    """Three panels in one file; several seeds of a method become a line (mean) and a band (lowest to highest)."""
+    kind = file.suffix.lstrip(".").lower()
+    if kind not in FORMATS:
+        raise Mistake(
+            f"cannot draw a {file.suffix or 'file without ending'}; use {', '.join('.' + f for f in FORMATS)}"
+        )
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
+
+    figure, (rounds, uplink, labels) = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
+    for colour, method in enumerate(methods(runs)):
+        _curve(rounds, method, f"C{colour}", [np.arange(1, len(r.metrics) + 1) for r in method.runs])
+        _curve(uplink, method, f"C{colour}", [np.cumsum([b.uplink for b in r.ledger]) for r in method.runs])
+    rounds.set(xlabel="round", ylabel="test accuracy", title="accuracy against rounds")
+    uplink.set(xlabel="bytes uploaded by all clients", title="accuracy against uplink bytes", xscale="log")
+    rounds.legend(fontsize="small", frameon=False)
+    for axes in (rounds, uplink):
+        axes.set_ylim(0, 1)
+        axes.grid(alpha=0.3)
+    rounds.xaxis.set_major_locator(MaxNLocator(integer=True))
+    labels.yaxis.set_major_locator(MaxNLocator(integer=True))
+    _label_bars(labels, runs[0])
+    picture = io.BytesIO()
+    figure.savefig(picture, format=kind, dpi=150)
+    plt.close(figure)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, picture.getvalue())
+
+
+def _curve(axes: Any, method: Method, colour: str, positions: Sequence[Any]) -> None:
+    length = min(len(run.metrics) for run in method.runs)
+    accuracy = np.array([run.accuracies[:length] for run in method.runs])  # [seeds, rounds]
+    x = np.mean([p[:length] for p in positions], axis=0)
+    axes.plot(x, accuracy.mean(0), color=colour, label=method.label, marker="." if length == 1 else None)
+    if len(accuracy) > 1:
+        axes.fill_between(x, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.15, linewidth=0)
+
+
+def _label_bars(axes: Any, run: History) -> None:
+    """A bar a client, a colour a class."""
+    counts = np.array([client["labels"] for client in run.clients])  # [clients, C]
+    left = np.zeros(len(counts))
+    for label, column in enumerate(counts.T):
+        axes.barh(np.arange(len(counts)), column, left=left, color=f"C{label % 10}", height=0.85, label=str(label))
+        left += column
+    if counts.shape[1] <= 10:
+        axes.legend(fontsize="x-small", frameon=False, title="class", bbox_to_anchor=(1, 1), loc="upper left")
+    axes.set(xlabel="private samples", ylabel="client", title=f"labels of the clients, seed {run.experiment.seed}")
+    axes.invert_yaxis()

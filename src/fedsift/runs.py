@@ -1,0 +1,315 @@
+"""A run is a folder that explains itself and can be killed at any moment.
+
+    config.toml             every value of the experiment      environment.json   versions, machine, command
+    clients.json            each client's model and labels     metrics.jsonl      a line a round
+    ledger.jsonl            bytes a round, way and client      timing.jsonl       seconds a round (the only file that
+    checkpoint.safetensors  all that survives a round                             differs between two equal runs)
+
+A round is appended to the .jsonl files first and counts once the checkpoint has replaced the last one; on resume,
+lines the checkpoint does not know are dropped and their round is played again, bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsift import __version__, config, evaluation, ledger
+from fedsift.config import Experiment
+from fedsift.federation import Federation, Record, State, drive, together
+from fedsift.ledger import RoundBytes
+from fedsift.types import Engine, Mistake, Server, Tree
+
+CONFIG, ENVIRONMENT, CLIENTS = "config.toml", "environment.json", "clients.json"
+METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
+CHECKPOINT, LOCK = "checkpoint.safetensors", ".lock"
+OURS = {CONFIG, ENVIRONMENT, CLIENTS, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
+
+
+@dataclass
+class Run:
+    """A run being played: its folder, what it plays, and how far it is."""
+
+    folder: Path
+    experiment: Experiment
+    federation: Federation
+    state: State
+
+    @property
+    def finished(self) -> bool:
+        return self.state.round >= self.experiment.rounds
+
+    def save(self, record: Record, seconds: float) -> None:
+        row = {"round": record.round, "accuracy": record.accuracy, "accuracies": record.accuracies}
+        _append(self.folder / METRICS, row)
+        _append(self.folder / LEDGER, record.bytes.to_json())
+        _append(self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)})
+        write_atomically(self.folder / CHECKPOINT, to_bytes(record.state))
+        self.state = record.state
+
+
+def begin(folder: Path, experiment: Experiment, *, resume: bool = False, note: str = "") -> Run:
+    """A new run in a new folder, or, with `resume`, an old one where it stopped."""
+    federation = config.build(experiment)
+    first = federation.start()
+    if folder.exists() and not _is_blank(folder):
+        if not (folder / CONFIG).is_file():
+            raise Mistake(f"{folder} exists and is not a run folder; choose another --out")
+        if not resume:
+            raise Mistake(f"run folder {folder} exists; add --resume to go on with it, or choose another --out")
+        _same(experiment, stored(folder), folder)
+        _lock(folder)
+        state = _last_state(folder) or first
+        for name in (METRICS, LEDGER, TIMING):
+            _trim(folder / name, state.round)
+        return Run(folder, experiment, federation, state)
+    folder.mkdir(parents=True, exist_ok=True)
+    _lock(folder)
+    _write_json(folder / ENVIRONMENT, environment(note))
+    _write_json(folder / CLIENTS, _describe(federation))
+    write_atomically(folder / CONFIG, config.to_toml(experiment).encode())  # last: now it is a run folder
+    return Run(folder, experiment, federation, first)
+
+
+def play(runs: Sequence[Run], engine: Engine) -> Iterator[tuple[Run, Record]]:
+    """Play runs side by side, a round of each at a time; a round is on disk before it is yielded."""
+    while active := [run for run in runs if not run.finished]:
+        begun = time.perf_counter()
+        records = drive(together([run.federation.play(run.state) for run in active]), engine)
+        seconds = (time.perf_counter() - begun) / len(active)  # a run's share of the time
+        for run, record in zip(active, records, strict=True):
+            run.save(record, seconds)
+            yield run, record
+
+
+# --- reading a run -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class History:
+    """A run as its folder tells it."""
+
+    folder: Path
+    experiment: Experiment
+    metrics: list[dict[str, Any]]
+    ledger: list[RoundBytes]
+    seconds: float
+    clients: list[dict[str, Any]]
+    environment: dict[str, Any]
+
+    @property
+    def accuracies(self) -> list[float]:
+        return [row["accuracy"] for row in self.metrics]
+
+    def summary(self) -> dict[str, Any]:
+        totals = ledger.total(self.ledger)
+        return {
+            "run": str(self.folder),
+            "rounds": len(self.metrics),
+            "accuracy": round(evaluation.settled(self.accuracies), 6),
+            "accuracy_last": round(self.accuracies[-1], 6),
+            "uplink_bytes": totals.uplink,
+            "downlink_bytes": totals.downlink,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def load(folder: Path) -> History:
+    experiment = stored(folder)
+    metrics, rows, timing = (_rows(folder / name) for name in (METRICS, LEDGER, TIMING))
+    done = min(len(metrics), len(rows), len(timing))
+    if not done:
+        raise Mistake(f"{folder} has no finished round yet; go on with: {resume_command(folder)}")
+    try:
+        return History(
+            folder,
+            experiment,
+            metrics[:done],
+            [RoundBytes.from_json(row) for row in rows[:done]],
+            sum(row["seconds"] for row in timing[:done]),
+            json.loads((folder / CLIENTS).read_text()),
+            json.loads((folder / ENVIRONMENT).read_text()),
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise Mistake(f"cannot read the run in {folder}: {error}") from None
+
+
+def stored(folder: Path, overrides: Sequence[str] = ()) -> Experiment:
+    if not (folder / CONFIG).is_file():
+        raise Mistake(f"{folder} is not a run folder: it has no {CONFIG}")
+    return config.read(str(folder / CONFIG), overrides)
+
+
+def resume_command(folder: Path) -> str:
+    return f"fedsift run --resume --out {folder}"
+
+
+# --- checkpoints ---------------------------------------------------------------------------------------------------
+
+
+def to_bytes(state: State) -> bytes:
+    """All that survives a round as one safetensors blob: leaves under their path, arrays and tensors told apart."""
+    from safetensors.torch import save
+
+    memories = {str(client): memory for client, memory in state.memories.items()}
+    tree = {"students": state.server.students, "notes": state.server.notes, "memories": memories}
+    return save(dict(_leaves(tree)), {"round": str(state.round)})
+
+
+def from_bytes(blob: bytes) -> State:
+    from safetensors.torch import load as load_tensors
+
+    size = int.from_bytes(blob[:8], "little")
+    rounds = int(json.loads(blob[8 : 8 + size])["__metadata__"]["round"])
+    tree: Tree = {"students": {}, "notes": {}, "memories": {}}
+    for key, value in load_tensors(blob).items():
+        kind, *path, name = json.loads(key)
+        here = tree
+        for step in path:
+            here = here.setdefault(step, {})
+        here[name] = value.numpy() if kind == "array" else value
+    memories = {int(client): memory for client, memory in tree["memories"].items()}
+    return State(rounds, Server(tree["students"], tree["notes"]), memories)
+
+
+def _leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, name))
+        elif isinstance(value, np.ndarray):
+            yield json.dumps(["array", *path, name]), torch.from_numpy(np.ascontiguousarray(value))
+        else:
+            yield json.dumps(["tensor", *path, name]), value.contiguous()
+
+
+def _last_state(folder: Path) -> State | None:
+    path = folder / CHECKPOINT
+    if not path.is_file():
+        return None
+    try:
+        return from_bytes(path.read_bytes())
+    except Exception as error:  # a damaged file fails in many ways; the user needs one answer
+        raise Mistake(f"cannot read {path}: {error}") from None
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The old file or the new one, never half of either, whatever happens."""
+    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _append(path: Path, row: dict[str, Any]) -> None:
+    with open(path, "a") as file:
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a .jsonl file; a last line cut off by a kill is left out."""
+    if not path.is_file():
+        return []
+    lines = path.read_text().split("\n")[:-1]
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise Mistake(f"cannot read {path}: {error}") from None
+
+
+def _trim(path: Path, rounds: int) -> None:
+    rows = _rows(path)[:rounds]
+    if len(rows) < rounds:
+        raise Mistake(f"{path} has {len(rows)} rounds, the checkpoint {rounds}; the folder was changed by hand")
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def _write_json(path: Path, content: Any) -> None:
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def _is_blank(folder: Path) -> bool:
+    """Empty, or holding only what a run killed while it was being set up leaves behind."""
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else {str(folder)}
+    names = {name for name in names if not (name.startswith(".") and name.endswith(".tmp"))}
+    return names <= {ENVIRONMENT, CLIENTS, LOCK}
+
+
+_locks: list[Any] = []  # open for as long as the process lives
+
+
+def _lock(folder: Path) -> None:
+    """One process a folder. The system lets go of the lock when the process ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows; there two processes in one folder are the user's own affair
+        return
+    file = open(folder / LOCK, "w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise Mistake(f"another process is running in {folder}") from None
+    _locks.append(file)
+
+
+def _same(asked: Experiment, kept: Experiment, folder: Path) -> None:
+    if changed := config.differences(kept, asked):
+        told = ", ".join(f"{key} is {a!r} there, {b!r} here" for key, (a, b) in changed.items())
+        raise Mistake(f"{folder} was made with another config: {told}; choose another --out or resume without changes")
+
+
+def _describe(federation: Federation) -> list[dict[str, Any]]:
+    return [
+        {"client": client.id, "model": client.model.name, "labels": client.label_counts.tolist()}
+        for client in federation.clients
+    ]
+
+
+def environment(note: str = "") -> dict[str, Any]:
+    return {
+        "fedsift": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "engine": note,
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _processor() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

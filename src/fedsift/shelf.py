@@ -1,0 +1,79 @@
+"""Shelves are plain dicts of names; this finds a part by its text, e.g. "era", "era(0.05)", "resnet8(norm=group)"."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedsift.types import Mistake
+
+_SPEC = re.compile(r"\s*([\w.:+-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+def parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """ "name(1, key=word)" -> ("name", [1], {"key": "word"}). Bare words are strings."""
+    match = _SPEC.fullmatch(text)
+    if not match:
+        raise Mistake(f"cannot read {text!r}; write name or name(value, key=value)")
+    name, inside = match.groups()
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for piece in _pieces(inside or ""):
+        key, equals, value = piece.partition("=")
+        if equals and key.strip().isidentifier():
+            named[key.strip()] = _value(value)
+        else:
+            positional.append(_value(piece))
+    return name, positional, named
+
+
+def take(shelf: Mapping[str, Any], kind: str, text: str) -> Any:
+    """The part that `text` names. A class on a shelf is made with the values in brackets; a function is the part."""
+    name, positional, named = parse(text)
+    part = find(shelf, kind, name)
+    if not isinstance(part, type):
+        if positional or named:
+            raise Mistake(f"{kind} {name!r} takes no values, but {text!r} gives some")
+        return part
+    try:
+        return part(*positional, **named)
+    except TypeError as error:
+        raise Mistake(f"{kind} {text!r}: {error}") from None
+
+
+def find(shelf: Mapping[str, Any], kind: str, name: str) -> Any:
+    if name in shelf:
+        return shelf[name]
+    raise Mistake(unknown(kind, name, shelf))
+
+
+def unknown(kind: str, name: str, known: Iterable[str], where: str | None = None) -> str:
+    """ "unknown sampler 'entropi'; did you mean 'low-entropy'? (fedsift ls samplers)" """
+    names = list(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.4)
+    near = near or [other for other in names if name.lower() in other or other in name.lower()][:1]
+    guess = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names)}"
+    return f"unknown {kind} {name!r}{guess} ({where or f'fedsift ls {kind}s'})"
+
+
+def _pieces(inside: str) -> list[str]:
+    """Split at commas that are not inside brackets."""
+    pieces, depth, piece = [], 0, ""
+    for letter in inside:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            pieces.append(piece)
+            piece = ""
+        else:
+            piece += letter
+    return [p for p in [*pieces, piece] if p.strip()]
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return text.strip()

@@ -1,0 +1,249 @@
+"""What flows: samples, work, soft labels, rounds. Frozen dataclasses, no behaviour beyond views of themselves.
+
+Shapes in comments: N public samples, n private samples, m chosen samples, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsift import seeding
+
+State = dict[str, Tensor]  # a model's parameters and buffers, as `state_dict()` names them
+Tree = dict[str, Any]  # nested dicts with tensors or arrays at the leaves: what a party remembers
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Mistake(ValueError):
+    """Something the user asked for cannot be done; the text says what to change."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """An architecture by value: equal fields, equal network. `factory(shape, classes, **options)` builds it."""
+
+    name: str
+    factory: Callable[..., nn.Module]
+    shape: tuple[int, ...]
+    classes: int
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def build(self) -> nn.Module:
+        return self.factory(self.shape, self.classes, **dict(self.options))
+
+
+# --- data: one store, many views ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Raw values kept once, uint8 where they came as uint8; normalised only when a batch is taken."""
+
+    values: Tensor  # [S, channels, height, width] or [S, features]
+    mean: Tensor  # [channels, 1, 1] or [features]
+    std: Tensor
+
+    def normalise(self, values: Tensor) -> Tensor:
+        return (values.float() - self.mean.to(values.device)) / self.std.to(values.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A view: some rows of a store. It carries no labels, so the public set cannot leak any."""
+
+    store: Store
+    rows: Array  # [n] int64
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, positions: Array) -> Samples:
+        return Samples(self.store, self.rows[positions])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.store.values.shape[1:])
+
+    def tensor(self) -> Tensor:
+        """The samples themselves, normalised: float32 [n, ...]."""
+        return self.store.normalise(self.store.values[torch.from_numpy(self.rows)])
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Samples with a target distribution each; a hard label is a one-hot row, so there is one loss for both."""
+
+    samples: Samples
+    targets: Tensor  # [n, C] float32
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, positions: Array) -> Labelled:
+        return Labelled(self.samples[positions], self.targets[torch.from_numpy(positions)])
+
+    @property
+    def labels(self) -> Array:
+        """The class of each sample, [n] int64."""
+        return self.targets.argmax(1).numpy()
+
+    @property
+    def classes(self) -> int:
+        return self.targets.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class SoftLabels:
+    """Probability vectors on some public samples; `weight` says how many votes a row stands for (None: one)."""
+
+    index: Array  # [m] int64, ascending, distinct: universal indexes into the public set
+    probs: Array  # [m, C]
+    weight: Array | None = None  # [m]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def on(self, public: Samples) -> Labelled:
+        return Labelled(public[self.index], torch.from_numpy(self.probs.astype(np.float32)))
+
+
+# --- work: what a turn asks an engine to do ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train: everything an optimiser run needs apart from model, data and randomness."""
+
+    epochs: int = 10
+    batch: int = 16
+    lr: float = 2e-3
+    optimizer: str = "adam"
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    augment: str = "none"
+    milestones: tuple[int, ...] = ()  # epochs, counted from the first round, at which lr is multiplied by `decay`
+    decay: float = 0.1
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Train `state` on `data`; the answer is the new state."""
+
+    model: Model
+    state: State
+    data: Labelled
+    recipe: Recipe
+    key: seeding.Names  # names the randomness, so every engine draws the same batches
+    epoch: int = 0  # epochs trained in earlier rounds: where the learning-rate schedule stands
+
+
+@dataclass(frozen=True, eq=False)
+class Predict:
+    """The answer is the model's outputs before the softmax, float32 [n, C]."""
+
+    model: Model
+    state: State
+    samples: Samples
+
+
+Work = Fit | Predict
+Turn = Generator[Any, Any, Any]  # yields Work or a list of Work, is sent the answer or the list of answers
+
+
+class Engine(Protocol):
+    """Does heavy work; the only thing that trains. Equal jobs get equal answers whatever else is in the list."""
+
+    def run(self, jobs: Sequence[Work]) -> list[Any]: ...
+
+
+# --- parties and rounds --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Link:
+    """What both ends of a message know without being told."""
+
+    round: int
+    samples: int  # N
+    classes: int  # C
+    drawn_from: tuple[seeding.Names, ...] = ()  # seeds from which a picked set may have been drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """The randomness a sampler may use: `shared` is equal at all clients of a round, `own` is not."""
+
+    shared: np.random.Generator
+    own: np.random.Generator
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    id: int
+    model: Model
+    data: Labelled
+
+    @property
+    def label_counts(self) -> Array:
+        return np.bincount(self.data.labels, minlength=self.data.classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round as every party sees it; randomness is named after it, never stored."""
+
+    number: int
+    seed: int
+    public: Samples
+    classes: int
+    models: tuple[Model, ...]  # the architectures in the federation
+
+    def key(self, *names: int | str) -> seeding.Names:
+        return (self.seed, self.number, *names)
+
+    def draws(self, client: int) -> Draws:
+        return Draws(*(seeding.rng(*names) for names in self._picks(client)))
+
+    def link(self, client: int) -> Link:
+        return Link(self.number, len(self.public), self.classes, self._picks(client))
+
+    def _picks(self, client: int) -> tuple[seeding.Names, seeding.Names]:
+        return self.key("pick"), self.key("pick", client)
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """What the server keeps between rounds: one student per architecture, and an algorithm's own notes."""
+
+    students: dict[str, State]
+    notes: Tree = field(default_factory=dict)
+
+
+class Algorithm(Protocol):
+    """A federated algorithm: what is announced, and one turn for each kind of party. Only bytes cross."""
+
+    def start(self, r: Round) -> Server: ...
+
+    def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
+        """What each client of the cohort downloads at the start of the round."""
+        ...
+
+    def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
+        """Returns (memory, message)."""
+        ...
+
+    def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
+        """Returns the new Server."""
+        ...
+
+    def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:
+        """The models whose accuracy is reported, by name."""
+        ...
