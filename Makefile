@@ -12,9 +12,9 @@ help: ## Show this list
 
 setup: $(STAMP) ## Make the virtual environment (again only when the pins change)
 
-$(STAMP): pyproject.toml constraints.txt
-	rm -rf $(VENV)
+$(STAMP): constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsift needs Python 3.11 or newer; set PYTHON=")'
+	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'

@@ -44,10 +44,10 @@ def take(shelf: Mapping[str, Any], kind: str, text: str) -> Any:
         raise Mistake(f"{kind} {text!r}: {error}") from None
 
 
-def find(shelf: Mapping[str, Any], kind: str, name: str) -> Any:
+def find(shelf: Mapping[str, Any], kind: str, name: str, where: str | None = None) -> Any:
     if name in shelf:
         return shelf[name]
-    raise Mistake(unknown(kind, name, shelf))
+    raise Mistake(unknown(kind, name, shelf, where))
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str | None = None) -> str:

@@ -140,7 +140,7 @@ def fd(
 ) -> SoftLabelFD:
     """The meta-algorithm. `download` is "weights" or "soft-labels"; parts by name or as objects of your own."""
     downloads = {"weights": WEIGHT_CODECS, "soft-labels": CODECS}
-    shelf_down = shelf.find(downloads, "download", download)
+    shelf_down = shelf.find(downloads, "download", download, "weights or soft-labels")
     return SoftLabelFD(
         shelf.take(SAMPLERS, "sampler", sampler) if isinstance(sampler, str) else sampler,
         budget,

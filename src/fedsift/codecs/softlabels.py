@@ -46,7 +46,8 @@ class Float:
         if len(code) != self.max_bytes(rows, classes):
             raise WireError(f"{len(code)} bytes of soft labels instead of {self.max_bytes(rows, classes)}")
         probs = np.frombuffer(code, self.dtype).reshape(rows, classes).astype(np.float32)
-        total = probs.sum(1, keepdims=True, dtype=np.float64)
+        with np.errstate(invalid="ignore"):  # hostile rows may hold inf - inf
+            total = probs.sum(1, keepdims=True, dtype=np.float64)
         if not (np.isfinite(probs).all() and (probs >= 0).all() and (np.abs(total - 1) < 0.01).all()):
             raise WireError("soft labels that are not probabilities")
         return probs if self.dtype == "<f4" else (probs / total).astype(np.float32)
@@ -65,12 +66,12 @@ class SoftLabelCodec:
         if not np.isfinite(labels.probs).all():
             raise Mistake("soft labels are not finite: training diverged; lower the learning rate (local.lr)")
         mode = _find_seed(labels.index, link)
-        prefix, implied = _PREFIX.pack(mode, len(labels)), _plain(labels.index)
+        prefix = _PREFIX.pack(mode, len(labels))
         if mode == _CODED:
             code = indexes.encode(labels.index, link.samples)
-            prefix, implied = prefix + _LENGTH.pack(len(code)) + code, b""
+            prefix += _LENGTH.pack(len(code)) + code
         payload = prefix + self.values.pack(labels.probs)
-        return wire.seal(wire.SOFT_LABELS, self.values.id, link.round, payload, implied)
+        return wire.seal(wire.SOFT_LABELS, self.values.id, link.round, payload, _implied(labels.index, link))
 
     def decode(self, message: bytes, link: Link) -> SoftLabels:
         limit = _PREFIX.size + _LENGTH.size + link.samples // 8 + 64 + self.values.max_bytes(link.samples, link.classes)
@@ -81,7 +82,7 @@ class SoftLabelCodec:
         if rows > link.samples:
             raise WireError(f"{rows} soft labels for a public set of {link.samples}")
         index, rest = self._indexes(payload[_PREFIX.size :], mode, rows, link)
-        wire.verify(message, b"" if mode == _CODED else _plain(index))
+        wire.verify(message, _implied(index, link))
         return SoftLabels(index, self.values.unpack(rest, rows, link.classes))
 
     def _indexes(self, rest: bytes, mode: int, rows: int, link: Link) -> tuple[Array, bytes]:
@@ -105,5 +106,6 @@ def _find_seed(index: Array, link: Link) -> int:
     return _CODED
 
 
-def _plain(index: Array) -> bytes:
-    return index.astype("<u4").tobytes()
+def _implied(index: Array, link: Link) -> bytes:
+    """What both ends must agree on without its being sent: the size of the public set, the classes, the indexes."""
+    return struct.pack("<II", link.samples, link.classes) + index.astype("<u4").tobytes()

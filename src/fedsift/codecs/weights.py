@@ -46,8 +46,9 @@ class WeightCodec:
             return value.contiguous()
         narrow = value.to(self.dtype).contiguous()
         if not torch.isfinite(narrow).all():
-            why = "training diverged; lower the learning rate" if not torch.isfinite(value).all() else "use float32"
-            raise Mistake(f"weights {name!r} do not fit {self.dtype}: {why}")
+            if torch.isfinite(value).all():
+                raise Mistake(f"weights {name!r} are too large for {self.dtype}; use float32")
+            raise Mistake(f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)")
         return narrow
 
     def _widen(self, name: str, found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
@@ -56,9 +57,10 @@ class WeightCodec:
             raise WireError(
                 f"weights {name!r} are {tuple(found.shape)} {found.dtype}, not {tuple(expected.shape)} {sent}"
             )
-        if found.is_floating_point() and not torch.isfinite(found).all():
+        value = found.to(expected.dtype)
+        if value.is_floating_point() and not torch.isfinite(value).all():
             raise WireError(f"weights {name!r} are not finite")
-        return found.to(expected.dtype)
+        return value
 
 
 def _load(code: bytes) -> State:
@@ -72,4 +74,4 @@ def _load(code: bytes) -> State:
 
 def _limit(like: State) -> int:
     """The tensors at full width, and a generous safetensors header."""
-    return sum(v.numel() * v.element_size() + 256 + 2 * len(name) for name, v in like.items()) + 1024
+    return sum(v.numel() * max(4, v.element_size()) + 256 + 2 * len(name) for name, v in like.items()) + 1024

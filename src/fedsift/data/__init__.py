@@ -124,7 +124,7 @@ def split(
     test_rows = rest if data.test is None else seeding.rng(seed, "test").permutation(len(tested))
     if not 0 < (test or len(test_rows)) <= len(test_rows):
         raise Mistake(f"no {test or ''} samples left for the test part; make private or public smaller")
-    mean, std = shelf.find(NORMALISATIONS, "normalisation", normalise)(shared[public_rows])
+    mean, std = shelf.find(NORMALISATIONS, "normalisation", normalise, "standard or scale")(shared[public_rows])
     stores = {id(array): Store(torch.from_numpy(array), mean, std) for array in (data.x, shared, tested)}
     return Task(
         _labelled(stores[id(data.x)], private_rows, data.y, data.classes),

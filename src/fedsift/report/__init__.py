@@ -68,8 +68,9 @@ def _apart(one: History, other: History) -> dict[str, tuple[Any, Any]]:
 
 
 def _label(run: History, all_runs: Sequence[History]) -> str:
+    """The name, and what sets this method apart from its namesakes, in the short form of the command line."""
     namesakes = [other for other in all_runs if other.experiment.name == run.experiment.name]
     keys = sorted({key for other in namesakes for key in _apart(run, other)})
+    short = {path: name for name, path in config.SHORT.items()}
     values = config.flat(run.experiment.model_dump())
-    told = [f"{key.rpartition('.')[2]}={values[key]}" for key in keys]
-    return " ".join([run.experiment.name, *told])
+    return " ".join([run.experiment.name, *(f"{short.get(key, key)}={values[key]}" for key in keys)])

@@ -1,0 +1,16 @@
+"""Shared by all tests: small reproducible runs of hypothesis, GPU tests only where there is a GPU."""
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("fedsift", deadline=None, derandomize=True, print_blob=False)
+settings.load_profile("fedsift")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    config.hook.pytest_deselected(items=gpu)
+    items[:] = [item for item in items if item not in gpu]

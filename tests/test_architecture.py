@@ -1,0 +1,111 @@
+"""Imports go one way, only the command line prints, and importing fedsift is light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "fedsift"
+
+# From the ground up; a module may import only from lower lines (and from its own package).
+LAYERS = [
+    {"seeding"},
+    {"types"},
+    {"shelf", "apportion"},
+    {"samplers", "aggregators", "codecs", "models", "training", "data", "ledger", "evaluation"},
+    {"algorithms", "engines"},
+    {"federation"},
+    {"config"},
+    {"runs"},
+    {"report"},
+    {"cli"},
+    {"__main__"},
+]
+HEIGHT = {module: height for height, modules in enumerate(LAYERS) for module in modules}
+
+
+def modules() -> dict[str, Path]:
+    """Every source file under the name of its top-level module."""
+    return {
+        str(path.relative_to(SOURCE)): path for path in sorted(SOURCE.rglob("*.py")) if path.parent != SOURCE.parent
+    }
+
+
+def top(file: str) -> str:
+    return Path(file).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """The fedsift modules a file imports, inside functions too, by top-level name."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "fedsift":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedsift."):
+            found.add((node.module or "").split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("fedsift.")}
+    return found - {"__version__"}
+
+
+def test_every_module_has_its_place():
+    assert {top(file) for file in modules()} == set(HEIGHT) | {"__init__"}
+
+
+@pytest.mark.parametrize("file", [file for file in modules() if file != "__init__.py"])
+def test_imports_go_downward_only(file):
+    above = {other for other in imported(modules()[file]) if other != top(file) and HEIGHT[other] >= HEIGHT[top(file)]}
+    assert not above, f"{file} imports {above}, which stand beside or above it"
+
+
+def test_a_forbidden_import_would_be_seen(tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text("def f():\n    from fedsift.engines import choose\n    import fedsift.codecs.wire\n")
+    assert imported(bad) == {"engines", "codecs"}
+
+
+def test_only_the_command_line_prints():
+    talkers = set()
+    for file, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if called or any(name.split(".")[0] in {"rich", "typer", "click"} for name in names):
+                talkers.add(file)
+    assert talkers == {"cli.py"}
+
+
+def loaded_after(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(' '.join(m for m in sys.modules if '.' not in m))"
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
+def test_importing_fedsift_or_its_command_line_loads_nothing_heavy():
+    heavy = {"torch", "numpy", "pydantic", "matplotlib", "constriction", "safetensors", "pooch"}
+    assert not loaded_after("import fedsift, fedsift.cli") & heavy
+
+
+def test_the_python_interface_needs_only_torch_and_numpy():
+    blocked = "for m in 'pydantic matplotlib constriction safetensors pooch rich typer'.split(): sys.modules[m] = None"
+    used = """
+import fedsift
+task = fedsift.split(fedsift.load("digits"), private=40, public=20, test=50)
+clients = fedsift.clients(task.private, 4, model="mlp")
+fd = fedsift.fd(5, download="soft-labels", local=fedsift.Recipe(epochs=1), distill=fedsift.Recipe(epochs=1))
+assert [r.round for r in fedsift.federate(fd, clients, task, rounds=2, cohort=2)] == [0, 1]
+"""
+    assert "torch" in loaded_after(blocked + used)
+
+
+def test_every_exported_name_is_there():
+    import fedsift
+
+    assert set(fedsift.__all__) == {"__version__", *fedsift._WHERE}
+    assert all(getattr(fedsift, name) is not None for name in fedsift.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'fass'"):
+        _ = fedsift.fass

@@ -1,0 +1,215 @@
+"""The lockstep driver and the round loop."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import fedsift
+from fedsift.engines.sequential import Sequential
+from fedsift.federation import Federation, drive, together
+from fedsift.types import Algorithm, Mistake
+from tests import toys
+
+RECIPE = fedsift.Recipe(epochs=1, batch=4, lr=0.05)
+
+
+class Doubling:
+    """An engine for numbers: the answer is twice the work. It notes what it was given at once."""
+
+    def __init__(self):
+        self.lists = []
+
+    def run(self, jobs):
+        self.lists.append(list(jobs))
+        return [2 * job for job in jobs]
+
+
+def counting(start, steps):
+    """Asks `steps` times; returns the sum of the answers."""
+    total = 0
+    for step in range(steps):
+        total += yield start + step
+    return total
+
+
+def test_turns_advance_in_lockstep_and_their_work_is_asked_for_at_once():
+    engine = Doubling()
+    assert drive(together([counting(1, 1), counting(10, 3), counting(100, 2)]), engine) == [2, 66, 402]
+    assert engine.lists == [[1, 10, 100], [11, 101], [12]]
+
+
+def test_a_turn_may_ask_for_several_things_at_once():
+    def pair():
+        a, b = yield [1, 2]
+        c = yield 3
+        return a, b, c
+
+    engine = Doubling()
+    assert drive(together([pair(), counting(10, 1)]), engine) == [(2, 4, 6), 20]
+    assert engine.lists == [[1, 2, 10], [3]]
+
+
+def test_lockstep_nests():
+    engine = Doubling()
+    cells = [together([counting(1, 2), counting(5, 1)]), together([counting(50, 2)])]
+    assert drive(together(cells), engine) == [[6, 10], [202]]
+    assert engine.lists == [[1, 5, 50], [2, 51]]
+
+
+def test_a_turn_that_asks_for_nothing_returns_at_once():
+    engine = Doubling()
+    assert drive(counting(1, 0), engine) == 0
+    assert drive(together([]), engine) == []
+    assert engine.lists == []
+
+
+# --- federations ----------------------------------------------------------------------------------------------------
+
+
+def a_task(seed=0):
+    x, y = toys.gaussians(150)
+    return fedsift.split(fedsift.dataset(x, y), private=60, public=40, seed=seed)
+
+
+def a_federation(algorithm, model="mlp", seed=0, cohort=3, alpha=1.0):
+    task = a_task(seed)
+    clients = fedsift.clients(task.private, 6, fedsift.Dirichlet(alpha), model, seed)
+    return Federation(algorithm, clients, task, cohort, seed)
+
+
+ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
+    "fedavg": lambda: fedsift.fedavg(local=RECIPE),
+    "fd": lambda: fedsift.fd(10, local=RECIPE, distill=RECIPE),
+    "fas": lambda: fedsift.fas(10, local=RECIPE, distill=RECIPE),
+    "fas, soft labels down": lambda: fedsift.fas(10, download="soft-labels", local=RECIPE, distill=RECIPE),
+}
+
+
+def play(federation, rounds, engine, state=None):
+    state, records = state or federation.start(), []
+    while state.round < rounds:
+        records.append(drive(federation.play(state), engine))
+        state = records[-1].state
+    return records
+
+
+def equal(a, b):
+    """Bit for bit, whatever is nested in what."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    return bool(torch.equal(torch.as_tensor(a), torch.as_tensor(b)))
+
+
+def same_records(one, other):
+    return all(
+        a.accuracies == b.accuracies
+        and a.bytes == b.bytes
+        and equal(a.state.server.students, b.state.server.students)
+        and equal(a.state.server.notes, b.state.server.notes)
+        and equal(a.state.memories, b.state.memories)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+class OneByOne:
+    """Hands the engine one job at a time, as a device would that has only itself."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    def run(self, jobs):
+        return [self.engine.run([job])[0] for job in jobs]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("model", ["mlp", "tests.toys:with_batch_norm"])
+def test_one_client_at_a_time_equals_lockstep(name, model):
+    engine = Sequential("cpu", threads=2)
+    lockstep = play(a_federation(ALGORITHMS[name](), model), 3, engine)
+    one_by_one = play(a_federation(ALGORITHMS[name](), model), 3, OneByOne(Sequential("cpu", threads=1)))
+    assert same_records(lockstep, one_by_one)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_cells_of_a_sweep_side_by_side_equal_each_alone(name):
+    engine = Sequential("cpu", threads=2)
+    cells = [a_federation(ALGORITHMS[name](), seed=seed) for seed in (0, 1)]
+    starts = [cell.start() for cell in cells]
+    both = drive(together([cell.play(start) for cell, start in zip(cells, starts, strict=True)]), engine)
+    assert all(same_records([both[i]], play(cells[i], 1, engine)) for i in (0, 1))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_going_on_from_a_record_equals_going_straight_through(name):
+    engine = Sequential("cpu", threads=2)
+    federation = a_federation(ALGORITHMS[name]())
+    straight = play(federation, 4, engine)
+    resumed = play(federation, 4, engine, state=straight[1].state)
+    assert same_records(straight[2:], resumed)
+
+
+def test_compared_methods_share_split_partition_and_cohorts():
+    federations = [a_federation(make(), seed=5) for make in ALGORITHMS.values()]
+    runs = [play(f, 3, Sequential("cpu", threads=2)) for f in federations]
+    assert len({str([sorted(record.bytes.up) for record in records]) for records in runs}) == 1
+    assert len({str([c.data.samples.rows.tolist() for c in f.clients]) for f in federations}) == 1
+    assert len({str(f.task.public.rows.tolist()) for f in federations}) == 1
+
+
+def test_cohorts_are_distinct_clients_and_change_from_round_to_round():
+    records = play(a_federation(ALGORITHMS["fedavg"]()), 5, Sequential("cpu", threads=2))
+    cohorts = [tuple(record.bytes.up) for record in records]
+    assert all(len(set(cohort)) == 3 for cohort in cohorts) and len(set(cohorts)) > 1
+
+
+def test_the_record_counts_the_bytes_of_the_messages():
+    """FedAvg on the mlp (4 x 64 + 64 + 64 x 3 + 3 = 515 float32): every message is one such model and its headers."""
+    (record,) = play(a_federation(ALGORITHMS["fedavg"]()), 1, Sequential("cpu", threads=2))
+    (size,) = set(record.bytes.up.values())
+    assert 515 * 4 < size < 515 * 4 + 500
+    assert record.uplink_bytes == record.downlink_bytes == 3 * size
+    assert record.bytes.broadcast == size
+
+
+def test_federate_yields_records_and_goes_on_from_a_state():
+    task = a_task()
+    clients = fedsift.clients(task.private, 6, fedsift.Dirichlet(1.0), "mlp")
+    everything = list(fedsift.federate(ALGORITHMS["fas"](), clients, task, rounds=3, cohort=3))
+    first = next(fedsift.federate(ALGORITHMS["fas"](), clients, task, rounds=3, cohort=3))
+    rest = list(fedsift.federate(ALGORITHMS["fas"](), clients, task, rounds=3, cohort=3, state=first.state))
+    assert same_records(everything, [first, *rest])
+
+
+def test_clients_are_views_of_one_store():
+    federation = a_federation(ALGORITHMS["fd"]())
+    store = federation.task.private.samples.store
+    assert all(client.data.samples.store is store for client in federation.clients)
+
+
+def test_models_are_dealt_as_asked():
+    task = a_task()
+    clients = fedsift.clients(task.private, 6, model={"mlp": 2, toys.linear: 4})
+    assert [c.model.name for c in clients] == ["mlp"] * 2 + ["linear"] * 4
+    with pytest.raises(Mistake, match="given to 5 clients, but there are 6"):
+        fedsift.clients(task.private, 6, model={"mlp": 5})
+
+
+@pytest.mark.parametrize("cohort", [0, 7])
+def test_a_cohort_must_fit_the_federation(cohort):
+    with pytest.raises(Mistake, match=f"cohort of {cohort} cannot be drawn from 6 clients"):
+        a_federation(ALGORITHMS["fd"](), cohort=cohort)
+
+
+def test_a_client_with_a_single_class_takes_part_in_everything():
+    x, y = toys.gaussians(120)
+    task = fedsift.split(fedsift.dataset(x, y), private=60, public=30)
+    parts = [np.flatnonzero(task.private.labels == label) for label in range(3)]
+    model = fedsift.model("mlp", (4,), 3)
+    clients = fedsift.Clients(task.private, parts, [model] * 3)
+    assert [np.count_nonzero(client.label_counts) for client in clients] == [1, 1, 1]
+    for sampler in fedsift.SAMPLERS:
+        fas = fedsift.fas(9, sampler=sampler, local=RECIPE, distill=RECIPE)
+        records = list(fedsift.federate(fas, clients, task, rounds=2, cohort=3))
+        assert [len(record.bytes.up) for record in records] == [3, 3]

@@ -1,0 +1,281 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedsift import training
+from fedsift.training import AUGMENTATIONS, OPTIMIZERS, augment, augmentation, batches, loss, step_size
+from fedsift.types import Array, Mistake, Recipe
+
+KEY = (0, 1, "local", 3)
+LOG3 = math.log(3)
+
+
+# --- loss ----------------------------------------------------------------------------------------------------------
+
+
+def test_loss_by_hand():
+    # softmax(0, ln 3) = (1/4, 3/4); target (.5, .5): -.5 ln(1/4) - .5 ln(3/4).
+    value = loss(torch.tensor([[0.0, LOG3]]), torch.tensor([[0.5, 0.5]]))
+    assert value.item() == pytest.approx(-0.5 * math.log(1 / 4) - 0.5 * math.log(3 / 4))
+
+
+def test_loss_at_a_temperature_by_hand():
+    # softmax((0, ln 3) / 2) = (1, sqrt 3) / (1 + sqrt 3); target (.25, .75). No factor of T squared.
+    root = math.sqrt(3)
+    value = loss(torch.tensor([[0.0, LOG3]]), torch.tensor([[0.25, 0.75]]), 2.0)
+    assert value.item() == pytest.approx(-0.25 * math.log(1 / (1 + root)) - 0.75 * math.log(root / (1 + root)))
+
+
+def test_loss_of_a_hard_label_is_minus_its_log_probability():
+    assert loss(torch.tensor([[0.0, LOG3]]), torch.tensor([[0.0, 1.0]])).item() == pytest.approx(-math.log(3 / 4))
+
+
+def test_loss_is_averaged_over_the_batch():
+    # -ln(3/4) and -ln(1/4): the mean of two hard labels on the same outputs.
+    value = loss(torch.tensor([[0.0, LOG3], [0.0, LOG3]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    assert value.item() == pytest.approx((-math.log(3 / 4) - math.log(1 / 4)) / 2)
+
+
+# --- step size -----------------------------------------------------------------------------------------------------
+
+
+def test_step_size_falls_at_every_milestone():
+    recipe = Recipe(lr=0.02, milestones=(300, 600), decay=0.1)
+    sizes = {epoch: step_size(recipe, epoch) for epoch in (0, 299, 300, 599, 600, 10_000)}
+    assert sizes == pytest.approx({0: 0.02, 299: 0.02, 300: 0.002, 599: 0.002, 600: 0.0002, 10_000: 0.0002})
+
+
+def test_step_size_without_milestones_never_changes():
+    assert {step_size(Recipe(lr=0.3), epoch) for epoch in range(50)} == {0.3}
+
+
+def test_the_order_of_milestones_does_not_matter():
+    assert step_size(Recipe(lr=1, milestones=(5, 2), decay=0.5), 3) == 0.5
+
+
+# --- batches -------------------------------------------------------------------------------------------------------
+
+
+def lengths(samples: int, batch: int) -> list[int]:
+    (epoch,) = batches(Recipe(epochs=1, batch=batch), samples, KEY)
+    return [len(b) for b in epoch]
+
+
+def test_batch_sizes_by_hand():
+    assert lengths(10, 4) == [4, 4, 2]
+    assert lengths(8, 4) == [4, 4]
+    assert lengths(3, 4) == [3]
+
+
+def test_a_last_batch_of_one_is_left_out():
+    assert lengths(9, 4) == [4, 4]
+
+
+def test_a_single_sample_or_a_batch_size_of_one_is_not():
+    assert lengths(1, 4) == [1]
+    assert lengths(3, 1) == [1, 1, 1]
+
+
+@given(st.integers(1, 70), st.integers(1, 20), st.integers(1, 4), st.integers(0, 100))
+def test_every_epoch_covers_every_sample_once_but_for_a_last_batch_of_one(samples, batch, epochs, seed):
+    made = batches(Recipe(epochs=epochs, batch=batch), samples, (seed,))
+    alone = samples > batch > 1 and samples % batch == 1
+    assert len(made) == epochs
+    for epoch in made:
+        seen = np.concatenate(epoch).tolist()
+        assert len(seen) == len(set(seen)) == samples - alone
+        assert set(seen) <= set(range(samples))
+        assert all(len(b) == batch for b in epoch[:-1])
+
+
+def orders(key: tuple[int | str, ...]) -> list[list[int]]:
+    return [np.concatenate(epoch).tolist() for epoch in batches(Recipe(epochs=3, batch=5), 20, key)]
+
+
+def test_batches_depend_on_the_key_alone():
+    torch.manual_seed(1)
+    first = orders(KEY)
+    torch.manual_seed(2)
+    assert orders(KEY) == first
+    assert orders((0, 1, "local", 4)) != first
+    assert orders((0, 2, "local", 3)) != first
+
+
+def test_every_epoch_has_an_order_of_its_own():
+    one, two, three = orders(KEY)
+    assert one != two != three != one
+
+
+def test_the_sample_left_out_differs_between_epochs():
+    left = [set(range(9)) - set(np.concatenate(e).tolist()) for e in batches(Recipe(epochs=20, batch=4), 9, KEY)]
+    assert len(set.union(*left)) > 3
+
+
+# --- augmentation --------------------------------------------------------------------------------------------------
+
+#  0  1  2  3
+#  4  5  6  7
+#  8  9 10 11
+# 12 13 14 15
+SQUARE = torch.arange(16.0).reshape(1, 1, 4, 4)
+
+
+def moved(down: int, right: int, mirrored: int) -> list[list[float]]:
+    return augment(SQUARE, torch.tensor([[down, right, mirrored]]))[0, 0].tolist()
+
+
+def test_no_move_changes_nothing():
+    assert moved(0, 0, 0) == SQUARE[0, 0].tolist()
+
+
+def test_a_shift_brings_zeros_in_at_the_edge():
+    assert moved(1, 0, 0) == [[0, 0, 0, 0], [0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert moved(-1, 0, 0) == [[4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15], [0, 0, 0, 0]]
+    assert moved(0, 1, 0) == [[0, 0, 1, 2], [0, 4, 5, 6], [0, 8, 9, 10], [0, 12, 13, 14]]
+    assert moved(0, -1, 0) == [[1, 2, 3, 0], [5, 6, 7, 0], [9, 10, 11, 0], [13, 14, 15, 0]]
+
+
+def test_a_mirror_reverses_left_and_right():
+    assert moved(0, 0, 1) == [[3, 2, 1, 0], [7, 6, 5, 4], [11, 10, 9, 8], [15, 14, 13, 12]]
+
+
+def test_the_shift_comes_before_the_mirror():
+    # Right by one: 0 0 1 2; then mirrored: 2 1 0 0.
+    assert moved(-1, 1, 1) == [[6, 5, 4, 0], [10, 9, 8, 0], [14, 13, 12, 0], [0, 0, 0, 0]]
+
+
+def by_loops(image: Array, down: int, right: int, mirrored: int) -> Array:
+    _, height, width = image.shape
+    out = np.zeros_like(image)
+    for i in range(height):
+        for j in range(width):
+            column = width - 1 - j if mirrored else j
+            if 0 <= i - down < height and 0 <= column - right < width:
+                out[:, i, j] = image[:, i - down, column - right]
+    return out
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 20), st.integers(1, 20), st.integers(0, 1000))
+def test_augment_is_what_a_plain_loop_computes(count, channels, height, width, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, channels, height, width)).astype(np.float32)
+    moves = augmentation(Recipe(epochs=1, augment="crop-flip"), count, (seed,), x.shape[1:])
+    assert moves is not None
+    expected = np.stack([by_loops(image, *move) for image, move in zip(x, moves[0].tolist(), strict=True)])
+    assert (augment(torch.from_numpy(x), torch.from_numpy(moves[0])).numpy() == expected).all()
+
+
+def test_every_image_of_a_batch_moves_by_itself():
+    both = augment(torch.cat([SQUARE, SQUARE]), torch.tensor([[1, 0, 0], [0, 0, 1]]))
+    assert both[0, 0].tolist() == moved(1, 0, 0)
+    assert both[1, 0].tolist() == moved(0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "reach"), [((1, 8, 8), 1), ((3, 32, 32), 4), ((3, 32, 16), 2), ((3, 96, 96), 12), ((1, 2, 2), 1)]
+)
+def test_moves_reach_an_eighth_of_the_shorter_side_and_at_least_one_pixel(shape, reach):
+    moves = augmentation(Recipe(epochs=4, augment="crop-flip"), 500, KEY, shape)
+    assert moves is not None
+    assert moves.shape == (4, 500, 3)
+    for axis in (0, 1):
+        assert np.unique(moves[..., axis]).tolist() == list(range(-reach, reach + 1))
+    assert np.unique(moves[..., 2]).tolist() == [0, 1]
+    assert 0.45 < moves[..., 2].mean() < 0.55  # half of 2,000 is mirrored, deviation .011
+
+
+def test_moves_depend_on_the_key_alone_and_differ_between_epochs():
+    recipe = Recipe(epochs=2, augment="crop-flip")
+    one, same, other = (augmentation(recipe, 30, key, (1, 8, 8)) for key in (KEY, KEY, (9,)))
+    assert one is not None
+    assert np.array_equal(one, same)  # type: ignore[arg-type]
+    assert not np.array_equal(one, other)  # type: ignore[arg-type]
+    assert not np.array_equal(one[0], one[1])
+
+
+def test_batches_are_the_same_with_and_without_augmentation():
+    with_moves = batches(Recipe(epochs=1, augment="crop-flip"), 20, KEY)
+    assert np.array_equal(np.concatenate(with_moves[0]), np.concatenate(batches(Recipe(epochs=1), 20, KEY)[0]))
+
+
+def test_none_means_no_moves():
+    assert augmentation(Recipe(augment="none"), 30, KEY, (1, 8, 8)) is None
+    assert AUGMENTATIONS == ("none", "crop-flip")
+
+
+def test_crop_flip_of_feature_rows_is_a_mistake():
+    with pytest.raises(Mistake, match="images"):
+        augmentation(Recipe(augment="crop-flip"), 30, KEY, (5,))
+
+
+# --- optimisers ----------------------------------------------------------------------------------------------------
+
+
+def stepped(recipe: Recipe, *gradients: float) -> float:
+    """Where a parameter that starts at 1 is after these gradients."""
+    parameter = nn.Parameter(torch.tensor([1.0]))
+    optimizer = training.optimizer(recipe, iter([parameter]))
+    for gradient in gradients:
+        parameter.grad = torch.tensor([gradient])
+        optimizer.step()
+    return parameter.item()
+
+
+def test_sgd_with_momentum_by_hand():
+    # v = 2, w = 1 - .1 x 2 = .8; then v = .9 x 2 + 1 = 2.8, w = .8 - .28 = .52.
+    recipe = Recipe(optimizer="sgd", lr=0.1, momentum=0.9)
+    assert stepped(recipe, 2.0) == pytest.approx(0.8)
+    assert stepped(recipe, 2.0, 1.0) == pytest.approx(0.52)
+
+
+def test_sgd_without_momentum_by_hand():
+    assert stepped(Recipe(optimizer="sgd", lr=0.1, momentum=0.0), 2.0, 1.0) == pytest.approx(1 - 0.2 - 0.1)
+
+
+def test_sgd_with_nesterov_momentum_by_hand():
+    # v = 2; the step is g + .9 v = 3.8.
+    assert stepped(Recipe(optimizer="sgd", lr=0.1, momentum=0.9, nesterov=True), 2.0) == pytest.approx(1 - 0.38)
+
+
+def test_sgd_with_weight_decay_by_hand():
+    # The gradient is 2 + .5 x 1.
+    recipe = Recipe(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.5)
+    assert stepped(recipe, 2.0) == pytest.approx(1 - 0.25)
+
+
+def test_adam_by_hand():
+    # The first step of Adam is lr x the sign of the gradient; weight decay joins the gradient: -.5 + 2 x 1 > 0.
+    assert stepped(Recipe(optimizer="adam", lr=0.1), 7.0) == pytest.approx(0.9)
+    assert stepped(Recipe(optimizer="adam", lr=0.1), -0.5) == pytest.approx(1.1)
+    assert stepped(Recipe(optimizer="adam", lr=0.1, weight_decay=2.0), -0.5) == pytest.approx(0.9)
+
+
+def test_adamw_by_hand():
+    # The weight is first multiplied by 1 - lr x decay = .8; the step of -lr x sign is apart from that.
+    assert stepped(Recipe(optimizer="adamw", lr=0.1, weight_decay=2.0), -0.5) == pytest.approx(0.8 + 0.1)
+    assert stepped(Recipe(optimizer="adamw", lr=0.1), -0.5) == pytest.approx(1.1)  # no decay unless asked for
+
+
+def test_the_optimisers_tested_here_are_all_there_are():
+    assert set(OPTIMIZERS) == {"sgd", "adam", "adamw"}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_no_state_is_carried_from_one_optimiser_to_the_next(name):
+    recipe = Recipe(optimizer=name, lr=0.1)
+    parameter = nn.Parameter(torch.tensor([1.0]))
+    places = []
+    for _ in range(2):
+        with torch.no_grad():
+            parameter.fill_(1.0)
+        optimizer = training.optimizer(recipe, iter([parameter]))
+        parameter.grad = torch.tensor([2.0])
+        optimizer.step()
+        places.append(parameter.item())
+    assert places[0] == places[1]

@@ -1,0 +1,49 @@
+"""A federation small enough to work out by hand, and networks whose every number is known."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsift.types import Client, Labelled, Model, Round, Samples, Store
+
+
+def linear(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), classes, bias=False))
+
+
+def with_batch_norm(shape, classes):
+    return nn.Sequential(nn.BatchNorm1d(shape[0]), nn.Linear(shape[0], classes))
+
+
+def with_dropout(shape, classes):
+    return nn.Sequential(nn.Linear(shape[0], 16), nn.Dropout(0.5), nn.Linear(16, classes))
+
+
+def model(factory=linear, shape=(2,), classes=2, name=None):
+    return Model(name or factory.__name__, factory, shape, classes)
+
+
+def samples(values):
+    """Rows as they are: mean 0, deviation 1."""
+    x = torch.tensor(values, dtype=torch.float32)
+    return Samples(Store(x, torch.tensor(0.0), torch.tensor(1.0)), np.arange(len(x)))
+
+
+def labelled(values, labels, classes=2):
+    return Labelled(samples(values), torch.eye(classes)[list(labels)])
+
+
+def client(id=0, values=((1.0, 0.0), (0.0, 1.0)), labels=(0, 1), factory=linear):
+    return Client(id, model(factory), labelled(values, labels))
+
+
+def a_round(number=0, public=((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 0.0)), seed=0, models=None):
+    return Round(number, seed, samples(public), 2, tuple(models or [model()]))
+
+
+def gaussians(n, classes=3, features=4, seed=0):
+    """Well separated classes: rows [n, features] and labels [n]."""
+    generator = np.random.default_rng(seed)
+    y = np.arange(n) % classes
+    centres = 2.0 * np.eye(classes, features)
+    return (centres[y] + 0.5 * generator.standard_normal((n, features))).astype(np.float32), y
