@@ -268,8 +268,8 @@ def test_where_both_are_official_the_private_part_may_be_all_of_x():
         ((8, 3), "11 samples asked for (private 8 + public 3), 10 there"),
         ((0, 3), "the private part needs at least one sample, not 0"),
         ((3, 0), "the public part needs at least one sample, not 0"),
-        ((6, 4), "no samples left for the test part; make private or public smaller"),
-        ((6, 3, 2), "no 2 samples left for the test part; make private or public smaller"),
+        ((6, 4), "0 samples left for the test part, at least 1 needed; make private or public smaller"),
+        ((6, 3, 2), "1 samples left for the test part, 2 needed; make private or public smaller"),
     ],
 )
 def test_sizes_that_do_not_fit_are_a_mistake(sizes, said):
@@ -290,7 +290,7 @@ def test_more_public_samples_than_the_official_set_has_is_a_mistake():
 
 
 def test_more_test_samples_than_the_official_set_has_is_a_mistake():
-    with pytest.raises(Mistake, match="no 2 samples left for the test part"):
+    with pytest.raises(Mistake, match="1 samples left for the test part, 2 needed"):
         data.split(rows(10, test=([[1, 1]], [0])), 4, 3, 2)
 
 

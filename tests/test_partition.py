@@ -57,9 +57,10 @@ def test_a_used_up_class_is_replaced_by_the_clients_own_next_wish():
 
 
 def test_a_client_that_wants_nothing_of_what_is_left_takes_it_as_it_is():
-    labels = np.array([0, 0, 0, 0, 1, 1, 2, 2])
-    parts = Dirichlet(1)(labels, 2, fixed([1, 0, 0], [1, 0, 0]))
-    assert [labels[part].tolist() for part in parts] == [[0, 0, 0, 0], [1, 1, 2, 2]]
+    # All want class 0. The second finds 3 of class 1 and 1 of class 2: its two places are 1.5 and .5, so 2 and 0.
+    labels = np.array([0, 0, 1, 1, 1, 2])
+    parts = Dirichlet(1)(labels, 3, fixed([1, 0, 0], [1, 0, 0], [1, 0, 0]))
+    assert [labels[part].tolist() for part in parts] == [[0, 0], [1, 1], [1, 2]]
 
 
 def test_clients_choose_in_random_order():
@@ -132,7 +133,7 @@ def test_shards_bound_the_classes_of_a_client():
 @pytest.mark.parametrize("kind", [Dirichlet, DirichletFree])
 @pytest.mark.parametrize("alpha", [0, -1, math.nan])
 def test_an_alpha_that_is_not_above_zero_is_a_mistake(kind, alpha):
-    with pytest.raises(Mistake, match=f"alpha must be above 0, not {alpha}"):
+    with pytest.raises(Mistake, match=f"alpha must be above 0 and at most 1e\\+06, not {alpha}"):
         kind(alpha)
 
 
@@ -144,7 +145,7 @@ def test_an_infinite_alpha_is_a_mistake(kind):
 
 
 def test_no_shards_are_a_mistake():
-    with pytest.raises(Mistake, match="shards must be above 0, not 0"):
+    with pytest.raises(Mistake, match="shards must be above 0 and at most 1e\\+06, not 0"):
         Shards(0)
 
 

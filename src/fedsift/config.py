@@ -76,6 +76,8 @@ class RecipePart(Part):
         ):
             if name not in known:
                 raise ValueError(shelf.unknown(kind, name, known, f"one of {', '.join(known)}"))
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
         return self
 
     def recipe(self) -> Recipe:
@@ -188,6 +190,8 @@ def _check_keys(values: dict[str, Any], part: type[BaseModel], path: str = "") -
     """Unknown keys, with the nearest known one and its full path."""
     for key, value in values.items():
         if key not in part.model_fields:
+            if not path and key in SHORT:  # short names are for the command line
+                raise Mistake(f"unknown key {key!r} in a file; write it as {SHORT[key]}")
             known = [*part.model_fields, *([] if path else SHORT)]
             everywhere = "run `fedsift new PRESET FILE.toml` to see all keys"
             raise Mistake(shelf.unknown("key", path + key, [path + k for k in known], everywhere))
@@ -201,7 +205,8 @@ def _check_keys(values: dict[str, Any], part: type[BaseModel], path: str = "") -
 def _complaint(error: Any) -> str:
     where = ".".join(map(str, error["loc"]))
     said = error["msg"].removeprefix("Value error, ")
-    return f"{where}: {said[0].lower()}{said[1:]} (got {error['input']!r})" if error["type"] != "value_error" else said
+    got = "" if error["type"] == "value_error" else f" (got {error['input']!r})"
+    return f"{where}: {said[0].lower()}{said[1:]}{got}"
 
 
 # --- building ------------------------------------------------------------------------------------------------------
@@ -257,7 +262,7 @@ def _line(key: str, value: Any, field: FieldInfo) -> str:
 def _written(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {_written(inner)}" for key, inner in value.items()) + "}"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def differences(one: Experiment, other: Experiment) -> dict[str, tuple[Any, Any]]:

@@ -25,6 +25,9 @@ class Clients(Sequence[Client]):
             raise Mistake(f"{len(models)} models for {len(parts)} clients")
         self._private, self._parts, self._models = private, parts, models
         self.models = tuple(dict.fromkeys(models))  # the distinct architectures
+        names = [model.name for model in self.models]
+        if len(set(names)) < len(names):
+            raise Mistake(f"two different models have one name ({', '.join(names)}); rename a factory")
 
     def __len__(self) -> int:
         return len(self._parts)

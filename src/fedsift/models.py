@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -97,11 +98,11 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet8"
 def model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], classes: int) -> Model:
     """A Model from a name ("cnn", "resnet8(norm=group, width=0.5)", "my_module:my_factory") or a factory."""
     if not isinstance(what, str):
-        return Model(getattr(what, "__name__", repr(what)), what, tuple(shape), classes)
+        return Model(_name(what), what, tuple(shape), classes)
     name, positional, options = shelf.parse(what)
     factory = _imported(name) if ":" in name else shelf.find(MODELS, "model", name)
-    if positional:
-        raise Mistake(f"model {what!r}: write options as key=value")
+    if positional or not all(isinstance(value, str | int | float) for value in options.values()):
+        raise Mistake(f"model {what!r}: write options as key=value, a value being a number or a word")
     try:
         inspect.signature(factory).bind(shape, classes, **options)
     except TypeError as error:
@@ -116,11 +117,19 @@ def initial_state(model: Model, seed: int) -> State:
         return {name: value.detach().clone() for name, value in model.build().state_dict().items()}
 
 
+def _name(factory: Any) -> str:
+    """The same in every process: starting weights are drawn from it."""
+    if isinstance(factory, partial):
+        given = [*map(repr, factory.args), *(f"{key}={value!r}" for key, value in factory.keywords.items())]
+        return f"{_name(factory.func)}({', '.join(given)})"
+    return getattr(factory, "__name__", type(factory).__name__)
+
+
 def _imported(path: str) -> Any:
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise Mistake(f"model {path!r}: {error}; write module:factory, importable from here") from None
 
 
@@ -131,7 +140,7 @@ def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
 
 
 def _scaled(channels: int, width: float) -> int:
-    if not width > 0:
+    if not isinstance(width, int | float) or not width > 0:
         raise Mistake(f"a width factor must be above 0, not {width}")
     return max(1, round(channels * width))
 

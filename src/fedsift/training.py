@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsift import seeding
-from fedsift.types import Array, Recipe
+from fedsift.types import Array, Mistake, Recipe
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -55,6 +55,8 @@ def augmentation(recipe: Recipe, samples: int, key: seeding.Names, shape: tuple[
     """Per epoch and sample (down, right, mirrored), int64 [epochs, n, 3]; None when there is nothing to do."""
     if recipe.augment == "none":
         return None
+    if len(shape) != 3:
+        raise Mistake(f"augment = {recipe.augment!r} needs images, but samples have shape {shape}")
     generator = seeding.rng(*key, "augment")
     reach = _reach(shape)
     moves = generator.integers(-reach, reach + 1, (recipe.epochs, samples, 2))

@@ -73,7 +73,7 @@ def digits() -> Dataset:
 def npz(path: str) -> Dataset:
     """An .npz with `x` and `y`, and where you have them `x_test` and `y_test`, `x_public`, `classes`."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
     except FileNotFoundError:
         raise Mistake(f"no such file: {path}") from None
@@ -81,8 +81,12 @@ def npz(path: str) -> Dataset:
         raise Mistake(f"cannot read {path} as an npz file: {error}") from None
     if missing := {"x", "y"} - found.keys():
         raise Mistake(f"{path} has no array {sorted(missing)[0]!r}; it needs x and y (found: {', '.join(found)})")
-    test = (found["x_test"], found["y_test"]) if {"x_test", "y_test"} <= found.keys() else None
-    classes = int(found["classes"]) if "classes" in found else None
+    if ("x_test" in found) != ("y_test" in found):
+        raise Mistake(f"{path} has one of x_test and y_test; a test set needs both")
+    test = (found["x_test"], found["y_test"]) if "x_test" in found else None
+    if "classes" in found and (found["classes"].size != 1 or found["classes"].dtype.kind not in "ui"):
+        raise Mistake(f"{path}: classes must be one whole number")
+    classes = int(found["classes"].item()) if "classes" in found else None
     return dataset(found["x"], found["y"], classes, test=test, public=found.get("x_public"))
 
 
@@ -112,7 +116,8 @@ def split(
         if size < 1:
             raise Mistake(f"the {name} part needs at least one sample, not {size}")
     if needed > len(order):
-        raise Mistake(f"{needed} samples asked for (private {private} + public {public}), {len(order)} there")
+        parts = f"private {private} + public {public}" if own_public else f"private {private}"
+        raise Mistake(f"{needed} samples asked for ({parts}), {len(order)} there")
     if data.public is not None and public > len(data.public):
         raise Mistake(f"{public} public samples asked for, {len(data.public)} there")
     private_rows, rest = order[:private], order[private:]
@@ -122,8 +127,11 @@ def split(
         shared, public_rows = data.public, seeding.rng(seed, "public").permutation(len(data.public))[:public]
     tested, truth = (data.x, data.y) if data.test is None else data.test
     test_rows = rest if data.test is None else seeding.rng(seed, "test").permutation(len(tested))
-    if not 0 < (test or len(test_rows)) <= len(test_rows):
-        raise Mistake(f"no {test or ''} samples left for the test part; make private or public smaller")
+    if not 0 < (len(test_rows) if test is None else test) <= len(test_rows):
+        asked = "at least 1" if test is None else test
+        raise Mistake(
+            f"{len(test_rows)} samples left for the test part, {asked} needed; make private or public smaller"
+        )
     mean, std = shelf.find(NORMALISATIONS, "normalisation", normalise, "standard or scale")(shared[public_rows])
     stores = {id(array): Store(torch.from_numpy(array), mean, std) for array in (data.x, shared, tested)}
     return Task(
@@ -160,7 +168,7 @@ def _inputs(name: str, x: Any) -> Array:
         x = np.moveaxis(x, -1, 1)
     if x.ndim not in (2, 4) or not len(x) or x.dtype.kind not in "buif":
         raise Mistake(f"{name} must be numbers [S, features] or images [S, H, W(, channels)], not {x.dtype} {x.shape}")
-    x = np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32))
+    x = np.require(x, np.uint8 if x.dtype == np.uint8 else np.float32, ["C", "W"])
     if not np.isfinite(x).all():
         raise Mistake(f"{name} has values that are not finite")
     return x

@@ -15,6 +15,7 @@ import numpy as np
 from fedsift.apportion import apportion
 from fedsift.types import Array, Mistake
 
+LARGEST = 1e6  # beyond, a Dirichlet draw is uniform but for rounding errors
 Partition = Callable[[Array, int, np.random.Generator], list[Array]]
 
 
@@ -130,5 +131,5 @@ def _feed_the_empty(owner: Array, clients: int, generator: np.random.Generator) 
 
 
 def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise Mistake(f"{name} must be above 0, not {value}")
+    if not 0 < value <= LARGEST:
+        raise Mistake(f"{name} must be above 0 and at most {LARGEST:g}, not {value}")
