@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -331,6 +332,17 @@ def test_ctrl_c_while_a_run_is_set_up_leaves_no_traceback():
     assert "interrupted" in result.stderr and "Traceback" not in result.stderr
 
 
+def test_the_command_a_stopped_demo_prints_can_be_pasted_into_a_shell(monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "play", stop)
+    result = fedsift("demo", "--out", "my demo", "--seeds", "1", "--rounds", "2")
+    assert result.exit_code == 130
+    command = ["fedsift", "demo", "--out", "my demo", "--seeds", "1", "--rounds", "2"]
+    assert shlex.split(result.stderr.splitlines()[-1]) == command
+
+
 @pytest.mark.parametrize("words", [["ls"], ["show", "fas"]])
 def test_a_reader_that_goes_away_is_no_error(words):
     """As in `fedsift ls | head -1`."""
@@ -366,9 +378,9 @@ PARTS = {
 
 @pytest.mark.parametrize("kind", PARTS)
 def test_ls_of_a_kind_has_a_line_for_each_part_that_says_what_it_is(kind):
-    listed = [line.split(maxsplit=1) for line in done("ls", kind).stdout.splitlines()]
-    assert [name for name, _ in listed][: len(PARTS[kind])] == PARTS[kind]
-    assert all(len(about) > 10 for _, about in listed)
+    listed = {line.split()[0]: " ".join(line.split()[1:]) for line in done("ls", kind).stdout.splitlines()}
+    assert list(listed)[: len(PARTS[kind])] == PARTS[kind]
+    assert [name for name, about in listed.items() if len(about) < 10] == []
 
 
 def test_ls_shows_all_kinds():

@@ -542,12 +542,16 @@ def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path, monkeypatch):
     """At the last moment before the new file takes its place, the old one is whole, and so is the new one."""
     path, seen = tmp_path / "file", []
     replace = os.replace
-    monkeypatch.setattr(
-        os, "replace", lambda a, b: (seen.append((path.read_bytes(), Path(a).read_bytes())), replace(a, b))
-    )
+
+    def watched(new, old):
+        seen.append((Path(old).read_bytes(), Path(new).read_bytes()))
+        replace(new, old)
+
+    monkeypatch.setattr(os, "replace", watched)
     path.write_bytes(b"old")
     runs.write_atomically(path, b"new")
     assert seen == [(b"old", b"new")]
+    assert path.read_bytes() == b"new"
 
 
 def leaves() -> st.SearchStrategy[Any]:
