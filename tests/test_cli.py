@@ -57,8 +57,13 @@ def everything() -> dict[str, bytes]:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of a printed table, row by row."""
-    return [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if "│" in line]
+    """The cells of the printed tables, row by row: what stands between a rule and an empty line."""
+    found, inside = [], False
+    for line in map(str.strip, text.splitlines()):
+        inside = bool(line) and (inside or set(line) == {"─"})
+        if inside and set(line) != {"─"}:
+            found.append(re.split(r"\s{2,}", line))
+    return found
 
 
 # --- help and version ----------------------------------------------------------------------------------------------
@@ -484,7 +489,7 @@ def test_compare_puts_seeds_together_and_notes_what_is_not_paired():
     settled = [runs.load(Path(folder)).summary()["accuracy"] for folder in folders]
     mean, spread = (settled[0] + settled[1]) / 2, abs(settled[0] - settled[1]) / 2**0.5
     fas, avg = rows(result.stdout)
-    assert fas[:4] == ["digits-fas", "2", f"{mean:.3f} +- {spread:.3f}", "265 B"]
+    assert fas[:4] == ["digits-fas", "2", f"{mean:.3f} ± {spread:.3f}", "265 B"]
     assert avg[:3] == ["digits-fedavg", "1", f"{settled[2]:.3f}"]
     assert result.stderr == "note: not a paired comparison; the runs differ in seed\n"
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shlex
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,7 +79,9 @@ def demo(
         )
         _say(f"{len(playing)} runs side by side: {why}.")
         begun = time.perf_counter()
-        _play(playing, engine, quiet, f"fedsift demo --out {folder} --seeds {seeds} --rounds {rounds}")
+        _play(
+            playing, engine, quiet, f"fedsift demo --out {shlex.quote(str(folder))} --seeds {seeds} --rounds {rounds}"
+        )
         histories = [runs.load(run.folder) for run in playing]
         plots.plot(histories, folder / "demo.png")
         _print(_comparison(histories))
@@ -171,8 +176,6 @@ def show(
 ) -> None:
     """What a run did: accuracy and bytes, round by round and client by client."""
     with _plainly():
-        from rich.table import Table
-
         from fedsift import config, ledger, runs
 
         history = runs.load(folder)
@@ -192,17 +195,17 @@ def show(
         _say(
             f"\n{history.environment['engine']}; torch {history.environment['torch']}; {history.environment['processor']}"
         )
-        rounds = Table("round", "accuracy", "cohort", "uplink", "downlink", "as broadcast", title="rounds")
+        rounds = _table("rounds", "round", "accuracy", "cohort", "uplink", "downlink", "broadcast")
         for row, sent in zip(history.metrics, history.ledger, strict=True):
             cohort = " ".join(map(str, sent.up))
             sizes = (_size(sent.uplink), _size(sent.downlink), _size(sent.broadcast))
             rounds.add_row(str(row["round"]), f"{row['accuracy']:.4f}", cohort, *sizes)
         _print(rounds)
-        clients = Table("client", "model", "samples per class", "uplink", "downlink", title="clients")
+        clients = _table("clients", "client", "model", "samples per class", "uplink", "downlink")
         sent_by = ledger.per_client(history.ledger)
         for client in history.clients:
             up, down = sent_by.get(client["client"], (0, 0))
-            about = (str(client["client"]), client["model"], " ".join(map(str, client["labels"])))
+            about = (str(client["client"]), _literal(client["model"]), " ".join(map(str, client["labels"])))
             clients.add_row(*about, _size(up), _size(down))
         _print(clients)
         _print(_comparison([history]))
@@ -253,18 +256,26 @@ def _warn(text: str) -> None:
 def _print(table: Table) -> None:
     from rich.console import Console
 
-    console = Console()
-    console.print(table) if console.is_terminal else Console(width=120).print(table)
+    Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, markup=False).print(table)
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    """A title, a column that may wrap, and columns of figures."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for column in others:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
 
 
 def _comparison(histories: list[History]) -> Table:
-    from rich.table import Table
-
     from fedsift import report
 
-    table = Table(title="test accuracy (mean of the last five rounds) and bytes on the wire")
-    for column in ("method", "seeds", "accuracy", "up, per upload", "up, all", "down, all", "as broadcast"):
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
+    title = "test accuracy (mean of the last five rounds) and bytes on the wire"
+    table = _table(title, "method", "seeds", "accuracy", "an upload", "all up", "all down", "broadcast")
     for method in report.methods(histories):
         table.add_row(*_cells(method))
     return table
@@ -272,10 +283,17 @@ def _comparison(histories: list[History]) -> Table:
 
 def _cells(method: Method) -> list[str]:
     row = method.row()
-    spread = "" if row["accuracy_sd"] is None else f" +- {row['accuracy_sd']:.3f}"
+    spread = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.3f}"
     sizes = ("uplink_bytes_per_upload", "uplink_bytes", "downlink_bytes", "broadcast_bytes")
     seeds = str(len(row["seeds"]))
-    return [row["method"], seeds, f"{row['accuracy']:.3f}{spread}", *(_size(row[s]) for s in sizes)]
+    return [_literal(row["method"]), seeds, f"{row['accuracy']:.3f}{spread}", *(_size(row[s]) for s in sizes)]
+
+
+def _literal(text: str) -> Any:
+    """A name as it is, square brackets included."""
+    from rich.text import Text
+
+    return Text(text)
 
 
 def _size(count: float) -> str:
@@ -318,7 +336,7 @@ def _display(playing: list[Run], quiet: bool) -> Iterator[Any]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
-            TextColumn("{task.description:<28}"),
+            TextColumn("{task.description:<28}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[said]}"),
@@ -385,6 +403,9 @@ def _plainly() -> Iterator[None]:
     except KeyboardInterrupt:
         _warn("interrupted")
         raise typer.Exit(130) from None
+    except BrokenPipeError:  # as in `fedsift ls | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to flush at exit
+        raise typer.Exit(141) from None
     except OSError as error:
         _warn(f"error: {_os_error(error)}")
         raise typer.Exit(1) from None

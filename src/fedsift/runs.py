@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import sys
 import tempfile
 import time
@@ -46,6 +47,7 @@ class Run:
     experiment: Experiment
     federation: Federation
     state: State
+    lock: Lock
 
     @property
     def finished(self) -> bool:
@@ -64,34 +66,50 @@ def begin(folder: Path, experiment: Experiment, *, resume: bool = False, note: s
     """A new run in a new folder, or, with `resume`, an old one where it stopped."""
     federation = config.build(experiment)
     first = federation.start()
-    if folder.exists() and not _is_blank(folder):
+    old = folder.exists() and not _is_blank(folder)
+    if old:
         if not (folder / CONFIG).is_file():
             raise Mistake(f"{folder} exists and is not a run folder; choose another --out")
         if not resume:
             raise Mistake(f"run folder {folder} exists; add --resume to go on with it, or choose another --out")
         _same(experiment, stored(folder), folder)
-        _lock(folder)
-        state = _last_state(folder) or first
-        for name in (METRICS, LEDGER, TIMING):
-            _trim(folder / name, state.round)
-        return Run(folder, experiment, federation, state)
     folder.mkdir(parents=True, exist_ok=True)
-    _lock(folder)
+    lock = Lock(folder)
+    try:
+        state = _go_on(folder, first) if old else _set_up(folder, experiment, federation, first, note)
+    except BaseException:
+        lock.release()
+        raise
+    return Run(folder, experiment, federation, state, lock)
+
+
+def _go_on(folder: Path, first: State) -> State:
+    state = _last_state(folder) or first
+    for name in (METRICS, LEDGER, TIMING):
+        _trim(folder / name, state.round)
+    return state
+
+
+def _set_up(folder: Path, experiment: Experiment, federation: Federation, first: State, note: str) -> State:
     _write_json(folder / ENVIRONMENT, environment(note))
     _write_json(folder / CLIENTS, _describe(federation))
     write_atomically(folder / CONFIG, config.to_toml(experiment).encode())  # last: now it is a run folder
-    return Run(folder, experiment, federation, first)
+    return first
 
 
 def play(runs: Sequence[Run], engine: Engine) -> Iterator[tuple[Run, Record]]:
     """Play runs side by side, a round of each at a time; a round is on disk before it is yielded."""
-    while active := [run for run in runs if not run.finished]:
-        begun = time.perf_counter()
-        records = drive(together([run.federation.play(run.state) for run in active]), engine)
-        seconds = (time.perf_counter() - begun) / len(active)  # a run's share of the time
-        for run, record in zip(active, records, strict=True):
-            run.save(record, seconds)
-            yield run, record
+    try:
+        while active := [run for run in runs if not run.finished]:
+            begun = time.perf_counter()
+            records = drive(together([run.federation.play(run.state) for run in active]), engine)
+            seconds = (time.perf_counter() - begun) / len(active)  # a run's share of the time
+            for run, record in zip(active, records, strict=True):
+                run.save(record, seconds)
+                yield run, record
+    finally:
+        for run in runs:
+            run.lock.release()
 
 
 # --- reading a run -------------------------------------------------------------------------------------------------
@@ -153,7 +171,7 @@ def stored(folder: Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def resume_command(folder: Path) -> str:
-    return f"fedsift run --resume --out {folder}"
+    return f"fedsift run --resume --out {shlex.quote(str(folder))}"
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------------
@@ -189,7 +207,7 @@ def _leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch
         if isinstance(value, dict):
             yield from _leaves(value, (*path, name))
         elif isinstance(value, np.ndarray):
-            yield json.dumps(["array", *path, name]), torch.from_numpy(np.ascontiguousarray(value))
+            yield json.dumps(["array", *path, name]), torch.from_numpy(np.array(value, order="C"))
         else:
             yield json.dumps(["tensor", *path, name]), value.contiguous()
 
@@ -259,22 +277,28 @@ def _is_blank(folder: Path) -> bool:
     return names <= {ENVIRONMENT, CLIENTS, LOCK}
 
 
-_locks: list[Any] = []  # open for as long as the process lives
-
-
-def _lock(folder: Path) -> None:
+class Lock:
     """One process a folder. The system lets go of the lock when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows; there two processes in one folder are the user's own affair
-        return
-    file = open(folder / LOCK, "w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise Mistake(f"another process is running in {folder}") from None
-    _locks.append(file)
+
+    def __init__(self, folder: Path) -> None:
+        self._file = open(folder / LOCK, "w")
+        try:
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # not on Windows; there two processes in one folder are the user's own affair
+            pass
+        except OSError:
+            self.release()
+            raise Mistake(f"another process is running in {folder}") from None
+        for leftover in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
+            leftover.unlink()
+
+    def release(self) -> None:
+        self._file.close()
+
+    def __del__(self) -> None:
+        self.release()
 
 
 def _same(asked: Experiment, kept: Experiment, folder: Path) -> None:

@@ -138,7 +138,10 @@ def fd(
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> SoftLabelFD:
-    """The meta-algorithm. `download` is "weights" or "soft-labels"; parts by name or as objects of your own."""
+    """The FD meta-algorithm: soft labels up, averaged per sample, distilled at the server; weights or soft labels down.
+
+    `download` is "weights" or "soft-labels"; samplers, aggregators and codecs by name or as objects of your own.
+    """
     downloads = {"weights": WEIGHT_CODECS, "soft-labels": CODECS}
     shelf_down = shelf.find(downloads, "download", download, "weights or soft-labels")
     return SoftLabelFD(

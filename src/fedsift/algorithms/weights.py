@@ -69,5 +69,6 @@ def average(uploads: Iterable[tuple[State, int]]) -> State:
 
 
 def fedavg(*, codec: str = "float32", down_codec: str = "float32", local: Recipe | None = None) -> FedAvg:
+    """Weights up and down, averaged by data size (McMahan et al. 2017)."""
     up, down = (shelf.take(WEIGHT_CODECS, "codec", name) for name in (codec, down_codec))
     return FedAvg(local or Recipe(), up, down)

@@ -31,7 +31,10 @@ class Interrupted(Exception):
 
 
 class Sequential:
-    """`device` as torch names it; `threads` defaults to the number of cores on a CPU, and is 1 elsewhere."""
+    """The reference: any nn.Module, job by job with torch.optim, spread over the cores of a CPU or on one GPU.
+
+    `device` as torch names it; `threads` defaults to the number of cores on a CPU, and is 1 elsewhere.
+    """
 
     def __init__(self, device: str = "cpu", threads: int | None = None) -> None:
         self.device = torch.device(device)
