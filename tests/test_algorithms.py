@@ -206,7 +206,8 @@ def test_with_soft_labels_down_the_server_remembers_and_announces_the_aggregate(
 
 def test_a_returning_client_distils_the_latest_labels_into_its_own_model_before_it_trains():
     fd, r, client = soft_down(), toys.a_round(5), toys.client(1)
-    server = Server({"linear": weights(0)}, {"index": np.array([2]), "probs": np.array([[0.4, 0.6]])})
+    lesson = {"index": np.array([2]), "probs": np.array([[0.4, 0.6]])}
+    server = Server({"linear": weights(0)}, {"lessons": {"4": lesson}})
     turn = fd.client_turn(client, {"model": weights(3)}, fd.announce(server, [client], r)[1], r)
     distil = next(turn)
     assert torch.equal(distil.state["1.weight"], weights(3)["1.weight"]) and distil.recipe == DISTILL

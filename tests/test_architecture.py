@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "fedsift"
 LAYERS = [
     {"seeding"},
     {"types"},
-    {"shelf", "apportion"},
+    {"shelf", "numerics", "graphs"},
     {"samplers", "aggregators", "codecs", "models", "training", "data", "ledger", "evaluation"},
     {"algorithms", "engines"},
     {"federation"},

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift import samplers, seeding
-from fedsift.apportion import apportion
+from fedsift.numerics import apportion
 from fedsift.samplers import SAMPLERS
 from fedsift.types import Array, Draws, Round, Samples, Store
 
@@ -48,7 +48,7 @@ def sure_half(probs: Array, counts: Array, budget: int) -> set[int]:
 
 def round_of(number: int, samples: int) -> Round:
     store = Store(torch.zeros(samples, 1), torch.zeros(1), torch.ones(1))
-    return Round(number, 5, Samples(store, np.arange(samples)), 3, ())
+    return Round(number, 5, Samples(store, np.arange(samples)), 3, (), lambda client: toys.model())
 
 
 # --- entropy and margin --------------------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ def client(id=0, values=((1.0, 0.0), (0.0, 1.0)), labels=(0, 1), factory=linear)
 
 
 def a_round(number=0, public=((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 0.0)), seed=0, models=None):
-    return Round(number, seed, samples(public), 2, tuple(models or [model()]))
+    models = tuple(models or [model()])
+    return Round(number, seed, samples(public), 2, models, lambda client: models[client % len(models)])
 
 
 def gaussians(n, classes=3, features=4, seed=0):

@@ -426,18 +426,20 @@ def _os_error(error: OSError) -> str:
 
 def _shelves() -> dict[str, dict[str, str]]:
     """Kind -> name -> one line."""
-    from fedsift import aggregators, algorithms, codecs, config, data, engines, models, samplers
+    from fedsift import aggregators, algorithms, codecs, config, data, engines, graphs, models, samplers
     from fedsift.data import partition
 
-    both = dict.fromkeys(codecs.CODECS, "soft labels and weights")
+    weights = {f"{name} (weights)": _about(part) for name, part in codecs.WEIGHT_CODECS.items()}
+    soft = {name: _about(getattr(part, "values", part)) for name, part in codecs.CODECS.items()}
     return {
         "datasets": _abouts(data.DATASETS) | {"npz:FILE": "your own arrays x, y (x_test, y_test, x_public)"},
         "partitions": _abouts(partition.PARTITIONS),
         "models": _abouts(models.MODELS) | {"module:factory": "your own function (shape, classes) -> nn.Module"},
         "samplers": _abouts(samplers.SAMPLERS),
-        "codecs": both,
+        "codecs": soft | weights,
         "aggregators": _abouts(aggregators.AGGREGATORS),
         "algorithms": _abouts(algorithms.ALGORITHMS),
+        "graphs": _abouts(graphs.GRAPHS),
         "engines": _abouts(engines.ENGINES),
         "presets": {name: text.partition("\n")[0].lstrip("# ") for name, text in config.presets().items()},
     }

@@ -54,6 +54,14 @@ class AlgorithmPart(Part):
     download: str | None = Field(None, description="weights or soft-labels")
     down_codec: str | None = Field(None, description="of the downlink")
     temperature: float | None = Field(None, gt=0, description="of the softmax in soft labels and distillation")
+    teach: str | None = Field(None, description="soft labels down: the aggregate, or the server's own predictions")
+    absent: str | None = Field(
+        None, description="soft labels down: a returning client hears the latest, or all it missed"
+    )
+    gamma: float | None = Field(None, ge=0, description="fd-jeong, mix2fld: weight of the pull to the others")
+    lam: float | None = Field(None, gt=0, lt=0.5, description="mix2fld: share of the first sample in a mixture")
+    seeds: int | None = Field(None, gt=0, description="mix2fld: mixtures a client uploads once")
+    graph: str | None = Field(None, description='gossip: who hears whom, e.g. "ring", "regular(4)", "edges(0-1 1-2)"')
 
 
 class RecipePart(Part):

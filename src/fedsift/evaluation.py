@@ -12,9 +12,20 @@ LAST = 5  # a run's accuracy is the mean over its last five rounds, never its be
 
 
 def evaluate(models: Mapping[str, tuple[Model, State]], test: Labelled) -> Turn:
-    """A turn like any other: asks for predictions, returns {name: accuracy}."""
+    """A turn like any other: asks for predictions, returns {name: accuracy} and the models' disagreement."""
     answers = yield [Predict(model, state, test.samples) for model, state in models.values()]
-    return {name: accuracy(logits, test.labels) for name, logits in zip(models, answers, strict=True)}
+    accuracies = {name: accuracy(logits, test.labels) for name, logits in zip(models, answers, strict=True)}
+    return accuracies, disagreement([logits.argmax(1) for logits in answers], test.classes)
+
+
+def disagreement(predictions: Sequence[Array], classes: int) -> float | None:
+    """The chance that two different models give a test sample different classes; None for a single model."""
+    count = len(predictions)
+    if count < 2:
+        return None
+    votes = np.stack([np.bincount(column, minlength=classes) for column in np.array(predictions).T])  # [n, C]
+    same = (votes * (votes - 1)).sum(1) / (count * (count - 1))
+    return float(1 - same.mean())
 
 
 def accuracy(logits: Array, labels: Array) -> float:

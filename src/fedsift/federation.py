@@ -14,7 +14,20 @@ from fedsift.data.partition import Dirichlet, Partition, deal
 from fedsift.engines import choose
 from fedsift.ledger import RoundBytes
 from fedsift.models import model as make_model
-from fedsift.types import Algorithm, Array, Client, Engine, Labelled, Mistake, Model, Round, Server, Tree, Turn
+from fedsift.types import (
+    Algorithm,
+    Array,
+    Client,
+    Engine,
+    Labelled,
+    Mistake,
+    Model,
+    PeerToPeer,
+    Round,
+    Server,
+    Tree,
+    Turn,
+)
 
 
 class Clients(Sequence[Client]):
@@ -31,6 +44,9 @@ class Clients(Sequence[Client]):
 
     def __len__(self) -> int:
         return len(self._parts)
+
+    def model_of(self, id: int) -> Model:
+        return self._models[id]
 
     def __getitem__(self, id: Any) -> Any:
         return Client(int(id), self._models[id], self._private[self._parts[id]])
@@ -77,6 +93,7 @@ class Record:
     accuracies: dict[str, float]
     bytes: RoundBytes
     state: State
+    disagreement: float | None = None  # how often two of the models differ, where there are several
 
     @property
     def accuracy(self) -> float:
@@ -107,7 +124,8 @@ class Federation:
             raise Mistake(f"a cohort of {self.cohort} cannot be drawn from {len(self.clients)} clients")
 
     def round(self, number: int) -> Round:
-        return Round(number, self.seed, self.task.public, self.task.private.classes, self.clients.models)
+        c = self.clients
+        return Round(number, self.seed, self.task.public, self.task.private.classes, c.models, c.model_of, len(c))
 
     def start(self) -> State:
         return State(0, self.algorithm.start(self.round(0)))
@@ -124,8 +142,11 @@ class Federation:
         learnt = {client.id: memory for client, (memory, _) in zip(cohort, spoken, strict=True) if memory}
         server = yield from self.algorithm.server_turn(state.server, said, r)
         state = State(state.round + 1, server, state.memories | learnt)
-        accuracies = yield from evaluation.evaluate(self.algorithm.evaluated(server, state.memories, r), self.task.test)
-        return Record(r.number, accuracies, RoundBytes.count(r.number, said, heard), state)
+        models = self.algorithm.evaluated(server, state.memories, r)
+        accuracies, disagreement = yield from evaluation.evaluate(models, self.task.test)
+        peers = self.algorithm if isinstance(self.algorithm, PeerToPeer) else None
+        edges = {client: peers.receivers(client, r) for client in said} if peers else None
+        return Record(r.number, accuracies, RoundBytes.count(r.number, said, heard, edges), state, disagreement)
 
 
 def federate(

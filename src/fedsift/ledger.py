@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +15,35 @@ class RoundBytes:
     up: dict[int, int]
     down: dict[int, int]
     broadcast: int
+    edges: dict[str, int] | None = None  # "3>5": bytes from client 3 to client 5, where there is no server
 
     @classmethod
-    def count(cls, round: int, said: Mapping[int, bytes], heard: Mapping[int, bytes]) -> RoundBytes:
-        """A broadcast sends each distinct message once."""
+    def count(
+        cls,
+        round: int,
+        said: Mapping[int, bytes],
+        heard: Mapping[int, bytes],
+        receivers: Mapping[int, Sequence[int]] | None = None,
+    ) -> RoundBytes:
+        """A broadcast sends each distinct message once. With `receivers`, messages go from client to client."""
+        if receivers is not None:
+            return cls._between_peers(round, said, receivers)
         return cls(
             round,
             {client: len(message) for client, message in said.items()},
             {client: len(message) for client, message in heard.items()},
             sum(len(message) for message in set(heard.values())),
         )
+
+    @classmethod
+    def _between_peers(
+        cls, round: int, said: Mapping[int, bytes], receivers: Mapping[int, Sequence[int]]
+    ) -> RoundBytes:
+        """Up: one copy for each receiver. Down: what arrives. A broadcast reaches all neighbours at once."""
+        edges = {(a, b): len(message) for a, message in said.items() for b in receivers[a]}
+        up = {client: sum(size for (a, _), size in edges.items() if a == client) for client in said}
+        down = {client: sum(size for (_, b), size in edges.items() if b == client) for client in said}
+        return cls(round, up, down, sum(map(len, said.values())), {f"{a}>{b}": size for (a, b), size in edges.items()})
 
     @property
     def uplink(self) -> int:
@@ -35,12 +54,13 @@ class RoundBytes:
         return sum(self.down.values())
 
     def to_json(self) -> dict[str, Any]:
-        return {"round": self.round, "up": self.up, "down": self.down, "broadcast": self.broadcast}
+        edges = {} if self.edges is None else {"edges": self.edges}
+        return {"round": self.round, "up": self.up, "down": self.down, "broadcast": self.broadcast} | edges
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> RoundBytes:
         up, down = ({int(client): size for client, size in row[way].items()} for way in ("up", "down"))
-        return cls(row["round"], up, down, row["broadcast"])
+        return cls(row["round"], up, down, row["broadcast"], row.get("edges"))
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,9 @@ class Run:
         return self.state.round >= self.experiment.rounds
 
     def save(self, record: Record, seconds: float) -> None:
-        row = {"round": record.round, "accuracy": record.accuracy, "accuracies": record.accuracies}
+        row: dict[str, Any] = {"round": record.round, "accuracy": record.accuracy, "accuracies": record.accuracies}
+        if record.disagreement is not None:
+            row["disagreement"] = record.disagreement
         _append(self.folder / METRICS, row)
         _append(self.folder / LEDGER, record.bytes.to_json())
         _append(self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)})

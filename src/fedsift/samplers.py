@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedsift import seeding
-from fedsift.apportion import apportion
+from fedsift.numerics import apportion
 from fedsift.types import Array, Draws
 
 Sampler = Callable[[Array, Array, int, Draws], Array]

@@ -30,11 +30,14 @@ def parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     return name, positional, named
 
 
-def take(shelf: Mapping[str, Any], kind: str, text: str) -> Any:
-    """The part that `text` names. A class on a shelf is made with the values in brackets; a function is the part."""
+def take(shelf: Mapping[str, Any], kind: str, text: str, ready: type | None = None) -> Any:
+    """The part that `text` names. A class on a shelf is made with the values in brackets; a function is the part.
+
+    Where `ready` is given, what is an instance of it is the part and everything else is a maker.
+    """
     name, positional, named = parse(text)
     part = find(shelf, kind, name)
-    if not isinstance(part, type):
+    if isinstance(part, ready) if ready else not isinstance(part, type):
         if positional or named:
             raise Mistake(f"{kind} {name!r} takes no values, but {text!r} gives some")
         return part

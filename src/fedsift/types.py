@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -205,9 +205,14 @@ class Round:
     public: Samples
     classes: int
     models: tuple[Model, ...]  # the architectures in the federation
+    model_of: Callable[[int], Model]  # which of them a client has
+    population: int = 1  # clients in the federation
 
     def key(self, *names: int | str) -> seeding.Names:
         return (self.seed, self.number, *names)
+
+    def rng(self, *names: int | str) -> np.random.Generator:
+        return seeding.rng(*self.key(*names))
 
     def draws(self, client: int) -> Draws:
         return Draws(*(seeding.rng(*names) for names in self._picks(client)))
@@ -225,6 +230,13 @@ class Server:
 
     students: dict[str, State]
     notes: Tree = field(default_factory=dict)
+
+
+@runtime_checkable
+class PeerToPeer(Protocol):
+    """An algorithm whose clients send to each other: a message goes to all of `receivers`, not to a server."""
+
+    def receivers(self, client: int, r: Round) -> list[int]: ...
 
 
 class Algorithm(Protocol):

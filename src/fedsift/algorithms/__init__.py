@@ -1,11 +1,41 @@
-"""The algorithms by name. Each value takes the axes it has as keywords; FD's family are presets of one class."""
+"""The algorithms by name. Each value takes the axes it has as keywords; a family's members are presets of one class."""
 
 from collections.abc import Callable
 
-from fedsift.algorithms.softlabels import SoftLabelFD, fas, fd
-from fedsift.algorithms.weights import FedAvg, fedavg
+from fedsift.algorithms.gossip import Gossip, gossip
+from fedsift.algorithms.perclass import JeongFD, Mix2FLD, fd_jeong, mix2fld
+from fedsift.algorithms.softlabels import SoftLabelFD, cfd, ds_fl, fas, fd
+from fedsift.algorithms.weights import FedAvg, fedavg, feddf, fedpaq
 from fedsift.types import Algorithm
 
-ALGORITHMS: dict[str, Callable[..., Algorithm]] = {"fd": fd, "fas": fas, "fedavg": fedavg}
+ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    "fd": fd,
+    "fas": fas,
+    "ds-fl": ds_fl,
+    "cfd": cfd,
+    "fedavg": fedavg,
+    "fedpaq": fedpaq,
+    "feddf": feddf,
+    "fd-jeong": fd_jeong,
+    "mix2fld": mix2fld,
+    "gossip": gossip,
+}
 
-__all__ = ["ALGORITHMS", "FedAvg", "SoftLabelFD", "fas", "fd", "fedavg"]
+__all__ = [
+    "ALGORITHMS",
+    "FedAvg",
+    "Gossip",
+    "JeongFD",
+    "Mix2FLD",
+    "SoftLabelFD",
+    "cfd",
+    "ds_fl",
+    "fas",
+    "fd",
+    "fd_jeong",
+    "fedavg",
+    "feddf",
+    "fedpaq",
+    "gossip",
+    "mix2fld",
+]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from fedsift import shelf
 from fedsift.aggregators import AGGREGATORS, Aggregator, mean
-from fedsift.codecs import CODECS, WEIGHT_CODECS, SoftLabelCodec, WeightCodec
+from fedsift.algorithms.lessons import ABSENT, Lessons
+from fedsift.codecs import CODECS, WEIGHT_CODECS, SoftLabelCodec, WeightCodec, soft_label_codec, weight_codec
 from fedsift.models import initial_state
+from fedsift.numerics import softmax
 from fedsift.samplers import SAMPLERS, Sampler
 from fedsift.types import (
     Array,
     Client,
     Fit,
-    Link,
     Mistake,
     Model,
     Predict,
@@ -30,6 +30,8 @@ from fedsift.types import (
     Tree,
     Turn,
 )
+
+TEACH = ("aggregate", "predictions")
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,16 @@ class SoftLabelFD:
     temperature: float = 1.0
     up: SoftLabelCodec = CODECS["float32"]
     down: WeightCodec | SoftLabelCodec = WEIGHT_CODECS["float32"]  # what travels down is what this codec codes
+    teach: str = "aggregate"  # soft labels down: the aggregate, or the server's own "predictions" (CFD)
+    absent: str = "latest"  # soft labels down: a client that returns hears the latest, or all it "missed"
 
     def __post_init__(self) -> None:
         if self.budget < 1:
             raise Mistake(f"a budget of {self.budget} soft labels uploads nothing; give at least 1")
         if not self.temperature > 0:
             raise Mistake(f"temperature must be above 0, not {self.temperature}")
+        for kind, name, known in (("teach", self.teach, TEACH), ("absent", self.absent, ABSENT)):
+            shelf.find(dict.fromkeys(known), kind, name, " or ".join(known))
 
     def start(self, r: Round) -> Server:
         if self.budget > len(r.public):
@@ -57,14 +63,13 @@ class SoftLabelFD:
         return Server({model.name: initial_state(model, r.seed) for model in r.models})
 
     def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
-        if isinstance(self.down, WeightCodec):
-            weights = {name: self.down.encode(state, r.number) for name, state in server.students.items()}
-            return {client.id: weights[client.model.name] for client in cohort}
-        labels = self.down.encode(SoftLabels(**server.notes), _broadcast(r)) if server.notes else b""
-        return {client.id: labels for client in cohort}  # an absent client hears, on its return, the latest only
+        if isinstance(self.down, SoftLabelCodec):
+            return {client.id: Lessons(self.down, self.absent).tell(server.notes, client.id, r) for client in cohort}
+        weights = {name: self.down.encode(state, r.number) for name, state in server.students.items()}
+        return {client.id: weights[client.model.name] for client in cohort}
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        state = yield from self._download(client, memory, heard, r)
+        state, memory = yield from self._download(client, memory, heard, r)
         state = yield Fit(
             client.model, state, client.data, self.local, r.key("local", client.id), self.local.epochs * r.number
         )
@@ -72,16 +77,20 @@ class SoftLabelFD:
         probs = softmax(logits, self.temperature)  # [N, C]
         picks = self.sampler(probs, client.label_counts, self.budget, r.draws(client.id))
         picks = checked(picks, self.budget, len(r.public))
-        message = self.up.encode(SoftLabels(picks, probs[picks]), r.link(client.id))
-        return ({} if isinstance(self.down, WeightCodec) else {"model": state}), message
+        message, sent = self.up.say(SoftLabels(picks, probs[picks]), r.link(client.id), memory.get("sent", {}))
+        return kept(memory | {"sent": sent}, {} if isinstance(self.down, WeightCodec) else {"model": state}), message
 
     def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
-        uploads = (self.up.decode(message, r.link(client)) for client, message in said.items())
-        labels = self.aggregate(uploads, len(r.public), r.classes)
+        sent: Tree = dict(server.notes.get("sent", {}))
+        labels = self.aggregate(self._uploads(said, sent, r), len(r.public), r.classes)
         students = yield [  # one per architecture, side by side
             self._distil(model, server.students[model.name], labels, r, "server", r.number) for model in r.models
         ]
-        notes = {} if isinstance(self.down, WeightCodec) else {"index": labels.index, "probs": labels.probs}
+        notes = kept({"sent": sent})
+        if isinstance(self.down, SoftLabelCodec):
+            if self.teach == "predictions":
+                labels = yield from self._predictions(students, labels.index, r)
+            notes |= Lessons(self.down, self.absent).post(server.notes, labels, said, r)
         return Server({model.name: state for model, state in zip(r.models, students, strict=True)}, notes)
 
     def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:
@@ -89,25 +98,33 @@ class SoftLabelFD:
 
     def _download(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         """Weights down: take them. Soft labels down: distil them into the client's own model."""
+        start = initial_state(client.model, r.seed)
         if isinstance(self.down, WeightCodec):
-            return self.down.decode(heard, r.number, initial_state(client.model, r.seed))[0]
-        state = memory.get("model") or initial_state(client.model, r.seed)
-        if not heard:  # the first round: nothing has been said yet
-            return state
-        labels = self.down.decode(heard, _broadcast(r))
-        state = yield self._distil(client.model, state, labels, r, client.id, r.number - 1)
-        return state
+            return self.down.decode(heard, r.number, start)[0], memory
+        state = memory.get("model", start)
+        lessons, kept_lessons = Lessons(self.down, self.absent).hear(memory.get("heard", {}), heard, r)
+        for number, labels in lessons.items():  # none in the first round, one, or all that were missed
+            state = yield self._distil(client.model, state, labels, r, client.id, number)
+        return state, memory | {"heard": kept_lessons}
 
-    def _distil(self, model: Model, state: State, labels: SoftLabels, r: Round, who: Any, rounds: int) -> Fit:
+    def _uploads(self, said: Mapping[int, bytes], sent: Tree, r: Round) -> Iterator[SoftLabels]:
+        """Decode one upload at a time; `sent`, what each client has said so far, is brought up to date on the way."""
+        for client, message in said.items():
+            labels, memory = self.up.hear(message, r.link(client), sent.get(str(client), {}))
+            sent |= kept({str(client): memory})
+            yield labels
+
+    def _predictions(self, students: Sequence[State], index: Array, r: Round) -> Turn:
+        """The students' own soft labels on the samples just distilled, averaged over the architectures."""
+        answers = yield [
+            Predict(model, state, r.public[index]) for model, state in zip(r.models, students, strict=True)
+        ]
+        return SoftLabels(index, np.mean([softmax(logits, self.temperature) for logits in answers], axis=0))
+
+    def _distil(self, model: Model, state: State, labels: SoftLabels, r: Round, who: int | str, lesson: int) -> Fit:
         recipe = replace(self.distill, temperature=self.temperature)
-        return Fit(model, state, labels.on(r.public), recipe, r.key("distill", who, model.name), recipe.epochs * rounds)
-
-
-def softmax(logits: Array, temperature: float) -> Array:
-    """t^n = exp(z^n / T) / sum_m exp(z^m / T), float64 [N, C]."""
-    scaled = logits.astype(np.float64) / temperature
-    exps = np.exp(scaled - scaled.max(-1, keepdims=True))
-    return exps / exps.sum(-1, keepdims=True)
+        key = (r.seed, lesson, "distill", who, model.name)
+        return Fit(model, state, labels.on(r.public), recipe, key, recipe.epochs * lesson)
 
 
 def checked(picks: Array, budget: int, samples: int) -> Array:
@@ -121,9 +138,9 @@ def checked(picks: Array, budget: int, samples: int) -> Array:
     return index
 
 
-def _broadcast(r: Round) -> Link:
-    """What every client knows of the labels announced in this round: the last round's shared draw may be theirs."""
-    return Link(r.number, len(r.public), r.classes, ((r.seed, r.number - 1, "pick"),))
+def kept(*parts: Tree) -> Tree:
+    """What is worth remembering: parts joined, empty ones left out."""
+    return {name: value for part in parts for name, value in part.items() if len(value)}
 
 
 def fd(
@@ -133,8 +150,10 @@ def fd(
     aggregator: str | Aggregator = "mean",
     codec: str | SoftLabelCodec = "float32",
     download: str = "weights",
-    down_codec: str = "float32",
+    down_codec: str | SoftLabelCodec | WeightCodec = "float32",
     temperature: float = 1.0,
+    teach: str = "aggregate",
+    absent: str = "latest",
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> SoftLabelFD:
@@ -142,8 +161,8 @@ def fd(
 
     `download` is "weights" or "soft-labels"; samplers, aggregators and codecs by name or as objects of your own.
     """
-    downloads = {"weights": WEIGHT_CODECS, "soft-labels": CODECS}
-    shelf_down = shelf.find(downloads, "download", download, "weights or soft-labels")
+    downloads = {"weights": weight_codec, "soft-labels": soft_label_codec}
+    down = shelf.find(downloads, "download", download, "weights or soft-labels")
     return SoftLabelFD(
         shelf.take(SAMPLERS, "sampler", sampler) if isinstance(sampler, str) else sampler,
         budget,
@@ -151,9 +170,20 @@ def fd(
         local or Recipe(),
         distill or Recipe(),
         temperature,
-        shelf.take(CODECS, "codec", codec) if isinstance(codec, str) else codec,
-        shelf.take(shelf_down, "codec", down_codec),
+        soft_label_codec(codec),
+        down(down_codec),
+        teach,
+        absent,
     )
 
 
-fas = partial(fd, sampler="mixed")  # FD with active sampling: the same algorithm, another default on one axis
+# Values, not classes: each is the same algorithm with other defaults on its axes.
+fas = partial(fd, sampler="mixed")
+ds_fl = partial(fd, aggregator="era", download="soft-labels")
+cfd = partial(
+    fd,
+    codec="delta(quantized(1))",
+    download="soft-labels",
+    down_codec="delta(quantized(1))",
+    teach="predictions",
+)

@@ -1,28 +1,35 @@
-"""Algorithms whose clients upload weights: FedAvg."""
+"""Algorithms whose clients upload weights: FedAvg; with quantised updates, FedPAQ; with distillation after it, FedDF."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 
-from fedsift import shelf
-from fedsift.codecs import WEIGHT_CODECS, WeightCodec
+from fedsift.codecs import WEIGHT_CODECS, Qsgd, WeightCodec, weight_codec
 from fedsift.models import initial_state
-from fedsift.types import Client, Fit, Mistake, Model, Recipe, Round, Server, State, Tree, Turn
+from fedsift.numerics import softmax
+from fedsift.types import Client, Fit, Mistake, Model, Predict, Recipe, Round, Server, SoftLabels, State, Tree, Turn
 
 
 @dataclass(frozen=True)
 class FedAvg:
-    """w <- sum_i D_i w_i / sum_i D_i over the cohort, batch-norm statistics included (McMahan et al. 2017)."""
+    """w <- sum_i D_i w_i / sum_i D_i over the cohort, batch-norm statistics included (McMahan et al. 2017).
+
+    With `distill` it is FedDF (Lin et al. 2020): the average, one per architecture, then learns on the public set from
+    softmax(mean of the client models' outputs). With a `Qsgd` uplink it is FedPAQ (Reisizadeh et al. 2020).
+    """
 
     local: Recipe = Recipe()
-    up: WeightCodec = WEIGHT_CODECS["float32"]
+    up: WeightCodec | Qsgd = WEIGHT_CODECS["float32"]
     down: WeightCodec = WEIGHT_CODECS["float32"]
+    distill: Recipe | None = None
 
     def start(self, r: Round) -> Server:
-        if len(r.models) > 1:
+        if len(r.models) > 1 and not self.distill:
             names = ", ".join(model.name for model in r.models)
             raise Mistake(f"fedavg averages weights, so all clients need one model, not {names}; use fd or fas")
         return Server({model.name: initial_state(model, r.seed) for model in r.models})
@@ -32,19 +39,42 @@ class FedAvg:
         return {client.id: weights[client.model.name] for client in cohort}
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        state, _ = self.down.decode(heard, r.number, initial_state(client.model, r.seed))
-        state = yield Fit(
-            client.model, state, client.data, self.local, r.key("local", client.id), self.local.epochs * r.number
-        )
-        return {}, self.up.encode(state, r.number, samples=len(client.data))
+        base, _ = self.down.decode(heard, r.number, initial_state(client.model, r.seed))
+        key = r.key("local", client.id)
+        state = yield Fit(client.model, base, client.data, self.local, key, self.local.epochs * r.number)
+        if isinstance(self.up, Qsgd):
+            return {}, self.up.encode(state, r.number, len(client.data), base, key)
+        return {}, self.up.encode(state, r.number, len(client.data))
 
     def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
-        (name, like), *_ = server.students.items()
-        return Server({name: average(self.up.decode(message, r.number, like) for message in said.values())})
-        yield  # averaging asks the engine for nothing, but a turn is a generator
+        if not self.distill:
+            (name,) = server.students
+            base = self._announced(server.students[name], r)
+            return Server({name: average(self._decode(message, base, r) for message in said.values())})
+        uploads = {
+            c: self._decode(m, self._announced(server.students[r.model_of(c).name], r), r) for c, m in said.items()
+        }
+        students = {}
+        for model in r.models:
+            mine = [upload for client, upload in uploads.items() if r.model_of(client) == model]
+            students[model.name] = average(mine) if mine else server.students[model.name]
+        outputs = yield [Predict(r.model_of(client), state, r.public) for client, (state, _) in uploads.items()]
+        teacher = SoftLabels(np.arange(len(r.public)), softmax(np.mean(outputs, axis=0), 1.0)).on(r.public)
+        taught = yield [
+            Fit(m, students[m.name], teacher, self.distill, r.key("distill", m.name), self.distill.epochs * r.number)
+            for m in r.models
+        ]
+        return Server({model.name: state for model, state in zip(r.models, taught, strict=True)})
 
     def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:
         return {model.name: (model, server.students[model.name]) for model in r.models}
+
+    def _announced(self, student: State, r: Round) -> State:
+        """The weights as the clients got them, a narrow downlink codec's rounding included: what updates refer to."""
+        return self.down.decode(self.down.encode(student, r.number), r.number, student)[0]
+
+    def _decode(self, message: bytes, base: State, r: Round) -> tuple[State, int]:
+        return self.up.decode(message, r.number, base)
 
 
 def average(uploads: Iterable[tuple[State, int]]) -> State:
@@ -68,7 +98,32 @@ def average(uploads: Iterable[tuple[State, int]]) -> State:
     }
 
 
-def fedavg(*, codec: str = "float32", down_codec: str = "float32", local: Recipe | None = None) -> FedAvg:
+def fedavg(
+    *,
+    codec: str | WeightCodec | Qsgd = "float32",
+    down_codec: str | WeightCodec = "float32",
+    local: Recipe | None = None,
+) -> FedAvg:
     """Weights up and down, averaged by data size (McMahan et al. 2017)."""
-    up, down = (shelf.take(WEIGHT_CODECS, "codec", name) for name in (codec, down_codec))
-    return FedAvg(local or Recipe(), up, down)
+    return FedAvg(local or Recipe(), weight_codec(codec), _plain(down_codec))
+
+
+fedpaq = partial(fedavg, codec="qsgd(4)")
+
+
+def feddf(
+    *,
+    codec: str | WeightCodec | Qsgd = "float32",
+    down_codec: str | WeightCodec = "float32",
+    local: Recipe | None = None,
+    distill: Recipe | None = None,
+) -> FedAvg:
+    """Weights up, averaged per architecture, then distilled from the ensemble of all client models (Lin et al. 2020)."""
+    return FedAvg(local or Recipe(), weight_codec(codec), _plain(down_codec), distill or Recipe())
+
+
+def _plain(what: str | WeightCodec) -> WeightCodec:
+    codec = weight_codec(what)
+    if not isinstance(codec, WeightCodec):
+        raise Mistake(f"{what} codes updates, which only the uplink has; use float32 or float16 for the downlink")
+    return codec

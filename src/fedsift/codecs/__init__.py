@@ -1,18 +1,78 @@
 """Codecs: the only things that make and read the bytes that cross. Both halves of an agreement live in one object."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
 
-from fedsift.codecs.softlabels import Float, SoftLabelCodec
+from fedsift import shelf
+from fedsift.codecs.softlabels import SoftLabelCodec
+from fedsift.codecs.updates import Qsgd
+from fedsift.codecs.values import Delta, Float, Hard, Quantized, TopK
 from fedsift.codecs.weights import WeightCodec
 from fedsift.codecs.wire import WireError
+from fedsift.types import Mistake
 
-CODECS = {
+
+def quantized(bits: int = 4) -> SoftLabelCodec:
+    """b bits an entry on the simplex grid, entropy-coded where that is shorter; 1 bit is the hard label."""
+    return SoftLabelCodec(Quantized(bits))
+
+
+def topk(k: int = 3) -> SoftLabelCodec:
+    """The k largest probabilities as float16; the rest of a row is spread evenly."""
+    return SoftLabelCodec(TopK(k))
+
+
+def delta(inner: str | SoftLabelCodec = "quantized(1)") -> SoftLabelCodec:
+    """Only rows that changed since this client last sent them, in the inner code; both ends keep the reference."""
+    codec = soft_label_codec(inner)
+    if codec.keeps_reference:
+        raise Mistake("delta of delta gains nothing; give delta a plain code")
+    return SoftLabelCodec(Delta(codec.values))
+
+
+CODECS: dict[str, Any] = {
     "float32": SoftLabelCodec(Float(1, "<f4")),
     "float16": SoftLabelCodec(Float(2, "<f2")),
+    "hard": SoftLabelCodec(Hard()),
+    "quantized": quantized,
+    "topk": topk,
+    "delta": delta,
 }
-WEIGHT_CODECS = {
+WEIGHT_CODECS: dict[str, Any] = {
     "float32": WeightCodec(1, torch.float32),
     "float16": WeightCodec(2, torch.float16),
+    "qsgd": Qsgd,
 }
 
-__all__ = ["CODECS", "WEIGHT_CODECS", "Float", "SoftLabelCodec", "WeightCodec", "WireError"]
+
+def soft_label_codec(what: str | SoftLabelCodec) -> SoftLabelCodec:
+    """By name, e.g. "float16", "quantized(4)", "delta(quantized(1))", or the codec itself."""
+    return shelf.take(CODECS, "codec", what, SoftLabelCodec) if isinstance(what, str) else what
+
+
+def weight_codec(what: str | WeightCodec | Qsgd) -> Any:
+    """By name, "float32", "float16" or, for uploads, "qsgd(4)", or the codec itself."""
+    return shelf.take(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
+
+
+__all__ = [
+    "CODECS",
+    "WEIGHT_CODECS",
+    "Delta",
+    "Float",
+    "Hard",
+    "Qsgd",
+    "Quantized",
+    "SoftLabelCodec",
+    "TopK",
+    "WeightCodec",
+    "WireError",
+    "delta",
+    "quantized",
+    "soft_label_codec",
+    "topk",
+    "weight_codec",
+]

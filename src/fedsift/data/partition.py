@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsift.apportion import apportion
+from fedsift.numerics import apportion
 from fedsift.types import Array, Mistake
 
 LARGEST = 1e6  # beyond, a Dirichlet draw is uniform but for rounding errors

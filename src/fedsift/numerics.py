@@ -1,10 +1,17 @@
-"""Whole shares of a total, in proportion to weights."""
+"""Small numerical functions that several algorithms share."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fedsift.types import Array
+
+
+def softmax(logits: Array, temperature: float) -> Array:
+    """t^n = exp(z^n / T) / sum_m exp(z^m / T), float64 [N, C]."""
+    scaled = logits.astype(np.float64) / temperature
+    exps = np.exp(scaled - scaled.max(-1, keepdims=True))
+    return exps / exps.sum(-1, keepdims=True)
 
 
 def apportion(weights: Array, total: int) -> Array:

@@ -1,0 +1,57 @@
+"""Mixed-up samples as bytes (Mix2FLD): float16 values and the two labels of each mixture."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsift.codecs import wire
+from fedsift.codecs.wire import WireError
+from fedsift.types import Array, Tree
+
+_COUNT = struct.Struct("<I")
+CODEC = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Seeds:
+    """Mixtures lam x_a + (1 - lam) x_b: values [n, ...] and the labels a and b of their parts [n]."""
+
+    x: Array
+    a: Array
+    b: Array
+
+    def to_tree(self) -> Tree:
+        return {"x": self.x, "a": self.a, "b": self.b}
+
+
+@dataclass(frozen=True)
+class SeedCodec:
+    """Both ends know the shape of a sample, the number of classes and how many seeds there are at most."""
+
+    shape: tuple[int, ...]
+    classes: int
+    most: int
+
+    def encode(self, seeds: Seeds, round: int) -> bytes:
+        labels = np.stack([seeds.a, seeds.b], 1).astype("<u2")
+        payload = _COUNT.pack(len(seeds.x)) + labels.tobytes() + seeds.x.astype("<f2").tobytes()
+        return wire.seal(wire.SEEDS, CODEC, round, payload)
+
+    def decode(self, message: bytes, round: int) -> Seeds:
+        each = 4 + 2 * math.prod(self.shape)
+        payload = wire.unseal(message, wire.SEEDS, CODEC, round, _COUNT.size + self.most * each)
+        wire.verify(message)
+        if len(payload) < _COUNT.size:
+            raise WireError("truncated message: no room for the number of seeds")
+        (count,) = _COUNT.unpack_from(payload)
+        if count > self.most or len(payload) != _COUNT.size + count * each:
+            raise WireError(f"{len(payload)} bytes do not hold {count} seeds (at most {self.most})")
+        labels = np.frombuffer(payload, "<u2", 2 * count, _COUNT.size).reshape(count, 2).astype(np.int64)
+        x = np.frombuffer(payload, "<f2", offset=_COUNT.size + 4 * count).reshape(count, *self.shape).astype(np.float32)
+        if (labels >= self.classes).any() or (labels[:, 0] == labels[:, 1]).any() or not np.isfinite(x).all():
+            raise WireError("seeds with labels that are not two different classes, or values that are not finite")
+        return Seeds(x, labels[:, 0], labels[:, 1])
