@@ -14,7 +14,7 @@ LAYERS = [
     {"seeding"},
     {"types"},
     {"shelf", "numerics", "graphs"},
-    {"samplers", "aggregators", "codecs", "models", "training", "data", "ledger", "evaluation"},
+    {"samplers", "aggregators", "codecs", "models", "training", "data", "ledger", "evaluation", "theory"},
     {"algorithms", "engines"},
     {"federation"},
     {"config"},

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift import samplers, seeding
+from fedsift import models, samplers, seeding
 from fedsift.numerics import apportion
 from fedsift.samplers import SAMPLERS
 from fedsift.types import Array, Draws, Round, Samples, Store
@@ -46,9 +46,12 @@ def sure_half(probs: Array, counts: Array, budget: int) -> set[int]:
     return set.intersection(*(set(pick("mixed", probs, counts, budget, draws(own=i))) for i in range(30)))
 
 
+MODEL = models.model("mlp", (1,), 3)
+
+
 def round_of(number: int, samples: int) -> Round:
     store = Store(torch.zeros(samples, 1), torch.zeros(1), torch.ones(1))
-    return Round(number, 5, Samples(store, np.arange(samples)), 3, (), lambda client: toys.model())
+    return Round(number, 5, Samples(store, np.arange(samples)), 3, (), lambda client: MODEL)
 
 
 # --- entropy and margin --------------------------------------------------------------------------------------------

@@ -212,7 +212,13 @@ def show(
 
 
 @app.command()
-def compare(folders: Runs, as_json: Json = False) -> None:
+def compare(
+    folders: Runs,
+    target: Annotated[
+        float | None, typer.Option("--target", min=0, max=1, help="Accuracy to reach (default: 0.9 of the best).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Runs side by side; those that differ only in their seed count as one method."""
     with _plainly():
         from fedsift import report, runs
@@ -220,10 +226,13 @@ def compare(folders: Runs, as_json: Json = False) -> None:
         histories = [runs.load(folder) for folder in folders]
         if as_json:
             rows = [h.summary() | {"name": h.experiment.name, "seed": h.experiment.seed} for h in histories]
-            methods = [method.row() for method in report.methods(histories)]
-            typer.echo(json.dumps({"methods": methods, "runs": rows, "unpaired": report.unpaired(histories)}))
+            methods = report.methods(histories)
+            goal = report.default_target(methods) if target is None else target
+            told = [method.row() | {"uplink_bytes_to_target": method.uplink_to(goal)} for method in methods]
+            result = {"target": goal, "methods": told, "runs": rows, "unpaired": report.unpaired(histories)}
+            typer.echo(json.dumps(result))
             return
-        _print(_comparison(histories))
+        _print(_comparison(histories, target))
         if differing := report.unpaired(histories):
             _warn(f"note: not a paired comparison; the runs differ in {', '.join(differing)}")
 
@@ -240,6 +249,49 @@ def plot(
 
         plots.plot([runs.load(folder) for folder in folders], file)
         _say(f"wrote {file}")
+
+
+@app.command()
+def theory(
+    out: Annotated[Path | None, typer.Option("-o", "--output", help="Draw the grid: FILE.png, .pdf or .svg")] = None,
+    p: Annotated[int, typer.Option("--dimension", min=10, help="Dimension of the Gaussian mixture.")] = 20_000,
+    trials: Annotated[int, typer.Option("--trials", min=2, help="Simulations a row.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Theorem 1 of the paper: the closed form against simulation, its misprint, and the best threshold."""
+    with _plainly():
+        from dataclasses import asdict
+
+        from fedsift import theory
+
+        rows = theory.grid(p=p, trials=trials, seed=seed)
+        if out:
+            from fedsift.report import theory_plot
+
+            theory_plot.plot(rows, out)
+        if as_json:
+            typer.echo(json.dumps([asdict(row) for row in rows]))
+            return
+        title = "cot(beta_hat, u): closed form, as misprinted, and simulated with its 95 % interval"
+        columns = ("sigma", "alpha", "u_bar", "Gamma", "closed form", "misprinted", "simulated", "inside", "best Gamma")
+        table = _table(title, *columns)
+        for row in rows:
+            setting = (f"{value:g}" for value in (row.sigma, row.alpha, row.u_bar, row.gamma))
+            best = theory.best_threshold(row.u_bar, row.alpha, row.sigma)
+            simulated = f"{row.mean:.4f} ± {row.half_width:.4f}"
+            figures = (f"{row.closed:.4f}", f"{row.misprinted:.4f}", simulated, "yes" if row.inside else "no")
+            table.add_row(*setting, *figures, f"{best:.2f}")
+        _print(table)
+        inside = sum(row.inside for row in rows)
+        wrong = sum(abs(row.misprinted - row.mean) > row.half_width for row in rows)
+        _say(f"the closed form is inside {inside} of {len(rows)} intervals (95 % of them are expected),")
+        _say(
+            f"the printed constant 1/(2 pi) is outside {wrong} of {len(rows)}. A larger unlabelled set (u_bar) helps always,"
+        )
+        _say("a higher threshold (Gamma) up to the best one and no further.")
+        if out:
+            _say(f"picture: {out}")
 
 
 # --- saying --------------------------------------------------------------------------------------------------------
@@ -271,13 +323,18 @@ def _table(title: str, first: str, *others: str) -> Table:
     return table
 
 
-def _comparison(histories: list[History]) -> Table:
+def _comparison(histories: list[History], target: float | None = None) -> Table:
     from fedsift import report
 
+    methods = report.methods(histories)
     title = "test accuracy (mean of the last five rounds) and bytes on the wire"
-    table = _table(title, "method", "seeds", "accuracy", "an upload", "all up", "all down", "broadcast")
-    for method in report.methods(histories):
-        table.add_row(*_cells(method))
+    columns = ["method", "seeds", "accuracy", "an upload", "all up", "all down", "broadcast"]
+    goal = report.default_target(methods) if target is None else target
+    several = len(methods) > 1 or target is not None
+    table = _table(title, *columns, *([f"up to {goal:g}"] if several else []))
+    for method in methods:
+        cost = method.uplink_to(goal)
+        table.add_row(*_cells(method), *(["never" if cost is None else _size(cost)] if several else []))
     return table
 
 

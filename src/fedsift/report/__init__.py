@@ -27,6 +27,11 @@ class Method:
         """Per seed, the mean over the last rounds."""
         return [evaluation.settled(run.accuracies) for run in self.runs]
 
+    def uplink_to(self, target: float) -> float | None:
+        """Bytes uploaded until the accuracy first reached the target, mean over seeds; None if a seed never did."""
+        costs = [_uplink_to(run, target) for run in self.runs]
+        return None if None in costs else round(float(np.mean([c for c in costs if c is not None])))
+
     def row(self) -> dict[str, Any]:
         """Figures per run, averaged over the seeds."""
         totals = [ledger.total(run.ledger) for run in self.runs]
@@ -55,6 +60,11 @@ def methods(runs: Sequence[History]) -> list[Method]:
     return [Method(_label(group[0], [other[0] for other in groups]), tuple(group)) for group in groups]
 
 
+def default_target(compared: Sequence[Method]) -> float:
+    """Nine tenths of the best method's accuracy."""
+    return round(0.9 * max(float(np.mean(method.accuracies)) for method in compared), 3)
+
+
 def unpaired(runs: Sequence[History]) -> list[str]:
     """What keeps these runs from being a fair comparison: keys that differ, seeds that are not the same."""
     reasons = {key for run in runs for key in _apart(runs[0], run) if key.startswith(PAIRED)}
@@ -74,3 +84,9 @@ def _label(run: History, all_runs: Sequence[History]) -> str:
     short = {path: name for name, path in config.SHORT.items()}
     values = config.flat(run.experiment.model_dump())
     return " ".join([run.experiment.name, *(f"{short.get(key, key)}={values[key]}" for key in keys)])
+
+
+def _uplink_to(run: History, target: float) -> int | None:
+    sent = np.cumsum([row.uplink for row in run.ledger])
+    reached = np.flatnonzero(np.array(run.accuracies) >= target)
+    return int(sent[reached[0]]) if len(reached) else None

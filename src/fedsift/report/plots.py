@@ -16,6 +16,26 @@ from fedsift.types import Mistake
 FORMATS = ("png", "pdf", "svg")
 
 
+def file_kind(file: Path) -> str:
+    """png, pdf or svg, by the ending of the file."""
+    kind = file.suffix.lstrip(".").lower()
+    if kind not in FORMATS:
+        raise Mistake(
+            f"cannot draw a {file.suffix or 'file without ending'}; use {', '.join('.' + f for f in FORMATS)}"
+        )
+    return kind
+
+
+def save(figure: Any, file: Path) -> None:
+    from matplotlib import pyplot as plt
+
+    picture = io.BytesIO()
+    figure.savefig(picture, format=file_kind(file), dpi=150)
+    plt.close(figure)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, picture.getvalue())
+
+
 def plot(runs: Sequence[History], file: Path) -> None:
     """Three panels in one file; several seeds of a method become a line (mean) and a band (lowest to highest)."""
     kind = file.suffix.lstrip(".").lower()
@@ -42,11 +62,7 @@ def plot(runs: Sequence[History], file: Path) -> None:
     rounds.xaxis.set_major_locator(MaxNLocator(integer=True))
     labels.yaxis.set_major_locator(MaxNLocator(integer=True))
     _label_bars(labels, runs[0])
-    picture = io.BytesIO()
-    figure.savefig(picture, format=kind, dpi=150)
-    plt.close(figure)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, picture.getvalue())
+    save(figure, file)
 
 
 def _curve(axes: Any, method: Method, colour: str, positions: Sequence[Any]) -> None:
