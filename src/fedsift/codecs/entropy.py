@@ -90,7 +90,7 @@ def _small(base: int) -> int:
 def _ans(symbols: Array, base: int) -> bytes:
     """A histogram, a byte a symbol, and the symbols coded by it."""
     counts = np.bincount(symbols, minlength=base)
-    histogram = np.ceil(counts * (255 / counts.max())).astype(np.uint8)
+    histogram = (-(-counts * 255 // counts.max())).astype(np.uint8)  # rounded up: what occurs has a share
     coder, model = _coder(histogram)
     coder.encode_reverse(symbols.astype(np.int32), model)
     return histogram.tobytes() + coder.get_compressed().astype("<u4").tobytes()
