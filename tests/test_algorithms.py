@@ -153,7 +153,7 @@ def test_the_server_distils_per_index_means_on_the_union():
 def test_the_temperature_reaches_the_students_loss():
     fd, r = fedsift.fd(1, temperature=3.0), toys.a_round()
     (fit,) = next(fd.server_turn(Server({"linear": weights(1)}), {0: upload([1], [[1, 0]], r, 0)}, r))
-    assert fit.recipe.temperature == 3.0
+    assert fit.temperature == 3.0
 
 
 def test_one_student_per_architecture_learns_from_the_same_aggregate():

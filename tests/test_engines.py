@@ -1,5 +1,7 @@
 """The reference engine: one step by hand, and answers that never depend on company, order or threads."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,95 @@ def test_dropout_is_drawn_from_the_key_and_leaves_global_randomness_alone(engine
     first, second, other = engine.run([fit(toys.with_dropout, key=(k,)) for k in (1, 1, 2)])
     assert same(first, second) and not same(first, other)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def keeps_what_it_saw(shape, classes):
+    """Stores an activation and counts its calls in a buffer no state holds: both must not reach the next job."""
+
+    class Net(torch.nn.Module):
+        calls: torch.Tensor
+
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(shape[0], classes)
+            self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+        def forward(self, x):
+            self.seen = self.head(x)
+            self.calls += 1
+            return self.seen * (1 + self.calls)
+
+    return Net()
+
+
+def always_random(shape, classes):
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(torch.nn.functional.dropout(x, 0.5, training=True))
+
+    return Net(shape[0], classes)
+
+
+def with_weight_norm(shape, classes):
+    return torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(shape[0], classes))
+
+
+@pytest.mark.parametrize("factory", [keeps_what_it_saw, always_random, with_weight_norm])
+def test_networks_with_a_life_of_their_own_answer_the_same_every_time(factory):
+    recipe = Recipe(epochs=2, batch=4, lr=0.01)
+    jobs = [fit(factory, recipe, key=(0, "client", i), n=9) for i in range(4)]
+    asks = [Predict(job.model, job.state, job.data.samples) for job in jobs]
+    first, second = (Sequential("cpu", threads=n).run([*jobs, *asks, *jobs]) for n in (1, 2))
+    assert all(same(a, b) for a, b in zip(first[:4], first[8:], strict=True))
+    assert all(same(a, b) for a, b in zip(first[:4], second[:4], strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(first[4:8], second[4:8], strict=True))
+
+
+def looks_at_threads(shape, classes):
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            assert torch.get_num_threads() == 1
+            return super().forward(x)
+
+    return Net(shape[0], classes)
+
+
+def test_every_job_runs_on_one_thread(engine):
+    assert len(engine.run([fit(looks_at_threads), fit(looks_at_threads)])) == 2
+
+
+def test_images_reach_convolutions_channels_last(engine):
+    seen = []
+
+    def spy(shape, classes):
+        class Net(torch.nn.Conv2d):
+            def forward(self, x):
+                seen.append(x.is_contiguous(memory_format=torch.channels_last))
+                return super().forward(x).mean((2, 3))
+
+        return Net(3, classes, 3)
+
+    images = np.zeros((4, 3, 8, 8), np.float32)
+    model = toys.model(spy, (3, 8, 8))
+    engine.run([Fit(model, models.initial_state(model, 0), toys.labelled(images, [0, 1] * 2), SGD, (0,))])
+    assert seen[-1] is True
+
+
+def test_two_callers_of_one_engine_do_not_stop_each_other():
+    shared = Sequential("cpu", threads=2)
+    short, long = fit(), fit(recipe=Recipe(epochs=300, batch=2))
+    with ThreadPoolExecutor(2) as callers:
+        slow = callers.submit(shared.run, [long])
+        quick = [callers.submit(shared.run, [short]).result() for _ in range(3)]
+        assert same(slow.result()[0], Sequential("cpu", threads=1).run([long])[0])
+    assert all(same(answer[0], quick[0][0]) for answer in quick)
+
+
+def test_batch_norm_on_a_single_value_is_explained(engine):
+    model = models.model("resnet8", (1, 4, 4), 2)
+    data = toys.labelled(np.zeros((1, 1, 4, 4), np.float32), [0])
+    with pytest.raises(Mistake, match="use norm=group, a larger batch or larger images"):
+        engine.run([Fit(model, models.initial_state(model, 0), data, SGD, (0,))])
 
 
 def test_milestones_count_epochs_from_the_first_round(engine):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.evaluation import accuracy, evaluate, settled
+from fedsift.evaluation import Scores, accuracy, evaluate, settled
 from fedsift.models import initial_state, model
 from fedsift.types import Labelled, Predict, Samples, Store
 
@@ -55,7 +55,7 @@ def test_evaluate_asks_for_predictions_of_every_model_and_names_the_answers():
 
     with pytest.raises(StopIteration) as done:
         turn.send([LOGITS, LOGITS[[3, 1, 3, 2]]])  # say 0 1 2 0 and 0 1 0 2; right is 0 1 0 2
-    assert done.value.value == {"small": 0.5, "large": 1.0}
+    assert done.value.value == Scores({"small": 0.5, "large": 1.0}, None)
 
 
 shares = st.lists(st.floats(0, 1), min_size=1, max_size=12)

@@ -23,7 +23,7 @@ def random_set(population, size, seed=0):
 
 def everything_coded_by_ans():
     """Sends small sets, too, through the entropy coder that only large ones use."""
-    return mock.patch.object(indexes, "_RANK_WORK", 0)
+    return mock.patch.object(indexes, "_ranked", lambda population, size: False)
 
 
 def check_round_trip(index, population):
@@ -189,10 +189,32 @@ def test_nearly_empty_and_nearly_full_large_sets_come_back(size):
     check_round_trip(random_set(100_000, size), 100_000)
 
 
-def test_one_of_many_millions_comes_back_from_the_entropy_coder():
-    assert not indexes._ranked(2_000_000, 1)
+def test_one_of_many_millions_comes_back_from_either_coder():
     for member in (0, 1_234_567, 1_999_999):
         check_round_trip(indexes_of(member), 2_000_000)
+        with everything_coded_by_ans():
+            check_round_trip(indexes_of(member), 2_000_000)
+
+
+@pytest.mark.parametrize("population, size", [(200_000, 10), (1_000_000, 5), (100_000, 60), (1_000_000, 64)])
+def test_few_of_many_cost_the_least_whole_number_of_bytes(population, size):
+    """Ranked one by one: ceil(log2 binom / 8) bytes, however large the population."""
+    least = ((comb(population, size) - 1).bit_length() + 7) // 8
+    for seed in range(3):
+        chosen = np.sort(np.random.default_rng(seed).choice(population, size, replace=False))
+        code = indexes.encode(chosen, population)
+        assert len(code) == least
+        assert np.array_equal(indexes.decode(code, population, size), chosen)
+
+
+@given(st.integers(1, 300), st.data())
+def test_both_ways_of_ranking_give_the_same_number(population, data):
+    size = data.draw(st.integers(1, min(population, indexes.FEW)))
+    chosen = np.sort(np.array(data.draw(st.permutations(range(population)))[:size]))
+    rank = indexes._rank_of_few(chosen)
+    assert rank == indexes._rank(chosen, population)
+    assert np.array_equal(indexes._few_of_rank(rank, population, size), chosen)
+    assert np.array_equal(indexes._unrank(rank, population, size), chosen)
 
 
 def test_the_choice_of_coder_is_a_function_of_both_sizes():

@@ -174,8 +174,8 @@ def test_a_path_that_leads_nowhere_is_a_mistake(path):
         ("cnn(depth=3)", "model 'cnn(depth=3)': got an unexpected keyword argument 'depth'"),
         ("math:pi", "model 'math:pi': 3.14"),
         ("resnet8(norm=layer)", "norm is batch or group, not 'layer'"),
-        ("cnn(width=0)", "a width factor must be above 0, not 0"),
-        ("mlp(width=-1)", "a width factor must be above 0, not -1"),
+        ("cnn(width=0)", "a width factor must be above 0 and at most 1000, not 0"),
+        ("mlp(width=-1)", "a width factor must be above 0 and at most 1000, not -1"),
     ],
 )
 def test_a_wrong_name_or_option_is_a_mistake(what, said):

@@ -139,9 +139,8 @@ def test_fedavg_of_clients_with_the_same_data_and_batches_is_any_one_of_them():
 
 
 def test_the_fedpaq_server_adds_the_weighted_mean_of_updates_to_what_clients_heard():
-    """Float16 near 2049 has steps of 2, so a student at 2049 is heard as 2048. Updates of one level each arrive exactly:
-    all entries u have |x| = 2u, so with 2 levels... with s = 2^1 - 1 = 1 they are 0 or +-2u; signs (+2, 0, 0, 0) are exact.
-    Client 0 (one sample) moves the first entry by 4, client 1 (three samples) by 8: 2048 + (4 + 3 x 8) / 4 = 2055."""
+    """Float16 near 2049 has steps of 2: a student at 2049 is heard as 2048. An update with a single entry that is not 0
+    has that entry as its norm, so it crosses exactly: 4 from one sample, 8 from three, 2048 + (4 + 3 x 8) / 4 = 2055."""
     paq, r = fedpaq(codec="qsgd(2)", down_codec="float16"), toys.a_round(1)
     server = Server({"linear": weights(2049)})
     uploads = {}
@@ -157,8 +156,8 @@ def test_the_fedpaq_server_adds_the_weighted_mean_of_updates_to_what_clients_hea
 
 
 def test_fedpaq_is_unbiased_over_seeds():
-    """The mean over 400 seeds of base + Q(update) is base + update; one level is |update| / 7, so the standard error
-    is below 0.0021 |update|."""
+    """The mean over 400 seeds of base + Q(update) is base + update: a level is |update| / 7, an entry at most a fair coin
+    between two levels, so the standard error of the mean is at most |update| / 7 / 2 / sqrt(400)."""
     paq, client = fedpaq(codec="qsgd(4)"), toys.client(0)
     update = torch.tensor([[0.3, -0.5], [0.11, 0.02]])
     results = []
@@ -170,7 +169,7 @@ def test_fedpaq_is_unbiased_over_seeds():
         _, message = finish(turn, {"1.weight": 1 + update})
         results.append(finish(paq.server_turn(server, {0: message}, r), None).students["linear"]["1.weight"])
     assert len({str(result.tolist()) for result in results}) > 5  # it is random, and
-    bound = 5 * float(update.norm()) / 7 / 2 / 20  # five standard errors of what is at most a fair coin of one level
+    bound = 5 * float(update.norm()) / 7 / 2 / 20
     assert torch.allclose(torch.stack(results).mean(0), 1 + update, atol=bound)
 
 

@@ -117,12 +117,18 @@ def run(
         folder = out or _fresh(Path("runs"), experiment.name)
         playing = runs.begin(folder, experiment, resume=resume, note=why)
         for key in config.unused(experiment):
-            if any(config.full_path(s) == key for s in overrides or []):
-                _warn(f"note: {experiment.algorithm.name} does not use {key}")
+            for path in map(config.full_path, overrides or []):
+                if path == key or (key.endswith(".") and path.startswith(key)):
+                    _warn(f"note: this experiment does not use {path}")
         if not quiet:
             _warn(f"{experiment.name}: {why}")
-            if playing.state.round:
-                _warn(f"going on after round {playing.state.round} of {experiment.rounds}")
+            if resume:
+                done = playing.state.round
+                _warn(
+                    f"going on after round {done} of {experiment.rounds}"
+                    if done
+                    else f"{folder}: nothing to go on with"
+                )
         _play([playing], chosen, quiet, runs.resume_command(folder))
         history = runs.load(folder)
         if as_json:
@@ -223,7 +229,7 @@ def compare(
     with _plainly():
         from fedsift import report, runs
 
-        histories = [runs.load(folder) for folder in folders]
+        histories = [runs.load(folder) for folder in dict.fromkeys(path.resolve() for path in folders)]
         if as_json:
             rows = [h.summary() | {"name": h.experiment.name, "seed": h.experiment.seed} for h in histories]
             methods = report.methods(histories)

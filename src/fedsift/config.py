@@ -234,8 +234,14 @@ def build(experiment: Experiment) -> Federation:
 
 
 def unused(experiment: Experiment) -> list[str]:
-    """The keys of [algorithm] that have a value which this algorithm does not use."""
-    return [f"algorithm.{key}" for key in _algorithm(experiment)[1]]
+    """The keys that have a value which this experiment does not use; a whole section is named with its dot."""
+    e = experiment
+    how = shelf.find(PARTITIONS, "partition", e.partition.kind)
+    wanted = inspect.signature(how).parameters if isinstance(how, type) else ()
+    keys = [f"algorithm.{key}" for key in _algorithm(e)[1]]
+    keys += [f"partition.{key}" for key in ("alpha", "shards") if key not in wanted]
+    keys += ["clients.model"] if e.clients.models else []
+    return keys + ([] if "distill" in inspect.signature(ALGORITHMS[e.algorithm.name]).parameters else ["distill."])
 
 
 def _algorithm(e: Experiment) -> tuple[Algorithm, list[str]]:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedsift.types import Array, Labelled, Model, Predict, State, Turn
 
+
+@dataclass(frozen=True)
+class Scores:
+    accuracies: dict[str, float]
+    disagreement: float | None  # between the clients' own models
+
+
 LAST = 5  # a run's accuracy is the mean over its last five rounds, never its best
 
 
 def evaluate(models: Mapping[str, tuple[Model, State]], test: Labelled) -> Turn:
-    """A turn like any other: asks for predictions, returns {name: accuracy} and the models' disagreement."""
+    """A turn like any other: asks for predictions, returns the Scores."""
     answers = yield [Predict(model, state, test.samples) for model, state in models.values()]
     accuracies = {name: accuracy(logits, test.labels) for name, logits in zip(models, answers, strict=True)}
-    return accuracies, disagreement([logits.argmax(1) for logits in answers], test.classes)
+    clients = [logits.argmax(1) for name, logits in zip(models, answers, strict=True) if name.startswith("client ")]
+    return Scores(accuracies, disagreement(clients, test.classes))
 
 
 def disagreement(predictions: Sequence[Array], classes: int) -> float | None:

@@ -13,6 +13,7 @@ from fedsift.data import Task
 from fedsift.data.partition import Dirichlet, Partition, deal
 from fedsift.engines import choose
 from fedsift.ledger import RoundBytes
+from fedsift.models import check
 from fedsift.models import model as make_model
 from fedsift.types import (
     Algorithm,
@@ -49,7 +50,8 @@ class Clients(Sequence[Client]):
         return self._models[id]
 
     def __getitem__(self, id: Any) -> Any:
-        return Client(int(id), self._models[id], self._private[self._parts[id]])
+        id = range(len(self))[int(id)]  # a client's id is its number, also where it is counted from the end
+        return Client(id, self._models[id], self._private[self._parts[id]])
 
 
 ModelLike = str | Callable[..., nn.Module]
@@ -93,11 +95,12 @@ class Record:
     accuracies: dict[str, float]
     bytes: RoundBytes
     state: State
-    disagreement: float | None = None  # how often two of the models differ, where there are several
+    client_accuracy: float | None = None  # mean over the models clients keep of their own, after local training
+    disagreement: float | None = None  # how often two of those differ on a test sample
 
     @property
     def accuracy(self) -> float:
-        """The mean over the models that are evaluated."""
+        """The mean over the models the algorithm reports: its students, or where there are none its clients'."""
         return sum(self.accuracies.values()) / len(self.accuracies)
 
     @property
@@ -128,6 +131,8 @@ class Federation:
         return Round(number, self.seed, self.task.public, self.task.private.classes, c.models, c.model_of, len(c))
 
     def start(self) -> State:
+        for model in self.clients.models:
+            check(model)
         return State(0, self.algorithm.start(self.round(0)))
 
     def play(self, state: State) -> Turn:
@@ -143,10 +148,22 @@ class Federation:
         server = yield from self.algorithm.server_turn(state.server, said, r)
         state = State(state.round + 1, server, state.memories | learnt)
         models = self.algorithm.evaluated(server, state.memories, r)
-        accuracies, disagreement = yield from evaluation.evaluate(models, self.task.test)
+        own = {
+            f"client {id}": (r.model_of(id), memory["model"])
+            for id, memory in state.memories.items()
+            if "model" in memory
+        }
+        every = yield from evaluation.evaluate(models | own, self.task.test)
+        accuracies = {name: every.accuracies[name] for name in models}
+        clients = [every.accuracies[name] for name in own]
         peers = self.algorithm if isinstance(self.algorithm, PeerToPeer) else None
         edges = {client: peers.receivers(client, r) for client in said} if peers else None
-        return Record(r.number, accuracies, RoundBytes.count(r.number, said, heard, edges), state, disagreement)
+        counted = RoundBytes.count(r.number, said, heard, edges)
+        return Record(r.number, accuracies, counted, state, mean_of(clients), every.disagreement if own else None)
+
+
+def mean_of(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def federate(

@@ -105,15 +105,29 @@ def model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], classes:
         raise Mistake(f"model {what!r}: write options as key=value, a value being a number or a word")
     try:
         inspect.signature(factory).bind(shape, classes, **options)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise Mistake(f"model {what!r}: {error}") from None
     return Model(what, factory, tuple(shape), classes, tuple(sorted(options.items())))
+
+
+def check(model: Model) -> None:
+    """Build it and pass two samples through: whatever is wrong with a factory is said before anything is trained."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            output = model.build().eval()(torch.zeros(2, *model.shape))
+        found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    except Mistake:
+        raise
+    except Exception as error:  # a user's factory may fail in any way; the user needs one answer
+        raise Mistake(f"model {model.name!r} cannot take samples of shape {model.shape}: {error}") from error
+    if found != (2, model.classes):
+        raise Mistake(f"model {model.name!r} gives {found} for two samples; it must give (2, {model.classes})")
 
 
 def initial_state(model: Model, seed: int) -> State:
     """The starting weights of an architecture, equal for all who know the seed; global randomness is untouched."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seeding.torch_seed(seed, "init", model.name))
+        torch.default_generator.manual_seed(seeding.torch_seed(seed, "init", model.name))
         return {name: value.detach().clone() for name, value in model.build().state_dict().items()}
 
 
@@ -140,8 +154,8 @@ def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
 
 
 def _scaled(channels: int, width: float) -> int:
-    if not isinstance(width, int | float) or not width > 0:
-        raise Mistake(f"a width factor must be above 0, not {width}")
+    if not isinstance(width, int | float) or not 0 < width <= 1000:
+        raise Mistake(f"a width factor must be above 0 and at most 1000, not {width}")
     return max(1, round(channels * width))
 
 

@@ -1,9 +1,9 @@
 """A run is a folder that explains itself and can be killed at any moment.
 
     config.toml             every value of the experiment      environment.json   versions, machine, command
-    clients.json            each client's model and labels     metrics.jsonl      a line a round
-    ledger.jsonl            bytes a round, way and client      timing.jsonl       seconds a round (the only file that
-    checkpoint.safetensors  all that survives a round                             differs between two equal runs)
+    clients.json            each client's model and labels     data.json          sizes and a digest of the data
+    metrics.jsonl           a line a round                     ledger.jsonl       bytes a round, way and client
+    timing.jsonl            seconds a round                    checkpoint.safetensors   all that survives a round
 
 A round is appended to the .jsonl files first and counts once the checkpoint has replaced the last one; on resume,
 lines the checkpoint does not know are dropped and their round is played again, bit for bit.
@@ -12,6 +12,7 @@ lines the checkpoint does not know are dropped and their round is played again, 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import platform
@@ -22,7 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -33,10 +34,10 @@ from fedsift.federation import Federation, Record, State, drive, together
 from fedsift.ledger import RoundBytes
 from fedsift.types import Engine, Mistake, Server, Tree
 
-CONFIG, ENVIRONMENT, CLIENTS = "config.toml", "environment.json", "clients.json"
+CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients.json", "data.json"
 METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
 CHECKPOINT, LOCK = "checkpoint.safetensors", ".lock"
-OURS = {CONFIG, ENVIRONMENT, CLIENTS, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
+OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
 
 
 @dataclass
@@ -55,8 +56,8 @@ class Run:
 
     def save(self, record: Record, seconds: float) -> None:
         row: dict[str, Any] = {"round": record.round, "accuracy": record.accuracy, "accuracies": record.accuracies}
-        if record.disagreement is not None:
-            row["disagreement"] = record.disagreement
+        extra = {"client_accuracy": record.client_accuracy, "disagreement": record.disagreement}
+        row |= {name: value for name, value in extra.items() if value is not None}
         _append(self.folder / METRICS, row)
         _append(self.folder / LEDGER, record.bytes.to_json())
         _append(self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)})
@@ -78,14 +79,18 @@ def begin(folder: Path, experiment: Experiment, *, resume: bool = False, note: s
     folder.mkdir(parents=True, exist_ok=True)
     lock = Lock(folder)
     try:
-        state = _go_on(folder, first) if old else _set_up(folder, experiment, federation, first, note)
+        state = _go_on(folder, federation, first, note) if old else _set_up(folder, experiment, federation, first, note)
     except BaseException:
         lock.release()
         raise
     return Run(folder, experiment, federation, state, lock)
 
 
-def _go_on(folder: Path, first: State) -> State:
+def _go_on(folder: Path, federation: Federation, first: State, note: str) -> State:
+    if _read_json(folder / DATA) != _fingerprint(federation):
+        raise Mistake(f"the data are not those {folder} was made with; resume with the same file or start a new run")
+    was = _read_json(folder / ENVIRONMENT)
+    _write_json(folder / ENVIRONMENT, was | {"resumed": [*was.get("resumed", []), environment(note)]})
     state = _last_state(folder) or first
     for name in (METRICS, LEDGER, TIMING):
         _trim(folder / name, state.round)
@@ -94,6 +99,7 @@ def _go_on(folder: Path, first: State) -> State:
 
 def _set_up(folder: Path, experiment: Experiment, federation: Federation, first: State, note: str) -> State:
     _write_json(folder / ENVIRONMENT, environment(note))
+    _write_json(folder / DATA, _fingerprint(federation))
     _write_json(folder / CLIENTS, _describe(federation))
     write_atomically(folder / CONFIG, config.to_toml(experiment).encode())  # last: now it is a run folder
     return first
@@ -159,8 +165,8 @@ def load(folder: Path) -> History:
             metrics[:done],
             [RoundBytes.from_json(row) for row in rows[:done]],
             sum(row["seconds"] for row in timing[:done]),
-            json.loads((folder / CLIENTS).read_text()),
-            json.loads((folder / ENVIRONMENT).read_text()),
+            _read_json(folder / CLIENTS),
+            _read_json(folder / ENVIRONMENT),
         )
     except (OSError, ValueError, KeyError) as error:
         raise Mistake(f"cannot read the run in {folder}: {error}") from None
@@ -237,10 +243,21 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
+        _sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that the new name survives a power cut too; not every system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:
@@ -268,6 +285,24 @@ def _trim(path: Path, rounds: int) -> None:
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
+def _fingerprint(federation: Federation) -> dict[str, Any]:
+    """The sizes of the parts and a digest of everything in them: other data, another fingerprint."""
+    task, digest = federation.task, hashlib.sha256()
+    for part in (task.private.samples, task.public, task.test.samples):
+        digest.update(part.tensor().numpy().tobytes())
+    for labelled in (task.private, task.test):
+        digest.update(labelled.targets.numpy().tobytes())
+    sizes = {"private": len(task.private), "public": len(task.public), "test": len(task.test)}
+    return sizes | {"sha256": digest.hexdigest()}
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Mistake(f"cannot read {path}: {error}") from None
+
+
 def _write_json(path: Path, content: Any) -> None:
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
 
@@ -276,11 +311,13 @@ def _is_blank(folder: Path) -> bool:
     """Empty, or holding only what a run killed while it was being set up leaves behind."""
     names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else {str(folder)}
     names = {name for name in names if not (name.startswith(".") and name.endswith(".tmp"))}
-    return names <= {ENVIRONMENT, CLIENTS, LOCK}
+    return names <= {ENVIRONMENT, CLIENTS, DATA, LOCK}
 
 
 class Lock:
     """One process a folder. The system lets go of the lock when the process ends, however it ends."""
+
+    _file: IO[str] | None = None
 
     def __init__(self, folder: Path) -> None:
         self._file = open(folder / LOCK, "w")
@@ -297,7 +334,8 @@ class Lock:
             leftover.unlink()
 
     def release(self) -> None:
-        self._file.close()
+        if self._file:
+            self._file.close()
 
     def __del__(self) -> None:
         self.release()
@@ -326,14 +364,13 @@ def environment(note: str = "") -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "engine": note,
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": shlex.join(["fedsift", *sys.argv[1:]]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 
 
 def _processor() -> str:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -130,7 +130,6 @@ class Recipe:
     augment: str = "none"
     milestones: tuple[int, ...] = ()  # epochs, counted from the first round, at which lr is multiplied by `decay`
     decay: float = 0.1
-    temperature: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +142,7 @@ class Fit:
     recipe: Recipe
     key: seeding.Names  # names the randomness, so every engine draws the same batches
     epoch: int = 0  # epochs trained in earlier rounds: where the learning-rate schedule stands
+    temperature: float = 1.0  # of the student's softmax in the loss
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -122,9 +122,8 @@ class SoftLabelFD:
         return SoftLabels(index, np.mean([softmax(logits, self.temperature) for logits in answers], axis=0))
 
     def _distil(self, model: Model, state: State, labels: SoftLabels, r: Round, who: int | str, lesson: int) -> Fit:
-        recipe = replace(self.distill, temperature=self.temperature)
-        key = (r.seed, lesson, "distill", who, model.name)
-        return Fit(model, state, labels.on(r.public), recipe, key, recipe.epochs * lesson)
+        key, recipe = (r.seed, lesson, "distill", who, model.name), self.distill
+        return Fit(model, state, labels.on(r.public), recipe, key, recipe.epochs * lesson, self.temperature)
 
 
 def checked(picks: Array, budget: int, samples: int) -> Array:

@@ -13,6 +13,7 @@ import numpy as np
 from fedsift.codecs.wire import WireError
 from fedsift.types import Array
 
+FEW = 64  # so few are ranked one by one, however large the population
 _RANK_WORK = 2**24  # bits of the rank times steps: a few milliseconds of big-integer arithmetic
 
 
@@ -27,9 +28,8 @@ def encode(index: Array, population: int) -> bytes:
     if size in (0, population):
         return b""
     if _ranked(population, size):
-        member = np.zeros(population, bool)
-        member[index] = True
-        return _rank(member.tolist(), size).to_bytes(_rank_bytes(population, size), "little")
+        rank = _rank_of_few(index) if size <= FEW else _rank(index, population)
+        return rank.to_bytes(_rank_bytes(population, size), "little")
     bits = np.zeros(population, np.int32)
     bits[index] = 1
     coder, model = _coder(population, size)
@@ -48,7 +48,10 @@ def decode(code: bytes, population: int, size: int) -> Array:
     if _ranked(population, size):
         if len(code) != _rank_bytes(population, size):
             raise WireError(f"{len(code)} bytes of indexes instead of {_rank_bytes(population, size)}")
-        return _unrank(int.from_bytes(code, "little"), population, size)
+        rank = int.from_bytes(code, "little")
+        if rank >= comb(population, size):
+            raise WireError("the index code names no set")
+        return _few_of_rank(rank, population, size) if size <= FEW else _unrank(rank, population, size)
     if len(code) % 4 or not any(code[-4:]):  # the coder's last word is never zero
         raise WireError("the index code is cut short")
     coder, model = _coder(population, size, np.frombuffer(code, "<u4").astype(np.uint32))
@@ -68,15 +71,39 @@ def max_bytes(population: int, size: int) -> int:
 
 
 def _ranked(population: int, size: int) -> bool:
-    return ideal_bits(population, size) * population <= _RANK_WORK
+    return size <= FEW or ideal_bits(population, size) * population <= _RANK_WORK
 
 
 def _rank_bytes(population: int, size: int) -> int:
     return ((comb(population, size) - 1).bit_length() + 7) // 8
 
 
-def _rank(member: list[bool], size: int) -> int:
-    """sum of binom(p_j, j + 1) over the members p_0 < p_1 < ...; one multiplication and division a step."""
+def _rank_of_few(index: Array) -> int:
+    """sum of binom(p_j, j + 1) over the members p_0 < p_1 < ..."""
+    return sum(comb(p, j + 1) for j, p in enumerate(index.tolist()))
+
+
+def _few_of_rank(rank: int, population: int, size: int) -> Array:
+    """The highest member is the largest p with binom(p, size) <= rank, and so on downward: a search for each."""
+    index, above = np.empty(size, np.int64), population
+    for j in range(size, 0, -1):
+        low, high = j - 1, above - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if comb(middle, j) <= rank else (low, middle - 1)
+        index[j - 1] = above = low
+        rank -= comb(low, j)
+    return index
+
+
+def _rank(index: Array, population: int) -> int:
+    """The same number, in one walk over all p: one multiplication and one division a step."""
+    member = np.zeros(population, bool)
+    member[index] = True
+    return _walk(member.tolist(), len(index))
+
+
+def _walk(member: list[bool], size: int) -> int:
     rank, left = 0, size
     step = comb(len(member) - 1, left)  # binom(p, left) as p walks down
     for p in range(len(member) - 1, -1, -1):
@@ -92,8 +119,6 @@ def _rank(member: list[bool], size: int) -> int:
 
 
 def _unrank(rank: int, population: int, size: int) -> Array:
-    if rank >= comb(population, size):
-        raise WireError("the index code names no set")
     index, left = np.empty(size, np.int64), size
     step = comb(population - 1, left)
     for p in range(population - 1, -1, -1):

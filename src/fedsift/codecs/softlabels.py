@@ -16,7 +16,6 @@ from fedsift.types import Array, Link, Mistake, SoftLabels, Tree
 _PREFIX = struct.Struct("<BI")  # how the indexes are given, how many rows
 _LENGTH = struct.Struct("<I")  # bytes of the set code, when there is one
 _CODED = 255  # otherwise: the position in `link.drawn_from` of the seed that gives the indexes
-OVERHEAD_BYTES = wire.HEADER_BYTES + _PREFIX.size
 
 
 @dataclass(frozen=True)

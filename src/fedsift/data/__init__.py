@@ -102,12 +102,12 @@ def load(name: str) -> Dataset:
 
 
 def split(
-    data: Dataset, private: int, public: int, test: int | None = None, seed: int = 0, normalise: str = "standard"
+    data: Dataset, private: int, public: int, test: int | None = None, seed: int = 0, normalise: str = "scale"
 ) -> Task:
     """Disjoint parts, drawn at random. The test part is the official one, or else what is left (or `test` of it).
 
-    Inputs are normalised by figures taken from the *public* part, the one part every party knows: "standard" gives
-    mean 0 and deviation 1 per channel, "scale" divides by the largest value.
+    Inputs are normalised by figures taken from the *public* part, the one part every party knows: "scale" divides by
+    the largest value, "standard" gives mean 0 and deviation 1 per channel.
     """
     order = seeding.rng(seed, "split").permutation(len(data.x))
     own_public = data.public is None

@@ -7,7 +7,6 @@ is in the list: a client alone on a device and a client in a cohort of a hundred
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import os
 import threading
@@ -15,11 +14,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedsift import seeding, training
-from fedsift.types import Array, Fit, Model, Predict, Samples, State, Work
+from fedsift.types import Array, Fit, Mistake, Model, Predict, Samples, State, Work
 
 PREDICT_BATCH = 512
 LIGHT = 2**14  # input values a batch: below, Python's lock is the limit and more than two threads only get in each
@@ -42,44 +42,40 @@ class Sequential:
         self.threads = threads or (_cores() if cpu else 1)
         one_thread_each = (torch.set_num_threads, (1,)) if cpu else (None, ())
         self._pool = ThreadPoolExecutor(self.threads, "fedsift", *one_thread_each)
-        self._networks: dict[tuple[int, Model], nn.Module] = {}
-        self._random: dict[Model, bool] = {}
+        self._networks: dict[tuple[int, Model], tuple[nn.Module, State]] = {}
+        self._random: dict[tuple[Model, bool], bool] = {}
         self._dice = threading.Lock()  # held by whoever uses torch's global randomness
-        self._stop = threading.Event()
         self._light = threading.Semaphore(LIGHT_AT_ONCE)
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
         """The answers, in the order of the jobs. On an interrupt the jobs stop at their next batch."""
-        self._stop.clear()
-        futures = [self._pool.submit(self._do, job) for job in jobs]
+        stop = threading.Event()
+        futures = [self._pool.submit(self._do, job, stop) for job in jobs]
         try:
             return [future.result() for future in futures]
         finally:
-            self._stop.set()
+            stop.set()
             for future in futures:
                 future.cancel()
             wait(futures)
 
-    def _do(self, job: Work) -> State | Array:
+    def _do(self, job: Work, stop: threading.Event) -> State | Array:
         samples, batch = (job.samples, 16) if isinstance(job, Predict) else (job.data.samples, job.recipe.batch)
         light = batch * math.prod(samples.shape) < LIGHT
         with self._light if light else contextlib.nullcontext():
-            return self._work(job)
+            return self._work(job, stop)
 
-    def _work(self, job: Work) -> State | Array:
-        net = self._network(job.model)
-        net.load_state_dict(job.state)
-        return self._predict(net, job) if isinstance(job, Predict) else self._guarded_fit(net, job)
-
-    def _guarded_fit(self, net: nn.Module, job: Fit) -> State:
+    def _work(self, job: Work, stop: threading.Event) -> State | Array:
         """torch has one global source of randomness: a network that rolls dice (dropout) must have it to itself."""
-        if not self._rolls_dice(net, job):
-            return self._fit(net, job)
+        net = self._network(job)
+        if not self._rolls_dice(job):
+            return self._predict(net, job) if isinstance(job, Predict) else self._fit(net, job, stop)
+        key = ("predict", job.model.name) if isinstance(job, Predict) else (*job.key, "dropout")
         with self._dice, torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(seeding.torch_seed(*job.key, "dropout"))
-            return self._fit(net, job)
+            torch.manual_seed(seeding.torch_seed(*key))
+            return self._predict(net, job) if isinstance(job, Predict) else self._fit(net, job, stop)
 
-    def _fit(self, net: nn.Module, job: Fit) -> State:
+    def _fit(self, net: nn.Module, job: Fit, stop: threading.Event) -> State:
         recipe, n = job.recipe, len(job.data)
         x, targets = self._inputs(job.data.samples), job.data.targets.to(self.device)
         moves = training.augmentation(recipe, n, job.key, job.data.samples.shape)
@@ -89,13 +85,13 @@ class Sequential:
             for group in optimizer.param_groups:
                 group["lr"] = training.step_size(recipe, job.epoch + epoch)
             for batch in map(torch.from_numpy, batches):
-                if self._stop.is_set():
+                if stop.is_set():
                     raise Interrupted
                 inputs = x[batch]
                 if moves is not None:
                     inputs = training.augment(inputs, torch.from_numpy(moves[epoch])[batch])
                 optimizer.zero_grad()
-                training.loss(net(inputs), targets[batch], recipe.temperature).backward()
+                training.loss(_trained(net, inputs), targets[batch], job.temperature).backward()
                 optimizer.step()
         return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in net.state_dict().items()}
 
@@ -109,24 +105,42 @@ class Sequential:
         x = samples.tensor().to(self.device)
         return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
-    def _network(self, model: Model) -> nn.Module:
-        """One skeleton per thread and architecture; its weights are overwritten before every job."""
-        key = (threading.get_ident(), model)
+    def _network(self, job: Work) -> nn.Module:
+        """One skeleton per thread and architecture; weights, and buffers no state holds, are set before every job."""
+        key = (threading.get_ident(), job.model)
         if key not in self._networks:
             with self._dice, torch.random.fork_rng(devices=[]):
-                spare = next((net for (_, other), net in self._networks.items() if other == model), None)
-                net = copy.deepcopy(spare) if spare else model.build().to(self.device)
-                self._networks[key] = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return self._networks[key]
+                net = job.model.build()
+            unsaved = {name: value.clone() for name, value in net.named_buffers() if name not in job.state}
+            self._networks[key] = net.to(self.device, memory_format=torch.channels_last), unsaved  # type: ignore[call-overload]
+        net, unsaved = self._networks[key]
+        net.load_state_dict(job.state)
+        for name, value in net.named_buffers():
+            if name in unsaved:
+                value.copy_(unsaved[name])
+        return net
 
-    def _rolls_dice(self, net: nn.Module, job: Fit) -> bool:
-        """Whether a forward pass in training draws random numbers: tried once per architecture."""
-        if job.model not in self._random:
+    def _rolls_dice(self, job: Work) -> bool:
+        """Whether a forward pass draws random numbers: tried once per architecture, in training and in prediction."""
+        key = (job.model, isinstance(job, Fit))
+        if key not in self._random:
+            samples = job.data.samples if isinstance(job, Fit) else job.samples
             with self._dice, torch.random.fork_rng(devices=[]), torch.no_grad():
-                before, trial = torch.get_rng_state(), copy.deepcopy(net).cpu().train()
-                trial(job.data.samples.tensor()[:2].repeat_interleave(2, 0))
-                self._random[job.model] = not torch.equal(before, torch.get_rng_state())
-        return self._random[job.model]
+                trial = job.model.build().train(isinstance(job, Fit))
+                before = torch.get_rng_state()
+                trial(samples[np.zeros(2, np.int64)].tensor())
+                self._random[key] = not torch.equal(before, torch.get_rng_state())
+        return self._random[key]
+
+
+def _trained(net: nn.Module, inputs: Tensor) -> Tensor:
+    try:
+        return net(inputs)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        hint = "use norm=group, a larger batch or larger images"
+        raise Mistake(f"batch norm cannot train on one sample with one pixel left of it; {hint}") from None
 
 
 def _cores() -> int:
