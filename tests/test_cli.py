@@ -19,7 +19,7 @@ from tests.test_runs import KINDS, PROGRAM, TINY, bits, let_go, lines, rounds_in
 from tests.test_runs import cli as fedsift
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
-VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot"]
+VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory"]
 SUMMARY = ["run", "rounds", "accuracy", "accuracy_last", "uplink_bytes", "downlink_bytes", "seconds"]
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
 
@@ -270,7 +270,7 @@ def test_short_names_and_full_paths_set_the_same_keys():
 
 def test_an_override_the_algorithm_does_not_use_is_noted():
     result = done("run", "digits-fedavg", *TINY, "model=mlp", "rounds=1", "sampler=mixed", "--out", "avg")
-    assert "note: fedavg does not use algorithm.sampler\n" in result.stderr
+    assert "note: this experiment does not use algorithm.sampler\n" in result.stderr
     assert "algorithm.budget" not in result.stderr
 
 
@@ -368,15 +368,23 @@ PARTS = {
     "samplers": ["none", "random", "low-entropy", "mixed", "high-entropy", "margin", "class-balanced"],
     "codecs": ["float32", "float16"],
     "aggregators": ["mean", "era", "enhanced-era"],
-    "algorithms": ["fd", "fas", "fedavg"],
+    "algorithms": ["fd", "fas", "ds-fl", "cfd", "fedavg", "fedpaq", "feddf", "fd-jeong", "mix2fld", "gossip"],
+    "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges"],
     "engines": ["sequential"],
     "presets": [
+        "digits-cfd",
+        "digits-ds-fl",
         "digits-fas",
         "digits-fas-low-entropy",
         "digits-fas-mixed-models",
         "digits-fas-soft-down",
         "digits-fd",
+        "digits-fd-jeong",
         "digits-fedavg",
+        "digits-feddf",
+        "digits-fedpaq",
+        "digits-gossip",
+        "digits-mix2fld",
     ],
 }
 
@@ -399,7 +407,8 @@ def test_every_name_in_ls_is_taken_where_it_belongs():
     keys = {"samplers": "sampler", "codecs": "codec", "aggregators": "aggregator", "algorithms": "algorithm"}
     for kind, key in keys.items():
         for name in (line.split()[0] for line in done("ls", kind).stdout.splitlines()):
-            config.build(config.read("digits-fas", [*KINDS["digits-fas"], f"{key}={name}"]))
+            preset = "digits-fedavg" if name == "qsgd" else "digits-fas"
+            config.build(config.read(preset, [*KINDS["digits-fas"], f"{key}={name}"]))
 
 
 def test_new_writes_a_file_that_means_the_preset_and_runs_under_its_own_name():
@@ -504,7 +513,11 @@ def test_compare_as_json_has_methods_runs_and_what_is_unpaired():
     result = done("compare", *folders, "--json")
     told = json.loads(result.stdout)
     assert result.stderr == ""
-    assert list(told) == ["methods", "runs", "unpaired"]
+    assert list(told) == ["target", "methods", "runs", "unpaired"]
+    assert told["target"] == pytest.approx(0.9 * max(m["accuracy"] for m in told["methods"]), abs=1e-3)
+    reached = [m["uplink_bytes_to_target"] for m in told["methods"]]
+    assert all(cost is None or 0 < cost <= m["uplink_bytes"] for cost, m in zip(reached, told["methods"], strict=True))
+    assert any(cost is not None for cost in reached)
     assert [(m["method"], m["seeds"]) for m in told["methods"]] == [("digits-fas", [0, 1]), ("digits-fedavg", [0])]
     assert [row["run"] for row in told["runs"]] == folders
     assert [(row["name"], row["seed"]) for row in told["runs"]] == [
@@ -701,3 +714,25 @@ def test_sizes_are_rounded_to_a_thousand():
         "7.0 GB",
         "7000.0 GB",
     ]
+
+
+# --- theory ----------------------------------------------------------------------------------------------------------
+
+
+def test_theory_prints_the_grid_and_draws_it():
+    result = done("theory", "--dimension", "200", "--trials", "4", "-o", "theory.png")
+    table = rows(result.stdout)
+    assert len(table) == 48 and all(len(line) == 9 for line in table)
+    assert "the printed constant 1/(2 pi) is outside" in result.stdout
+    assert Path("theory.png").read_bytes().startswith(b"\x89PNG")
+    cells = json.loads(done("theory", "--dimension", "200", "--trials", "4", "--json").stdout)
+    assert [f"{cell['closed']:.4f}" for cell in cells] == [line[4] for line in table]
+
+
+def test_a_folder_of_runs_stands_for_its_runs_and_each_counts_once():
+    folders = some_runs()
+    Path("all").mkdir()
+    for folder in folders:
+        Path(folder).rename(Path("all") / folder)
+    told = json.loads(done("compare", "all", "all", f"all/{folders[0]}", "--json").stdout)
+    assert [row["run"] for row in told["runs"]] == [f"all/{folder}" for folder in sorted(folders)]

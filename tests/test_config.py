@@ -40,7 +40,9 @@ def test_every_preset_reads_builds_and_starts(name):
     assert experiment.name == name
     assert len(federation.clients) == experiment.clients.count == 20
     assert sum(len(client.data) for client in map(federation.clients.__getitem__, range(20))) == 800
-    assert set(federation.start().server.students) == {model.name for model in federation.clients.models}
+    students = set(federation.start().server.students)
+    without_a_server_model = experiment.algorithm.name in {"fd-jeong", "gossip"}
+    assert students == (set() if without_a_server_model else {model.name for model in federation.clients.models})
 
 
 def test_presets_differ_only_in_what_their_name_says():
@@ -51,8 +53,12 @@ def test_presets_differ_only_in_what_their_name_says():
         "digits-fas-low-entropy": {"algorithm.sampler"},
         "digits-fas-mixed-models": {"clients.models"},
         "digits-fas-soft-down": {"algorithm.download"},
-        "digits-fd": {"algorithm.name"},
-        "digits-fedavg": {"algorithm.name"},
+        "digits-cfd": {"algorithm.name", "algorithm.budget", "distill.epochs"},
+        "digits-gossip": {"algorithm.name", "algorithm.graph", "clients.cohort"},
+        **{
+            f"digits-{name}": {"algorithm.name"}
+            for name in ("fd", "fedavg", "fedpaq", "feddf", "fd-jeong", "mix2fld", "ds-fl")
+        },
     }
 
 
@@ -216,7 +222,7 @@ KEYS = "(run `fedsift new PRESET FILE.toml` to see all keys)"
         ("data.name=digit", "unknown dataset 'digit'; did you mean 'digits'? (fedsift ls datasets)"),
         ("partition.kind=dirichlt", "unknown partition 'dirichlt'; did you mean 'dirichlet'? (fedsift ls partitions)"),
         ("engine=sequental", "unknown engine 'sequental'; did you mean 'sequential'? (fedsift ls engines)"),
-        ("local.optimizer=sdg", "local: unknown optimizer 'sdg'; did you mean 'sgd'? (one of sgd, adam, adamw)"),
+        ("local.optimizer=sdg", "local: unknown optimizer 'sdg'; did you mean 'sgd'? (one of adam, adamw, sgd)"),
         ("distill.augment=crop", "distill: unknown augment 'crop'; did you mean 'crop-flip'? (one of none, crop-flip)"),
         ("algorithm.download=soft", "unknown download 'soft'; did you mean 'soft-labels'? (weights or soft-labels)"),
         ("algorithm.down_codec=float64", "unknown codec 'float64'; did you mean 'float"),
@@ -301,12 +307,14 @@ def test_the_list_that_a_mistake_points_to_exists(override):
 
 def test_fedavg_uses_no_budget_sampler_or_aggregator():
     e = read("algorithm=fedavg", "sampler=mixed", "aggregator=era", "codec=float16")
-    assert config.unused(e) == ["algorithm.budget", "algorithm.sampler", "algorithm.aggregator"]
+    used_by_others = ["algorithm.budget", "algorithm.sampler", "algorithm.aggregator"]
+    assert config.unused(e) == [*used_by_others, "partition.shards", "distill."]
     assert isinstance(config.build(e).algorithm, FedAvg)
 
 
 def test_fas_uses_all_of_its_section():
-    assert config.unused(read("sampler=none", "aggregator=era", "codec=float16", "algorithm.temperature=2")) == []
+    e = read("sampler=none", "aggregator=era", "codec=float16", "algorithm.temperature=2", "partition.kind=shards")
+    assert config.unused(e) == ["partition.alpha"]
 
 
 # --- writing -------------------------------------------------------------------------------------------------------

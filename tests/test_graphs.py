@@ -89,7 +89,7 @@ def test_a_graph_must_be_connected():
         edges("edges(0-1)", 3)
     with pytest.raises(Mistake, match="not connected"):
         edges("edges(0-0 1-1)", 2)  # to oneself is not to another
-    with pytest.raises(Mistake, match="no connected graph in .* draws; make it denser"):
+    with pytest.raises(Mistake, match="draws; make it denser"):
         ErdosRenyi(1e-9)(4, rng())
 
 

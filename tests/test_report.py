@@ -293,7 +293,7 @@ def test_seeds_of_different_length_are_drawn_as_far_as_all_go(drawn):
 def test_every_method_has_its_line_its_colour_and_its_label(drawn):
     given = history("alpha=0.1"), history("alpha=1"), history(preset="digits-fd")
     rounds, uplink, _ = drawn(*given)
-    legend = [text.get_text() for text in rounds.get_legend().get_texts()]
+    legend = [text.get_text() for text in rounds.get_figure().legends[0].get_texts()]
     assert legend == ["digits-fas alpha=0.1", "digits-fas alpha=1.0", "digits-fd"]
     assert len({line.get_color() for line in rounds.lines}) == 3
     assert [line.get_color() for line in uplink.lines] == [line.get_color() for line in rounds.lines]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsift import training
-from fedsift.training import AUGMENTATIONS, OPTIMIZERS, augment, augmentation, batches, loss, step_size
-from fedsift.types import Array, Mistake, Recipe
+from fedsift.training import OPTIMIZERS, augment, augmentation, batches, loss, step_size
+from fedsift.types import AUGMENTATIONS, Array, Mistake, Recipe
 
 KEY = (0, 1, "local", 3)
 LOG3 = math.log(3)

@@ -13,7 +13,7 @@ from fedsift import seeding
 from fedsift.codecs import CODECS, delta, indexes, quantized, soft_label_codec, softlabels, topk, wire
 from fedsift.codecs.values import Delta, Hard, Quantized, TopK, on_grid
 from fedsift.codecs.wire import WireError
-from fedsift.types import Link, Mistake, SoftLabels
+from fedsift.types import Link, Mistake, SoftLabels, Tree
 
 PLAIN = ["float32", "float16", "hard", "quantized", "topk", *(f"quantized({bits})" for bits in range(1, 9)), "topk(2)"]
 ALL = [*PLAIN, "delta", *(f"delta({plain})" for plain in PLAIN)]
@@ -112,7 +112,7 @@ def test_a_quantised_row_byte_by_byte():
     # 1 + 1 * 4 + 3 * 16 + 0 * 64 = 53.
     probs = np.array([[0.5, 0.3, 0.2], [0.8, 0.1, 0.1]])
     assert Quantized(2).pack(probs) == bytes([0, 53])
-    np.testing.assert_allclose(Quantized(2).unpack(bytes([0, 53]), 2, 3), [[1 / 3] * 3, [1, 0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(Quantized(2).unpack(bytes([0, 53]), 2, 3), np.array([[1 / 3] * 3, [1, 0, 0]]), rtol=1e-6)
 
 
 def test_quantised_rows_that_sum_to_more_than_one_are_refused():
@@ -241,7 +241,9 @@ def test_the_largest_of_no_distribution_are_refused(code, says):
 
 def conversation(codec, said, to):
     """Says each of some labels after the other; the messages, and what the receiver makes of them."""
-    here, there, messages, heard = {}, {}, [], []
+    here: Tree = {}
+    there: Tree = {}
+    messages, heard = [], []
     for labels in said:
         message, here = codec.say(labels, to, here)
         labels, there = codec.hear(message, to, there)
@@ -361,7 +363,9 @@ def test_both_ends_remember_the_same_over_many_rounds(plain, rounds, share, seed
     # Each round another subset, in which some rows are as they were; what is heard is what the plain code carries.
     generator = np.random.default_rng(seed)
     codec, inner = delta(plain), soft_label_codec(plain)
-    here, there, truth = {}, {}, rows(40, 5, seed)
+    here: Tree = {}
+    there: Tree = {}
+    truth = rows(40, 5, seed)
     ever = np.zeros(40, bool)
     for number in range(rounds):
         to = link(classes=5, round=number)
@@ -418,11 +422,11 @@ def test_texts_name_what_the_functions_make():
 
 
 def test_no_two_codes_have_the_same_number():
-    numbers = [soft_label_codec(text).values.id for text in ALL if text not in ("quantized", "topk", "delta")]
-    numbers = numbers[: len(set(numbers))]
-    assert len(numbers) == len(set(numbers))
+    codecs = {soft_label_codec(text) for text in ALL}
+    numbers = {codec.values.id for codec in codecs}
+    assert len(numbers) == len(codecs)
     assert all(0 < number < 256 for number in numbers)
-    assert delta(topk(63)).values.id == 255
+    assert delta(topk(63)).values.id == 255  # the largest there is still fits the byte
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -114,7 +115,7 @@ def run(
             raise _mistake("--resume needs --out: the folder of the run to go on with")
         experiment = config.read(source, settings) if source else runs.stored(Path(out or ""), settings)
         chosen, why = _engine(experiment.engine, experiment.device)
-        folder = out or _fresh(Path("runs"), experiment.name)
+        folder = out or _fresh(Path("runs"), re.sub(r"[^\w.+-]+", "-", experiment.name).strip("-.") or "run")
         playing = runs.begin(folder, experiment, resume=resume, note=why)
         for key in config.unused(experiment):
             for path in map(config.full_path, overrides or []):
@@ -123,12 +124,7 @@ def run(
         if not quiet:
             _warn(f"{experiment.name}: {why}")
             if resume:
-                done = playing.state.round
-                _warn(
-                    f"going on after round {done} of {experiment.rounds}"
-                    if done
-                    else f"{folder}: nothing to go on with"
-                )
+                _warn(_where_it_stands(playing))
         _play([playing], chosen, quiet, runs.resume_command(folder))
         history = runs.load(folder)
         if as_json:
@@ -227,9 +223,9 @@ def compare(
 ) -> None:
     """Runs side by side; those that differ only in their seed count as one method."""
     with _plainly():
-        from fedsift import report, runs
+        from fedsift import report
 
-        histories = [runs.load(folder) for folder in dict.fromkeys(path.resolve() for path in folders)]
+        histories = _histories(folders)
         if as_json:
             rows = [h.summary() | {"name": h.experiment.name, "seed": h.experiment.seed} for h in histories]
             methods = report.methods(histories)
@@ -238,7 +234,7 @@ def compare(
             result = {"target": goal, "methods": told, "runs": rows, "unpaired": report.unpaired(histories)}
             typer.echo(json.dumps(result))
             return
-        _print(_comparison(histories, target))
+        _print(_comparison(histories, target or report.default_target(report.methods(histories))))
         if differing := report.unpaired(histories):
             _warn(f"note: not a paired comparison; the runs differ in {', '.join(differing)}")
 
@@ -250,10 +246,9 @@ def plot(
 ) -> None:
     """Draw accuracy against rounds and against uplink bytes, and the clients' label distributions."""
     with _plainly():
-        from fedsift import runs
         from fedsift.report import plots
 
-        plots.plot([runs.load(folder) for folder in folders], file)
+        plots.plot(_histories(folders), file)
         _say(f"wrote {file}")
 
 
@@ -330,17 +325,15 @@ def _table(title: str, first: str, *others: str) -> Table:
 
 
 def _comparison(histories: list[History], target: float | None = None) -> Table:
+    """With a target, also the bytes uploaded until its accuracy was first reached."""
     from fedsift import report
 
-    methods = report.methods(histories)
     title = "test accuracy (mean of the last five rounds) and bytes on the wire"
     columns = ["method", "seeds", "accuracy", "an upload", "all up", "all down", "broadcast"]
-    goal = report.default_target(methods) if target is None else target
-    several = len(methods) > 1 or target is not None
-    table = _table(title, *columns, *([f"up to {goal:g}"] if several else []))
-    for method in methods:
-        cost = method.uplink_to(goal)
-        table.add_row(*_cells(method), *(["never" if cost is None else _size(cost)] if several else []))
+    table = _table(title, *columns, *([] if target is None else [f"up to {target:g}"]))
+    for method in report.methods(histories):
+        cost = [] if target is None else [method.uplink_to(target)]
+        table.add_row(*_cells(method), *("never" if bytes is None else _size(bytes) for bytes in cost))
     return table
 
 
@@ -357,6 +350,18 @@ def _literal(text: str) -> Any:
     from rich.text import Text
 
     return Text(text)
+
+
+def _histories(folders: list[Path]) -> list[History]:
+    """Each run once; a folder that holds runs, such as the demo's, stands for them."""
+    from fedsift import runs
+
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        inner = sorted(path.parent for path in folder.glob(f"*/{runs.CONFIG}"))
+        for one in inner if inner and not (folder / runs.CONFIG).is_file() else [folder]:
+            found.setdefault(one.resolve(), one)
+    return [runs.load(folder) for folder in found.values()]
 
 
 def _size(count: float) -> str:
@@ -437,6 +442,12 @@ def _tell_in_lines(playing: list[Run]) -> Any:
     return tell
 
 
+def _where_it_stands(run: Run) -> str:
+    if not run.state.round:
+        return f"{run.folder}: nothing to go on with, starting at the first round"
+    return "finished already" if run.finished else f"going on after round {run.state.round} of {run.experiment.rounds}"
+
+
 def _engine(name: str, device: str) -> tuple[Any, str]:
     from fedsift.engines import choose
 
@@ -492,8 +503,8 @@ def _shelves() -> dict[str, dict[str, str]]:
     from fedsift import aggregators, algorithms, codecs, config, data, engines, graphs, models, samplers
     from fedsift.data import partition
 
-    weights = {f"{name} (weights)": _about(part) for name, part in codecs.WEIGHT_CODECS.items()}
     soft = {name: _about(getattr(part, "values", part)) for name, part in codecs.CODECS.items()}
+    weights = {name: _about(part) for name, part in codecs.WEIGHT_CODECS.items() if name not in soft}
     return {
         "datasets": _abouts(data.DATASETS) | {"npz:FILE": "your own arrays x, y (x_test, y_test, x_public)"},
         "partitions": _abouts(partition.PARTITIONS),

@@ -13,11 +13,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from fedsift import data, engines, shelf, training
+from fedsift import data, engines, shelf
 from fedsift.algorithms import ALGORITHMS
 from fedsift.data.partition import PARTITIONS
 from fedsift.federation import Federation, clients
-from fedsift.types import Algorithm, Mistake, Recipe
+from fedsift.types import AUGMENTATIONS, OPTIMIZERS, Algorithm, Mistake, Recipe
 
 
 class Part(BaseModel):
@@ -79,8 +79,8 @@ class RecipePart(Part):
     @model_validator(mode="after")
     def _known(self) -> RecipePart:
         for kind, name, known in (
-            ("optimizer", self.optimizer, training.OPTIMIZERS),
-            ("augment", self.augment, training.AUGMENTATIONS),
+            ("optimizer", self.optimizer, OPTIMIZERS),
+            ("augment", self.augment, AUGMENTATIONS),
         ):
             if name not in known:
                 raise ValueError(shelf.unknown(kind, name, known, f"one of {', '.join(known)}"))
@@ -200,7 +200,12 @@ def _check_keys(values: dict[str, Any], part: type[BaseModel], path: str = "") -
         if key not in part.model_fields:
             if not path and key in SHORT:  # short names are for the command line
                 raise Mistake(f"unknown key {key!r} in a file; write it as {SHORT[key]}")
-            known = [*part.model_fields, *([] if path else SHORT)]
+            inside = [
+                f"{s}.{key}" for s, f in part.model_fields.items() if key in getattr(f.annotation, "model_fields", ())
+            ]
+            if inside:
+                raise Mistake(f"unknown key {path + key!r}; did you mean {' or '.join(inside)}?")
+            known = dict.fromkeys([*part.model_fields, *([] if path else SHORT)])
             everywhere = "run `fedsift new PRESET FILE.toml` to see all keys"
             raise Mistake(shelf.unknown("key", path + key, [path + k for k in known], everywhere))
         inner = part.model_fields[key].annotation
@@ -277,6 +282,15 @@ def _written(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {_written(inner)}" for key, inner in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def resolved(experiment: Experiment) -> dict[str, Any]:
+    """Every value by its full path; what was left to the algorithm, as the algorithm has it."""
+    values = flat(experiment.model_dump())
+    for key, parameter in inspect.signature(ALGORITHMS[experiment.algorithm.name]).parameters.items():
+        if values.get(f"algorithm.{key}", 0) is None and parameter.default is not parameter.empty:
+            values[f"algorithm.{key}"] = parameter.default
+    return values
 
 
 def differences(one: Experiment, other: Experiment) -> dict[str, tuple[Any, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedsift import evaluation, seeding
 from fedsift.data import Task
@@ -95,13 +95,22 @@ class Record:
     accuracies: dict[str, float]
     bytes: RoundBytes
     state: State
+    models: dict[str, tuple[Model, dict[str, Tensor]]]
     client_accuracy: float | None = None  # mean over the models clients keep of their own, after local training
     disagreement: float | None = None  # how often two of those differ on a test sample
+    counts: dict[str, int] = field(default_factory=dict)  # what the algorithm wants counted (Server.notes["counts"])
 
     @property
     def accuracy(self) -> float:
         """The mean over the models the algorithm reports: its students, or where there are none its clients'."""
         return sum(self.accuracies.values()) / len(self.accuracies)
+
+    def network(self, name: str | None = None) -> nn.Module:
+        """A trained model, ready to predict; by name where there are several."""
+        model, weights = self.models[name or next(iter(self.models))]
+        net = model.build()
+        net.load_state_dict(weights)
+        return net.eval()
 
     @property
     def uplink_bytes(self) -> int:
@@ -124,7 +133,8 @@ class Federation:
 
     def __post_init__(self) -> None:
         if not 1 <= self.cohort <= len(self.clients):
-            raise Mistake(f"a cohort of {self.cohort} cannot be drawn from {len(self.clients)} clients")
+            most = len(self.clients)
+            raise Mistake(f"a cohort of {self.cohort} cannot be drawn from {most} clients; set cohort to 1 .. {most}")
 
     def round(self, number: int) -> Round:
         c = self.clients
@@ -150,7 +160,7 @@ class Federation:
         models = self.algorithm.evaluated(server, state.memories, r)
         own = {
             f"client {id}": (r.model_of(id), memory["model"])
-            for id, memory in state.memories.items()
+            for id, memory in sorted(state.memories.items())
             if "model" in memory
         }
         every = yield from evaluation.evaluate(models | own, self.task.test)
@@ -159,7 +169,8 @@ class Federation:
         peers = self.algorithm if isinstance(self.algorithm, PeerToPeer) else None
         edges = {client: peers.receivers(client, r) for client in said} if peers else None
         counted = RoundBytes.count(r.number, said, heard, edges)
-        return Record(r.number, accuracies, counted, state, mean_of(clients), every.disagreement if own else None)
+        counts = {name: int(count) for name, count in server.notes.get("counts", {}).items()}
+        return Record(r.number, accuracies, counted, state, models, mean_of(clients), every.disagreement, counts)
 
 
 def mean_of(values: Sequence[float]) -> float | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -141,6 +143,8 @@ def _name(factory: Any) -> str:
 
 def _imported(path: str) -> Any:
     module, _, name = path.partition(":")
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.insert(0, str(Path.cwd()))  # a file in the current folder, as with python -m
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError, TypeError) as error:

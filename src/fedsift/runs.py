@@ -57,7 +57,7 @@ class Run:
     def save(self, record: Record, seconds: float) -> None:
         row: dict[str, Any] = {"round": record.round, "accuracy": record.accuracy, "accuracies": record.accuracies}
         extra = {"client_accuracy": record.client_accuracy, "disagreement": record.disagreement}
-        row |= {name: value for name, value in extra.items() if value is not None}
+        row |= {name: value for name, value in extra.items() if value is not None} | record.counts
         _append(self.folder / METRICS, row)
         _append(self.folder / LEDGER, record.bytes.to_json())
         _append(self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)})
@@ -89,9 +89,10 @@ def begin(folder: Path, experiment: Experiment, *, resume: bool = False, note: s
 def _go_on(folder: Path, federation: Federation, first: State, note: str) -> State:
     if _read_json(folder / DATA) != _fingerprint(federation):
         raise Mistake(f"the data are not those {folder} was made with; resume with the same file or start a new run")
-    was = _read_json(folder / ENVIRONMENT)
-    _write_json(folder / ENVIRONMENT, was | {"resumed": [*was.get("resumed", []), environment(note)]})
     state = _last_state(folder) or first
+    if state.round < stored(folder).rounds:
+        was = _read_json(folder / ENVIRONMENT)
+        _write_json(folder / ENVIRONMENT, was | {"resumed": [*was.get("resumed", []), environment(note)]})
     for name in (METRICS, LEDGER, TIMING):
         _trim(folder / name, state.round)
     return state

@@ -18,7 +18,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
-AUGMENTATIONS = ("none", "crop-flip")
 PAD = 1 / 8  # a crop may move by an eighth of the side (4 pixels on 32x32)
 
 

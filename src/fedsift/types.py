@@ -116,6 +116,10 @@ class SoftLabels:
 # --- work: what a turn asks an engine to do ------------------------------------------------------------------------
 
 
+OPTIMIZERS = ("adam", "adamw", "sgd")
+AUGMENTATIONS = ("none", "crop-flip")
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How to train: everything an optimiser run needs apart from model, data and randomness."""
@@ -130,6 +134,13 @@ class Recipe:
     augment: str = "none"
     milestones: tuple[int, ...] = ()  # epochs, counted from the first round, at which lr is multiplied by `decay`
     decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS or self.augment not in AUGMENTATIONS:
+            known = f"one of {', '.join(OPTIMIZERS)}, and augment one of {', '.join(AUGMENTATIONS)}"
+            raise Mistake(f"optimizer must be {known}; not {self.optimizer!r} and {self.augment!r}")
+        if self.epochs < 1 or self.batch < 1 or not self.lr > 0:
+            raise Mistake(f"a recipe needs epochs and batch of 1 or more and lr above 0; this is {self}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,7 +80,7 @@ class Gossip:
 
     def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
         """The post: it keeps the mail of this round for the next, unread."""
-        return Server({}, {"mail": {str(client): np.frombuffer(m, np.uint8) for client, m in said.items()}})
+        return Server({}, {"mail": {str(client): np.frombuffer(m, np.uint8).copy() for client, m in said.items()}})
         yield  # a turn is a generator
 
     def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:

@@ -13,7 +13,15 @@ import numpy as np
 import torch
 
 from fedsift.aggregators import mean
-from fedsift.codecs import CODECS, WEIGHT_CODECS, SoftLabelCodec, WeightCodec, WireError, soft_label_codec, weight_codec
+from fedsift.codecs import (
+    CODECS,
+    WEIGHT_CODECS,
+    SoftLabelCodec,
+    WeightCodec,
+    WireError,
+    down_weight_codec,
+    soft_label_codec,
+)
 from fedsift.codecs.seeds import SeedCodec, Seeds
 from fedsift.models import initial_state
 from fedsift.numerics import softmax
@@ -118,9 +126,10 @@ class Mix2FLD:
         return {"seeded": np.ones(1)}, len(message).to_bytes(4, "little") + message + seeds
 
     def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
-        notes: Tree = dict(server.notes)
-        pull = mean(self._uploads(said, notes, r), r.classes, r.classes)
-        made, targets, _ = unmix({int(id): Seeds(**tree) for id, tree in notes.items()}, self.lam, r.classes)
+        seeds: Tree = dict(server.notes.get("seeds", {}))
+        pull = mean(self._uploads(said, seeds, r), r.classes, r.classes)
+        made, targets, alone = unmix({int(id): Seeds(**tree) for id, tree in seeds.items()}, self.lam, r.classes)
+        notes = {"seeds": seeds, "counts": {"unpaired_seeds": np.array(alone)}}
         plain = Samples(Store(torch.from_numpy(made), torch.tensor(0.0), torch.tensor(1.0)), np.arange(len(made)))
         data = Labelled(plain, torch.from_numpy(targets))
         data = Labelled(plain, pulled(data, pull, self.gamma))
@@ -245,7 +254,7 @@ def mix2fld(
     distill: Recipe | None = None,
 ) -> Mix2FLD:
     """Per-label soft labels up, mixed-up seeds up once; the server learns on what it un-mixes; weights down (Oh et al. 2020)."""
-    down = weight_codec(down_codec)
+    down = down_weight_codec(down_codec)
     return Mix2FLD(local or Recipe(), distill or Recipe(), gamma, lam, seeds, _stateless(codec), down)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedsift import shelf
 from fedsift.aggregators import AGGREGATORS, Aggregator, mean
 from fedsift.algorithms.lessons import ABSENT, Lessons
-from fedsift.codecs import CODECS, WEIGHT_CODECS, SoftLabelCodec, WeightCodec, soft_label_codec, weight_codec
+from fedsift.codecs import CODECS, WEIGHT_CODECS, SoftLabelCodec, WeightCodec, down_weight_codec, soft_label_codec
 from fedsift.models import initial_state
 from fedsift.numerics import softmax
 from fedsift.samplers import SAMPLERS, Sampler
@@ -160,7 +160,7 @@ def fd(
 
     `download` is "weights" or "soft-labels"; samplers, aggregators and codecs by name or as objects of your own.
     """
-    downloads = {"weights": weight_codec, "soft-labels": soft_label_codec}
+    downloads = {"weights": down_weight_codec, "soft-labels": soft_label_codec}
     down = shelf.find(downloads, "download", download, "weights or soft-labels")
     return SoftLabelFD(
         shelf.take(SAMPLERS, "sampler", sampler) if isinstance(sampler, str) else sampler,

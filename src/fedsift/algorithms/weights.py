@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedsift.codecs import WEIGHT_CODECS, Qsgd, WeightCodec, weight_codec
+from fedsift.codecs import WEIGHT_CODECS, Qsgd, WeightCodec, down_weight_codec, weight_codec
 from fedsift.models import initial_state
 from fedsift.numerics import softmax
 from fedsift.types import Client, Fit, Mistake, Model, Predict, Recipe, Round, Server, SoftLabels, State, Tree, Turn
@@ -105,7 +105,7 @@ def fedavg(
     local: Recipe | None = None,
 ) -> FedAvg:
     """Weights up and down, averaged by data size (McMahan et al. 2017)."""
-    return FedAvg(local or Recipe(), weight_codec(codec), _plain(down_codec))
+    return FedAvg(local or Recipe(), weight_codec(codec), down_weight_codec(down_codec))
 
 
 fedpaq = partial(fedavg, codec="qsgd(4)")
@@ -119,11 +119,4 @@ def feddf(
     distill: Recipe | None = None,
 ) -> FedAvg:
     """Weights up, averaged per architecture, then distilled from the ensemble of all client models (Lin et al. 2020)."""
-    return FedAvg(local or Recipe(), weight_codec(codec), _plain(down_codec), distill or Recipe())
-
-
-def _plain(what: str | WeightCodec) -> WeightCodec:
-    codec = weight_codec(what)
-    if not isinstance(codec, WeightCodec):
-        raise Mistake(f"{what} codes updates, which only the uplink has; use float32 or float16 for the downlink")
-    return codec
+    return FedAvg(local or Recipe(), weight_codec(codec), down_weight_codec(down_codec), distill or Recipe())

@@ -28,6 +28,8 @@ def topk(k: int = 3) -> SoftLabelCodec:
 def delta(inner: str | SoftLabelCodec = "quantized(1)") -> SoftLabelCodec:
     """Only rows that changed since this client last sent them, in the inner code; both ends keep the reference."""
     codec = soft_label_codec(inner)
+    if not isinstance(codec, SoftLabelCodec):
+        raise Mistake(f"delta takes another code, e.g. delta(quantized(1)), not {inner!r}")
     if codec.keeps_reference:
         raise Mistake("delta of delta gains nothing; give delta a plain code")
     return SoftLabelCodec(Delta(codec.values))
@@ -53,9 +55,17 @@ def soft_label_codec(what: str | SoftLabelCodec) -> SoftLabelCodec:
     return shelf.take(CODECS, "codec", what, SoftLabelCodec) if isinstance(what, str) else what
 
 
-def weight_codec(what: str | WeightCodec | Qsgd) -> Any:
+def weight_codec(what: str | WeightCodec | Qsgd) -> WeightCodec | Qsgd:
     """By name, "float32", "float16" or, for uploads, "qsgd(4)", or the codec itself."""
     return shelf.take(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
+
+
+def down_weight_codec(what: str | WeightCodec) -> WeightCodec:
+    """A codec of whole weights: an update needs something to refer to, which only an upload has."""
+    codec = weight_codec(what)
+    if not isinstance(codec, WeightCodec):
+        raise Mistake(f"{what} codes updates, which the downlink does not have; use float32 or float16 there")
+    return codec
 
 
 __all__ = [
@@ -71,6 +81,7 @@ __all__ = [
     "WeightCodec",
     "WireError",
     "delta",
+    "down_weight_codec",
     "quantized",
     "soft_label_codec",
     "topk",

@@ -1,6 +1,6 @@
 """Whole numbers below K as bytes: packed at log2 K bits each, or, where that is shorter, entropy-coded (ANS).
 
-The first byte says which. Packing goes by groups of 256 digits, each group one big number in base K: less than 1 % over
+The first byte says which. Packing goes by groups of 1,024 digits, each group one big number in base K: less than 1 % over
 log2 K bits from some hundred symbols on.
 """
 
@@ -14,7 +14,7 @@ from fedsift.codecs.wire import WireError
 from fedsift.types import Array
 
 _PACKED, _CODED = 0, 1
-_GROUP = 256
+_GROUP = 1024
 LARGEST = 256  # a histogram has a byte a symbol
 
 

@@ -29,8 +29,8 @@ class EstimateCodec:
         wire.verify(message)
         if len(payload) != size:
             raise WireError(f"{len(payload)} bytes of estimates instead of {size}")
-        table = np.frombuffer(payload, self.dtype).reshape(rows, classes).astype(np.float64)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # hostile tables may hold signalling nans
+            table = np.frombuffer(payload, self.dtype).reshape(rows, classes).astype(np.float64)
             if not (np.abs(table) <= LARGEST).all():
                 raise WireError("estimates that are not finite or far out of range")
         return table

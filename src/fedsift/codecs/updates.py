@@ -40,31 +40,35 @@ class Qsgd:
     def encode(self, state: State, round: int, samples: int, base: State, key: seeding.Names) -> bytes:
         generator = seeding.rng(*key, "quantise")
         parts = [_SAMPLES.pack(samples)]
-        for name, value in state.items():
+        for name, value in sorted(state.items()):
+            if value.is_floating_point() and not torch.isfinite(value).all():
+                raise Mistake(f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)")
             if _exact(name, value):
                 parts.append(value.contiguous().numpy().tobytes())
                 continue
             update = (value.double() - base[name].double()).numpy().ravel()
             norm, levels = quantise(update, self.levels, generator)
             if not np.isfinite(norm):
-                raise Mistake(f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)")
+                raise Mistake(
+                    f"weights {name!r} have moved too far: training diverged; lower the learning rate (local.lr)"
+                )
             code = entropy.encode(levels + self.levels, 2 * self.levels + 1)
             parts += [_TENSOR.pack(norm, len(code)), code]
-        return wire.seal(wire.WEIGHTS, self.id, round, b"".join(parts))
+        return wire.seal(wire.WEIGHTS, self.id, round, b"".join(parts), implied(base))
 
     def decode(self, message: bytes, round: int, base: State) -> tuple[State, int]:
         """The state this update leads to from `base`, and the number of samples behind it."""
         limit = _SAMPLES.size + sum(self._most(name, value) for name, value in base.items())
         payload = wire.unseal(message, wire.WEIGHTS, self.id, round, limit)
-        wire.verify(message)
+        wire.verify(message, implied(base))
         if len(payload) < _SAMPLES.size:
             raise WireError("truncated message: no room for the number of samples")
         state, at = {}, _SAMPLES.size
-        for name, value in base.items():
+        for name, value in sorted(base.items()):
             state[name], at = self._read(payload, at, name, value)
         if at != len(payload):
             raise WireError(f"{len(payload) - at} bytes after the last tensor")
-        return state, _SAMPLES.unpack_from(payload)[0]
+        return {name: state[name] for name in base}, _SAMPLES.unpack_from(payload)[0]
 
     def _read(self, payload: bytes, at: int, name: str, value: torch.Tensor) -> tuple[torch.Tensor, int]:
         if _exact(name, value):
@@ -94,9 +98,16 @@ class Qsgd:
         return _TENSOR.size + entropy.max_bytes(value.numel(), 2 * self.levels + 1)
 
 
+def implied(base: State) -> bytes:
+    """An update means something only relative to the very weights it was made against: they are under the checksum."""
+    shapes = repr([(name, tuple(value.shape)) for name, value in sorted(base.items())]).encode()
+    return shapes + b"".join(base[name].contiguous().numpy().tobytes() for name in sorted(base))
+
+
 def quantise(x: Array, levels: int, generator: np.random.Generator) -> tuple[float, Array]:
     """The norm and, per entry, sign times a level 0 .. levels, rounded up with the probability of the remainder."""
-    norm = float(np.float32(np.linalg.norm(x)))
+    with np.errstate(over="ignore"):
+        norm = float(np.float32(np.linalg.norm(x)))
     if not 0 < norm < float("inf"):
         return norm, np.zeros(len(x), np.int64)
     exact = np.minimum(np.abs(x) / norm, 1.0) * levels

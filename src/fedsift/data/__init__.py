@@ -164,7 +164,7 @@ def _inputs(name: str, x: Any) -> Array:
     x = np.asarray(x)
     if x.ndim == 3:
         x = x[:, None]
-    if x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
+    if x.ndim == 4 and x.shape[-1] <= 4 and (x.shape[1] > 4 or (x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3))):
         x = np.moveaxis(x, -1, 1)
     if x.ndim not in (2, 4) or not len(x) or x.dtype.kind not in "buif":
         raise Mistake(f"{name} must be numbers [S, features] or images [S, H, W(, channels)], not {x.dtype} {x.shape}")

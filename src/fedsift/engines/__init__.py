@@ -28,5 +28,5 @@ def choose(engine: str = "auto", device: str = "auto") -> tuple[Engine, str]:
     place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     name = "sequential" if engine == "auto" else engine
     chosen = ENGINES[name](place)
-    why = "asked for" if engine != "auto" else "the only engine so far"
+    why = "asked for" if engine != "auto" else "auto"
     return chosen, f"{name} engine on {place}, {chosen.threads} job(s) at a time ({why})"

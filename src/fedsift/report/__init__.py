@@ -68,8 +68,10 @@ def default_target(compared: Sequence[Method]) -> float:
 def unpaired(runs: Sequence[History]) -> list[str]:
     """What keeps these runs from being a fair comparison: keys that differ, seeds that are not the same."""
     reasons = {key for run in runs for key in _apart(runs[0], run) if key.startswith(PAIRED)}
-    seeds = {tuple(sorted(run.experiment.seed for run in method.runs)) for method in methods(runs)}
-    return sorted(reasons) + (["seed"] if len(seeds) > 1 else [])
+    seeds = [sorted(run.experiment.seed for run in method.runs) for method in methods(runs)]
+    different = any(mine != seeds[0] for mine in seeds) or any(len(set(mine)) < len(mine) for mine in seeds)
+    unfinished = len({len(run.metrics) for run in runs}) > 1
+    return sorted(reasons) + ["seed"] * different + ["rounds played"] * (unfinished and "rounds" not in reasons)
 
 
 def _apart(one: History, other: History) -> dict[str, tuple[Any, Any]]:
@@ -82,7 +84,7 @@ def _label(run: History, all_runs: Sequence[History]) -> str:
     namesakes = [other for other in all_runs if other.experiment.name == run.experiment.name]
     keys = sorted({key for other in namesakes for key in _apart(run, other)})
     short = {path: name for name, path in config.SHORT.items()}
-    values = config.flat(run.experiment.model_dump())
+    values = config.resolved(run.experiment)
     return " ".join([run.experiment.name, *(f"{short.get(key, key)}={values[key]}" for key in keys)])
 
 

@@ -55,7 +55,8 @@ def plot(runs: Sequence[History], file: Path) -> None:
         _curve(uplink, method, f"C{colour}", [np.cumsum([b.uplink for b in r.ledger]) for r in method.runs])
     rounds.set(xlabel="round", ylabel="test accuracy", title="accuracy against rounds")
     uplink.set(xlabel="bytes uploaded by all clients", title="accuracy against uplink bytes", xscale="log")
-    rounds.legend(fontsize="small", frameon=False)
+    handles, names = rounds.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)), fontsize="small", frameon=False)
     for axes in (rounds, uplink):
         axes.set_ylim(0, 1)
         axes.grid(alpha=0.3)
