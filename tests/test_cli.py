@@ -83,7 +83,7 @@ def test_help_names_every_verb_and_needs_neither_torch_nor_numpy():
     assert result.returncode == 0, result.stderr
     *help, heavy = result.stdout.splitlines()
     assert heavy == "[]"
-    assert [line.split()[0] for line in help if re.match(r"  [a-z]+  ", line)] == VERBS
+    assert [found[1] for line in help if (found := re.match(r"│ ([a-z]+)  ", line))] == VERBS
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_help_of_a_verb_names_all_it_takes(verb, words):
 
 def test_without_a_verb_the_help_is_shown():
     result = fedsift()
-    assert all(f"\n  {verb} " in result.stdout + result.stderr for verb in VERBS)
+    assert all(f"│ {verb} " in result.stdout + result.stderr for verb in VERBS)
 
 
 # --- demo ----------------------------------------------------------------------------------------------------------

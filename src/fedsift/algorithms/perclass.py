@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fedsift.aggregators import mean
+from fedsift.algorithms import students
 from fedsift.codecs import (
     CODECS,
     WEIGHT_CODECS,
@@ -110,11 +111,10 @@ class Mix2FLD:
             raise Mistake(f"mix2fld needs at least one seed and gamma >= 0, not {self.seeds} and {self.gamma}")
 
     def start(self, r: Round) -> Server:
-        return Server({model.name: initial_state(model, r.seed) for model in r.models})
+        return Server(students.fresh(r))
 
     def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
-        weights = {name: self.down.encode(state, r.number) for name, state in server.students.items()}
-        return {client.id: weights[client.model.name] for client in cohort}
+        return students.weights_down(self.down, server, cohort, r)
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         state, _ = self.down.decode(heard, r.number, initial_state(client.model, r.seed))
@@ -143,7 +143,7 @@ class Mix2FLD:
         return Server({model.name: state for model, state in zip(r.models, states, strict=True)}, notes)
 
     def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:
-        return {model.name: (model, server.students[model.name]) for model in r.models}
+        return students.reported(server, r)
 
     def _codec(self, r: Round) -> SeedCodec:
         return SeedCodec(r.public.shape, r.classes, self.seeds)

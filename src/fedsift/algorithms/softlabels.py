@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsift import shelf
 from fedsift.aggregators import AGGREGATORS, Aggregator, mean
+from fedsift.algorithms import students
 from fedsift.algorithms.lessons import ABSENT, Lessons
 from fedsift.codecs import CODECS, WEIGHT_CODECS, SoftLabelCodec, WeightCodec, down_weight_codec, soft_label_codec
 from fedsift.models import initial_state
@@ -60,13 +61,12 @@ class SoftLabelFD:
     def start(self, r: Round) -> Server:
         if self.budget > len(r.public):
             raise Mistake(f"budget {self.budget} is larger than the public set ({len(r.public)} samples)")
-        return Server({model.name: initial_state(model, r.seed) for model in r.models})
+        return Server(students.fresh(r))
 
     def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
         if isinstance(self.down, SoftLabelCodec):
             return {client.id: Lessons(self.down, self.absent).tell(server.notes, client.id, r) for client in cohort}
-        weights = {name: self.down.encode(state, r.number) for name, state in server.students.items()}
-        return {client.id: weights[client.model.name] for client in cohort}
+        return students.weights_down(self.down, server, cohort, r)
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         state, memory = yield from self._download(client, memory, heard, r)
@@ -83,18 +83,18 @@ class SoftLabelFD:
     def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
         sent: Tree = dict(server.notes.get("sent", {}))
         labels = self.aggregate(self._uploads(said, sent, r), len(r.public), r.classes)
-        students = yield [  # one per architecture, side by side
+        taught = yield [  # one per architecture, side by side
             self._distil(model, server.students[model.name], labels, r, "server", r.number) for model in r.models
         ]
         notes = kept({"sent": sent})
         if isinstance(self.down, SoftLabelCodec):
             if self.teach == "predictions":
-                labels = yield from self._predictions(students, labels.index, r)
+                labels = yield from self._predictions(taught, labels.index, r)
             notes |= Lessons(self.down, self.absent).post(server.notes, labels, said, r)
-        return Server({model.name: state for model, state in zip(r.models, students, strict=True)}, notes)
+        return Server({model.name: state for model, state in zip(r.models, taught, strict=True)}, notes)
 
     def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:
-        return {model.name: (model, server.students[model.name]) for model in r.models}
+        return students.reported(server, r)
 
     def _download(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         """Weights down: take them. Soft labels down: distil them into the client's own model."""
@@ -114,11 +114,9 @@ class SoftLabelFD:
             sent |= kept({str(client): memory})
             yield labels
 
-    def _predictions(self, students: Sequence[State], index: Array, r: Round) -> Turn:
+    def _predictions(self, taught: Sequence[State], index: Array, r: Round) -> Turn:
         """The students' own soft labels on the samples just distilled, averaged over the architectures."""
-        answers = yield [
-            Predict(model, state, r.public[index]) for model, state in zip(r.models, students, strict=True)
-        ]
+        answers = yield [Predict(model, state, r.public[index]) for model, state in zip(r.models, taught, strict=True)]
         return SoftLabels(index, np.mean([softmax(logits, self.temperature) for logits in answers], axis=0))
 
     def _distil(self, model: Model, state: State, labels: SoftLabels, r: Round, who: int | str, lesson: int) -> Fit:

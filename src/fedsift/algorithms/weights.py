@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from fedsift.algorithms import students
 from fedsift.codecs import WEIGHT_CODECS, Qsgd, WeightCodec, down_weight_codec, weight_codec
 from fedsift.models import initial_state
 from fedsift.numerics import softmax
@@ -32,11 +33,10 @@ class FedAvg:
         if len(r.models) > 1 and not self.distill:
             names = ", ".join(model.name for model in r.models)
             raise Mistake(f"fedavg averages weights, so all clients need one model, not {names}; use fd or fas")
-        return Server({model.name: initial_state(model, r.seed) for model in r.models})
+        return Server(students.fresh(r))
 
     def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
-        weights = {name: self.down.encode(state, r.number) for name, state in server.students.items()}
-        return {client.id: weights[client.model.name] for client in cohort}
+        return students.weights_down(self.down, server, cohort, r)
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         base, _ = self.down.decode(heard, r.number, initial_state(client.model, r.seed))
@@ -54,20 +54,20 @@ class FedAvg:
         uploads = {
             c: self._decode(m, self._announced(server.students[r.model_of(c).name], r), r) for c, m in said.items()
         }
-        students = {}
+        averages = {}
         for model in r.models:
             mine = [upload for client, upload in uploads.items() if r.model_of(client) == model]
-            students[model.name] = average(mine) if mine else server.students[model.name]
+            averages[model.name] = average(mine) if mine else server.students[model.name]
         outputs = yield [Predict(r.model_of(client), state, r.public) for client, (state, _) in uploads.items()]
         teacher = SoftLabels(np.arange(len(r.public)), softmax(np.mean(outputs, axis=0), 1.0)).on(r.public)
         taught = yield [
-            Fit(m, students[m.name], teacher, self.distill, r.key("distill", m.name), self.distill.epochs * r.number)
+            Fit(m, averages[m.name], teacher, self.distill, r.key("distill", m.name), self.distill.epochs * r.number)
             for m in r.models
         ]
         return Server({model.name: state for model, state in zip(r.models, taught, strict=True)})
 
     def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:
-        return {model.name: (model, server.students[model.name]) for model in r.models}
+        return students.reported(server, r)
 
     def _announced(self, student: State, r: Round) -> State:
         """The weights as the clients got them, a narrow downlink codec's rounding included: what updates refer to."""

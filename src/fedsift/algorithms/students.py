@@ -1,0 +1,23 @@
+"""A server with one student per architecture: how it starts, sends weights down, and is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fedsift.codecs import WeightCodec
+from fedsift.models import initial_state
+from fedsift.types import Client, Model, Round, Server, State
+
+
+def fresh(r: Round) -> dict[str, State]:
+    return {model.name: initial_state(model, r.seed) for model in r.models}
+
+
+def weights_down(codec: WeightCodec, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
+    """Every client gets the weights of its own architecture."""
+    weights = {name: codec.encode(state, r.number) for name, state in server.students.items()}
+    return {client.id: weights[client.model.name] for client in cohort}
+
+
+def reported(server: Server, r: Round) -> dict[str, tuple[Model, State]]:
+    return {model.name: (model, server.students[model.name]) for model in r.models}
