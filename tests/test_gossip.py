@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedsift import evaluation
 from fedsift.algorithms import fedavg
-from fedsift.algorithms.gossip import gossip, on_simplex
+from fedsift.algorithms.decentralised import gossip, on_simplex
 from fedsift.codecs import WireError
 from fedsift.codecs.estimates import ESTIMATE_CODECS
 from fedsift.engines.sequential import Sequential

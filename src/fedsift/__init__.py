@@ -18,7 +18,24 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fedsift.aggregators import AGGREGATORS, EnhancedEra, Era, mean
-    from fedsift.algorithms import ALGORITHMS, FedAvg, SoftLabelFD, fas, fd, fedavg
+    from fedsift.algorithms import (
+        ALGORITHMS,
+        FedAvg,
+        Gossip,
+        JeongFD,
+        Mix2FLD,
+        SoftLabelFD,
+        cfd,
+        ds_fl,
+        fas,
+        fd,
+        fd_jeong,
+        fedavg,
+        feddf,
+        fedpaq,
+        gossip,
+        mix2fld,
+    )
     from fedsift.codecs import CODECS, WEIGHT_CODECS, WireError
     from fedsift.config import Experiment, build, read
     from fedsift.data import DATASETS, Dataset, Task, dataset, load, split
@@ -31,7 +48,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "aggregators": "AGGREGATORS EnhancedEra Era mean",
-    "algorithms": "ALGORITHMS FedAvg SoftLabelFD fas fd fedavg",
+    "algorithms": "ALGORITHMS FedAvg Gossip JeongFD Mix2FLD SoftLabelFD cfd ds_fl fas fd fd_jeong fedavg feddf fedpaq"
+    " gossip mix2fld",
     "codecs": "CODECS WEIGHT_CODECS WireError",
     "config": "Experiment build read",
     "data": "DATASETS Dataset Task dataset load split",
@@ -63,8 +81,11 @@ __all__ = [
     "FedAvg",
     "Federation",
     "Fit",
+    "Gossip",
+    "JeongFD",
     "MODELS",
     "Mistake",
+    "Mix2FLD",
     "Model",
     "PARTITIONS",
     "Predict",
@@ -79,17 +100,24 @@ __all__ = [
     "WEIGHT_CODECS",
     "WireError",
     "build",
+    "cfd",
     "choose",
     "clients",
     "dataset",
+    "ds_fl",
     "entropy",
     "fas",
     "fd",
+    "fd_jeong",
     "fedavg",
+    "feddf",
     "federate",
+    "fedpaq",
+    "gossip",
     "iid",
     "load",
     "mean",
+    "mix2fld",
     "model",
     "read",
     "split",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fedsift.algorithms.gossip import Gossip, gossip
+from fedsift.algorithms.decentralised import Gossip, gossip
 from fedsift.algorithms.perclass import JeongFD, Mix2FLD, fd_jeong, mix2fld
 from fedsift.algorithms.softlabels import SoftLabelFD, cfd, ds_fl, fas, fd
 from fedsift.algorithms.weights import FedAvg, fedavg, feddf, fedpaq

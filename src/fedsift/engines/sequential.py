@@ -6,8 +6,6 @@ is in the list: a client alone on a device and a client in a cohort of a hundred
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
 import threading
 from collections.abc import Sequence
@@ -22,8 +20,6 @@ from fedsift import seeding, training
 from fedsift.types import Array, Fit, Mistake, Model, Predict, Samples, State, Work
 
 PREDICT_BATCH = 512
-LIGHT = 2**14  # input values a batch: below, Python's lock is the limit and more than two threads only get in each
-LIGHT_AT_ONCE = 2  # other's way (16 threads on 16 cores ran the digits three times slower than two)
 
 
 class Interrupted(Exception):
@@ -45,7 +41,6 @@ class Sequential:
         self._networks: dict[tuple[int, Model], tuple[nn.Module, State]] = {}
         self._random: dict[tuple[Model, bool], bool] = {}
         self._dice = threading.Lock()  # held by whoever uses torch's global randomness
-        self._light = threading.Semaphore(LIGHT_AT_ONCE)
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
         """The answers, in the order of the jobs. On an interrupt the jobs stop at their next batch."""
@@ -60,12 +55,6 @@ class Sequential:
             wait(futures)
 
     def _do(self, job: Work, stop: threading.Event) -> State | Array:
-        samples, batch = (job.samples, 16) if isinstance(job, Predict) else (job.data.samples, job.recipe.batch)
-        light = batch * math.prod(samples.shape) < LIGHT
-        with self._light if light else contextlib.nullcontext():
-            return self._work(job, stop)
-
-    def _work(self, job: Work, stop: threading.Event) -> State | Array:
         """torch has one global source of randomness: a network that rolls dice (dropout) must have it to itself."""
         net = self._network(job)
         if not self._rolls_dice(job):
