@@ -702,9 +702,9 @@ def test_an_error_that_is_no_mistake_of_the_user_is_not_hidden(monkeypatch):
 
 
 def test_sizes_are_rounded_to_a_thousand():
-    from fedsift.cli import _size
+    from fedsift.cli.saying import size
 
-    assert [_size(n) for n in (0, 999, 1000, 1550, 999_940, 2_500_000, 7e9, 7e12)] == [
+    assert [size(n) for n in (0, 999, 1000, 1550, 999_940, 2_500_000, 7e9, 7e12)] == [
         "0 B",
         "999 B",
         "1.0 kB",

@@ -1,0 +1,287 @@
+"""The command line: the only place that prints. Imports of torch and its kin happen inside each verb."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsift.cli.parts import all_parts
+from fedsift.cli.playing import engine_for, fresh_folder, play, where_it_stands
+from fedsift.cli.saying import comparison, literal, load_runs, mistake, new_table, plainly, print_table, say, size, warn
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Federated distillation: clients share soft labels on a public set; every byte is counted.",
+)
+
+Runs = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress display.")]
+Out = Annotated[Path | None, typer.Option("--out", help="The run folder itself (default: a new one under runs/).")]
+EngineName = Annotated[str | None, typer.Option("--engine", help="auto or sequential.")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+
+
+def main() -> None:
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        from fedsift import __version__
+
+        typer.echo(f"fedsift {__version__}")
+        raise typer.Exit
+
+
+# --- verbs ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def demo(
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the runs and the picture; an interrupted demo goes on.")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds per method.")] = 3,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds per run.")] = 15,
+    quiet: Quiet = False,
+) -> None:
+    """Twenty clients with skewed data learn from each other's soft labels, beside FedAvg. No download."""
+    with plainly():
+        from fedsift import config, runs
+        from fedsift.report import plots
+
+        folder = out or fresh_folder(Path("runs"), "demo")
+        engine, why = engine_for("auto", "auto")
+        playing = []
+        for preset in ("digits-fedavg", "digits-fd", "digits-fas"):
+            for seed in range(seeds):
+                settings = ["alpha=0.1", f"seed={seed}", f"rounds={rounds}"]
+                experiment = config.read(preset, settings)
+                playing.append(runs.begin(folder / f"{preset}-seed{seed}", experiment, resume=True, note=why))
+        say(
+            "20 clients, 40 images each, Dirichlet(0.1) label skew; 8 clients a round; 500 public images without labels."
+        )
+        say(f"{len(playing)} runs side by side: {why}.")
+        begun = time.perf_counter()
+        play(playing, engine, quiet, f"fedsift demo --out {shlex.quote(str(folder))} --seeds {seeds} --rounds {rounds}")
+        histories = [runs.load(run.folder) for run in playing]
+        plots.plot(histories, folder / "demo.png")
+        print_table(comparison(histories))
+        say(f"\nruns     {folder}/digits-*    (look at one: fedsift show {playing[-1].folder})")
+        say(f"picture  {folder / 'demo.png'}")
+        say(f"done in {time.perf_counter() - begun:.0f} s")
+
+
+@app.command()
+def run(
+    source: Annotated[str | None, typer.Argument(help="A preset or a TOML file.", show_default=False)] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)] = None,
+    out: Out = None,
+    engine: EngineName = None,
+    device: Device = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment: fedsift run digits-fas alpha=0.1 sampler=low-entropy seed=3"""
+    with plainly():
+        from fedsift import config, runs
+
+        if source and "=" in source:  # fedsift run --resume --out DIR needs no preset, but takes no overrides either
+            raise mistake(f"the first argument is a preset or a TOML file, not {source!r} (fedsift ls presets)")
+        if source is None and not (resume and out):
+            raise mistake("name a preset or a TOML file (fedsift ls presets), or give --resume and --out")
+        settings = [*(overrides or []), *(f"{k}={v}" for k, v in (("engine", engine), ("device", device)) if v)]
+        if resume and not out:
+            raise mistake("--resume needs --out: the folder of the run to go on with")
+        experiment = config.read(source, settings) if source else runs.stored(Path(out or ""), settings)
+        chosen, why = engine_for(experiment.engine, experiment.device)
+        folder = out or fresh_folder(Path("runs"), re.sub(r"[^\w.+-]+", "-", experiment.name).strip("-.") or "run")
+        playing = runs.begin(folder, experiment, resume=resume, note=why)
+        for key in config.unused(experiment):
+            for path in map(config.full_path, overrides or []):
+                if path == key or (key.endswith(".") and path.startswith(key)):
+                    warn(f"note: this experiment does not use {path}")
+        if not quiet:
+            warn(f"{experiment.name}: {why}")
+            if resume:
+                warn(where_it_stands(playing))
+        play([playing], chosen, quiet, runs.resume_command(folder))
+        history = runs.load(folder)
+        if as_json:
+            typer.echo(json.dumps(history.summary()))
+        elif not quiet:
+            print_table(comparison([history]))
+            say(f"{history.seconds:.1f} s; run folder: {folder}")
+
+
+@app.command("ls")
+def list_parts(
+    kind: Annotated[str | None, typer.Argument(help="datasets, models, samplers, ...", show_default=False)] = None,
+) -> None:
+    """List what there is to choose from."""
+    with plainly():
+        from fedsift import shelf
+
+        shelves = all_parts()
+        if kind is not None and kind not in shelves:
+            raise mistake(shelf.unknown("kind", kind, shelves, "fedsift ls"))
+        for name in [kind] if kind else shelves:
+            if not kind:
+                say(f"{name}:")
+            for part, about in shelves[name].items():
+                say(f"  {part:<24} {about}" if not kind else f"{part:<24} {about}")
+
+
+@app.command()
+def new(
+    preset: Annotated[str, typer.Argument(help="fedsift ls presets")],
+    file: Annotated[Path, typer.Argument(help="The TOML file to write.")],
+) -> None:
+    """Write a preset to a TOML file of your own, every key with its meaning."""
+    with plainly():
+        from fedsift import config, runs
+
+        if file.suffix != ".toml":
+            raise mistake(f"give the file the ending .toml, so that `fedsift run {file}.toml` finds it")
+        experiment = config.read(preset)
+        if file.exists():
+            raise mistake(f"{file} exists; choose another name")
+        named = experiment.model_copy(update={"name": file.stem})
+        runs.write_atomically(file, config.to_toml(named).encode())
+        say(f"wrote {file}; edit it, then: fedsift run {file}")
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    as_json: Json = False,
+) -> None:
+    """What a run did: accuracy and bytes, round by round and client by client."""
+    with plainly():
+        from fedsift import config, ledger, runs
+
+        history = runs.load(folder)
+        totals = ledger.total(history.ledger)
+        if as_json:
+            detail = {
+                "broadcast_bytes": totals.broadcast,
+                "metrics": history.metrics,
+                "ledger": [row.to_json() for row in history.ledger],
+                "config": history.experiment.model_dump(mode="json"),
+                "environment": history.environment,
+            }
+            typer.echo(json.dumps(history.summary() | detail))
+            return
+        values = {k: v for k, v in config.flat(history.experiment.model_dump()).items() if v not in (None, ())}
+        say("\n".join(f"{key:<24} {value}" for key, value in values.items()))
+        say(
+            f"\n{history.environment['engine']}; torch {history.environment['torch']}; {history.environment['processor']}"
+        )
+        rounds = new_table("rounds", "round", "accuracy", "cohort", "uplink", "downlink", "broadcast")
+        for row, sent in zip(history.metrics, history.ledger, strict=True):
+            cohort = " ".join(map(str, sent.up))
+            sizes = (size(sent.uplink), size(sent.downlink), size(sent.broadcast))
+            rounds.add_row(str(row["round"]), f"{row['accuracy']:.4f}", cohort, *sizes)
+        print_table(rounds)
+        clients = new_table("clients", "client", "model", "samples per class", "uplink", "downlink")
+        sent_by = ledger.per_client(history.ledger)
+        for client in history.clients:
+            up, down = sent_by.get(client["client"], (0, 0))
+            about = (str(client["client"]), literal(client["model"]), " ".join(map(str, client["labels"])))
+            clients.add_row(*about, size(up), size(down))
+        print_table(clients)
+        print_table(comparison([history]))
+
+
+@app.command()
+def compare(
+    folders: Runs,
+    target: Annotated[
+        float | None, typer.Option("--target", min=0, max=1, help="Accuracy to reach (default: 0.9 of the best).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Runs side by side; those that differ only in their seed count as one method."""
+    with plainly():
+        from fedsift import report
+
+        histories = load_runs(folders)
+        if as_json:
+            rows = [h.summary() | {"name": h.experiment.name, "seed": h.experiment.seed} for h in histories]
+            methods = report.methods(histories)
+            goal = report.default_target(methods) if target is None else target
+            told = [method.row() | {"uplink_bytes_to_target": method.uplink_to(goal)} for method in methods]
+            result = {"target": goal, "methods": told, "runs": rows, "unpaired": report.unpaired(histories)}
+            typer.echo(json.dumps(result))
+            return
+        print_table(comparison(histories, target or report.default_target(report.methods(histories))))
+        if differing := report.unpaired(histories):
+            warn(f"note: not a paired comparison; the runs differ in {', '.join(differing)}")
+
+
+@app.command()
+def plot(
+    folders: Runs,
+    file: Annotated[Path, typer.Option("-o", "--output", help="FILE.png, .pdf or .svg")],
+) -> None:
+    """Draw accuracy against rounds and against uplink bytes, and the clients' label distributions."""
+    with plainly():
+        from fedsift.report import plots
+
+        plots.plot(load_runs(folders), file)
+        say(f"wrote {file}")
+
+
+@app.command()
+def theory(
+    out: Annotated[Path | None, typer.Option("-o", "--output", help="Draw the grid: FILE.png, .pdf or .svg")] = None,
+    p: Annotated[int, typer.Option("--dimension", min=10, help="Dimension of the Gaussian mixture.")] = 20_000,
+    trials: Annotated[int, typer.Option("--trials", min=2, help="Simulations a row.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Theorem 1 of the paper: the closed form against simulation, its misprint, and the best threshold."""
+    with plainly():
+        from dataclasses import asdict
+
+        from fedsift import theory
+
+        rows = theory.grid(p=p, trials=trials, seed=seed)
+        if out:
+            from fedsift.report import theory_plot
+
+            theory_plot.plot(rows, out)
+        if as_json:
+            typer.echo(json.dumps([asdict(row) for row in rows]))
+            return
+        title = "cot(beta_hat, u): closed form, as misprinted, and simulated with its 95 % interval"
+        columns = ("sigma", "alpha", "u_bar", "Gamma", "closed form", "misprinted", "simulated", "inside", "best Gamma")
+        table = new_table(title, *columns)
+        for row in rows:
+            setting = (f"{value:g}" for value in (row.sigma, row.alpha, row.u_bar, row.gamma))
+            best = theory.best_threshold(row.u_bar, row.alpha, row.sigma)
+            simulated = f"{row.mean:.4f} ± {row.half_width:.4f}"
+            figures = (f"{row.closed:.4f}", f"{row.misprinted:.4f}", simulated, "yes" if row.inside else "no")
+            table.add_row(*setting, *figures, f"{best:.2f}")
+        print_table(table)
+        inside = sum(row.inside for row in rows)
+        wrong = sum(abs(row.misprinted - row.mean) > row.half_width for row in rows)
+        say(f"the closed form is inside {inside} of {len(rows)} intervals (95 % of them are expected),")
+        say(
+            f"the printed constant 1/(2 pi) is outside {wrong} of {len(rows)}. A larger unlabelled set (u_bar) helps always,"
+        )
+        say("a higher threshold (Gamma) up to the best one and no further.")
+        if out:
+            say(f"picture: {out}")

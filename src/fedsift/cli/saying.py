@@ -1,0 +1,127 @@
+"""What the command line says: lines, tables of runs, and mistakes without a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedsift.report import Method
+    from fedsift.runs import History
+
+
+def say(text: str) -> None:
+    typer.echo(text)
+
+
+def warn(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def print_table(table: Table) -> None:
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, markup=False).print(table)
+
+
+def new_table(title: str, first: str, *others: str) -> Table:
+    """A title, a column that may wrap, and columns of figures."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for column in others:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def comparison(histories: list[History], target: float | None = None) -> Table:
+    """With a target, also the bytes uploaded until its accuracy was first reached."""
+    from fedsift import report
+
+    title = "test accuracy (mean of the last five rounds) and bytes on the wire"
+    columns = ["method", "seeds", "accuracy", "an upload", "all up", "all down", "broadcast"]
+    table = new_table(title, *columns, *([] if target is None else [f"up to {target:g}"]))
+    for method in report.methods(histories):
+        cost = [] if target is None else [method.uplink_to(target)]
+        table.add_row(*_cells(method), *("never" if bytes is None else size(bytes) for bytes in cost))
+    return table
+
+
+def _cells(method: Method) -> list[str]:
+    row = method.row()
+    spread = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.3f}"
+    sizes = ("uplink_bytes_per_upload", "uplink_bytes", "downlink_bytes", "broadcast_bytes")
+    seeds = str(len(row["seeds"]))
+    return [literal(row["method"]), seeds, f"{row['accuracy']:.3f}{spread}", *(size(row[s]) for s in sizes)]
+
+
+def literal(text: str) -> Any:
+    """A name as it is, square brackets included."""
+    from rich.text import Text
+
+    return Text(text)
+
+
+def load_runs(folders: list[Path]) -> list[History]:
+    """Each run once; a folder that holds runs, such as the demo's, stands for them."""
+    from fedsift import runs
+
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        inner = sorted(path.parent for path in folder.glob(f"*/{runs.CONFIG}"))
+        for one in inner if inner and not (folder / runs.CONFIG).is_file() else [folder]:
+            found.setdefault(one.resolve(), one)
+    return [runs.load(folder) for folder in found.values()]
+
+
+def size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def mistake(text: str) -> Exception:
+    from fedsift.types import Mistake
+
+    return Mistake(text)
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """No traceback for a user's mistake, a full disk or Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        warn("interrupted")
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # as in `fedsift ls | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to flush at exit
+        raise typer.Exit(141) from None
+    except OSError as error:
+        warn(f"error: {os_error(error)}")
+        raise typer.Exit(1) from None
+    except ValueError as error:
+        from fedsift.codecs import WireError
+        from fedsift.types import Mistake
+
+        if not isinstance(error, Mistake | WireError):
+            raise
+        warn(f"error: {error}")
+        raise typer.Exit(2) from None
+
+
+def os_error(error: OSError) -> str:
+    where = f" {error.filename}" if error.filename else ""
+    return f"cannot use{where}: {error.strerror or error}" if where else f"{error.strerror or error}"
