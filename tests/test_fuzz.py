@@ -12,14 +12,16 @@ import pytest
 import torch
 
 from fedsift import seeding
-from fedsift.codecs import Qsgd, delta, soft_label_codec, softlabels, updates, weight_codec, wire
+from fedsift.algorithms import mix2fld
+from fedsift.algorithms.lessons import Lessons
+from fedsift.codecs import Qsgd, delta, indexes, soft_label_codec, softlabels, updates, weight_codec, wire
 from fedsift.codecs.estimates import ESTIMATE_CODECS, LARGEST
 from fedsift.codecs.seeds import SeedCodec, Seeds
 from fedsift.codecs.wire import WireError
 from fedsift.types import Link, SoftLabels
+from tests import toys
 
 ROUND, MEGABYTES = 3, 2**20
-
 
 # --- damage ----------------------------------------------------------------------------------------------------------
 
@@ -341,3 +343,82 @@ def test_hostile_estimates_are_refused_or_valid(name):
 def test_hostile_estimates_take_little_memory(name):
     codec = ESTIMATE_CODECS[name]
     assert peak(estimate_decode(codec), estimate_messages(codec), estimate_reseal(codec)) < MEGABYTES
+
+
+# --- large messages, where entropy coders and large index sets are reached ---------------------------------------------
+
+WIDE = Link(ROUND, 20_000, 10)
+WIDE_INDEX = np.flatnonzero(np.random.default_rng(0).random(20_000) < 0.4)  # about 8,000, through the ANS coder
+SKEWED = np.random.default_rng(1).dirichlet([8.0] + [0.05] * 9, len(WIDE_INDEX)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["hard", "quantized(2)", "delta(quantized(1))"])
+def test_large_hostile_soft_labels_are_refused_or_valid(name):
+    """The checksum is made right for what is implied by the *undamaged* message: indexes stay, everything else moves."""
+    codec = soft_label_codec(name)
+    message = codec.encode(SoftLabels(WIDE_INDEX, SKEWED), WIDE)
+    assert not indexes._ranked(WIDE.samples, len(WIDE_INDEX))
+    unsaid = softlabels._implied(WIDE_INDEX, WIDE, codec._known(WIDE_INDEX, WIDE, None))
+    payload = message[wire.HEADER_BYTES :]
+    prefix = 9 + int.from_bytes(payload[5:9], "little")  # mode, rows, length and code of the indexes
+    generator = np.random.default_rng(2)
+    refused = 0
+    for i in range(400):
+        damage = DAMAGE[generator.integers(len(DAMAGE))]
+        bad = damage(payload, generator) if i % 4 == 0 else payload[:prefix] + damage(payload[prefix:], generator)
+        try:
+            labels = codec.decode(wire.seal(wire.SOFT_LABELS, codec.values.id, ROUND, bad, unsaid), WIDE)
+        except WireError:
+            refused += 1
+            continue
+        assert np.array_equal(labels.index, WIDE_INDEX)
+        assert np.allclose(labels.probs.sum(1), 1, atol=1e-5) and (labels.probs >= 0).all()
+    assert refused > 0
+
+
+def test_damaged_index_codes_of_large_sets_are_refused_or_canonical():
+    code, generator = indexes.encode(WIDE_INDEX, WIDE.samples), np.random.default_rng(3)
+    for _ in range(2000):
+        bad = DAMAGE[generator.integers(len(DAMAGE))](code, generator)
+        try:
+            index = indexes.decode(bad, WIDE.samples, len(WIDE_INDEX))
+        except WireError:
+            continue
+        assert indexes.encode(index, WIDE.samples) == bad
+
+
+# --- containers: several messages in one ------------------------------------------------------------------------------
+
+
+def test_hostile_mix2fld_uploads_are_refused_or_valid():
+    fld, r = mix2fld(lam=0.25), toys.a_round()
+    client = toys.client(4)
+    turn = fld.client_turn(client, {}, fld.announce(fld.start(r), [client], r)[4], r)
+    next(turn)
+    turn.send({"1.weight": torch.zeros(2, 2)})
+    with pytest.raises(StopIteration) as end:
+        turn.send(np.zeros((2, 2), np.float32))
+    _, upload = end.value.value
+    generator = np.random.default_rng(4)
+    for _ in range(20_000):
+        bad = DAMAGE[generator.integers(len(DAMAGE))](upload, generator)
+        seeds: dict[str, object] = {}
+        try:
+            (labels,) = fld._uploads({4: bad}, seeds, r)
+        except WireError:
+            continue
+        assert labels.index.tolist() == [0, 1] and seeds.keys() == {"4"}
+
+
+@pytest.mark.parametrize("absent", ["latest", "missed"])
+def test_hostile_lessons_are_refused_or_valid(absent):
+    lessons, r = Lessons(soft_label_codec("float32"), absent), toys.a_round(2)
+    posted = {str(n): {"index": np.array([n, 3]), "probs": np.full((2, 2), 0.5)} for n in (0, 1)}
+    download = lessons.tell({"lessons": posted}, 7, r)
+    generator = np.random.default_rng(5)
+    for _ in range(20_000):
+        try:
+            heard, _ = lessons.hear({}, DAMAGE[generator.integers(len(DAMAGE))](download, generator), r)
+        except WireError:
+            continue
+        assert list(heard) == ([1] if absent == "latest" else [0, 1])

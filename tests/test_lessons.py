@@ -234,18 +234,18 @@ def test_ds_fl_sharpens_what_it_distils_and_what_it_teaches():
 
 
 def test_cfd_teaches_the_students_predictions_not_the_aggregate():
-    """All votes are for class 0; the student says (0, ln 3) on both samples: (1/4, 3/4) is what clients will hear."""
+    """All votes are for class 0; the student says (0, ln 3) on all of P: (1/4, 3/4) is what clients will hear."""
     soft = fd(2, download="soft-labels", teach="predictions", distill=DISTILL)
     r = toys.a_round()
     turn = soft.server_turn(soft.start(r), {0: upload([1, 3], [[1, 0], [1, 0]], r, 0)}, r)
     (fit,) = next(turn)
     assert torch.equal(fit.data.targets, torch.tensor([[1.0, 0.0]] * 2))
     (predict,) = turn.send([weights(2)])
-    assert isinstance(predict, Predict) and equal(predict.state, weights(2)) and predict.samples.rows.tolist() == [1, 3]
-    server = finish(turn, [np.array([[0.0, np.log(3)]] * 2, np.float32)])
+    assert isinstance(predict, Predict) and equal(predict.state, weights(2)) and predict.samples is r.public
+    server = finish(turn, [np.array([[0.0, np.log(3)]] * 4, np.float32)])
     heard = soft.announce(server, [toys.client(1)], toys.a_round(1))[1]
     lesson = F32.decode(heard, Link(1, 4, 2, ((0, 0, "pick"),)))
-    assert lesson.index.tolist() == [1, 3] and np.allclose(lesson.probs, [[0.25, 0.75]] * 2)
+    assert lesson.index.tolist() == [0, 1, 2, 3] and np.allclose(lesson.probs, [[0.25, 0.75]] * 4)
 
 
 def test_students_of_several_architectures_teach_their_mean():
@@ -254,9 +254,9 @@ def test_students_of_several_architectures_teach_their_mean():
     turn = soft.server_turn(soft.start(r), {0: upload([1], [[1, 0]], r, 0)}, r)
     next(turn)
     assert [work.model.name for work in turn.send([weights(2), weights(3)])] == ["one", "two"]
-    answers = [np.array([[0.0, np.log(3)]], np.float32), np.array([[0.0, 0.0]], np.float32)]
+    answers = [np.array([[0.0, np.log(3)]] * 4, np.float32), np.zeros((4, 2), np.float32)]
     server = finish(turn, answers)
-    assert np.allclose(server.notes["lessons"]["0"]["probs"], [[0.375, 0.625]])
+    assert np.allclose(server.notes["lessons"]["0"]["probs"], [[0.375, 0.625]] * 4)
 
 
 def test_cfd_is_both_ways_one_bit_deltas_and_predictions():

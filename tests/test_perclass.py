@@ -15,7 +15,7 @@ from fedsift.codecs.seeds import SeedCodec, Seeds
 from fedsift.engines.sequential import Sequential
 from fedsift.federation import Clients, Federation
 from fedsift.models import initial_state
-from fedsift.types import Client, Fit, Link, Mistake, Predict, Recipe, Server, SoftLabels, Tree
+from fedsift.types import Client, Fit, Labelled, Link, Mistake, Predict, Recipe, Server, SoftLabels, Tree
 from tests import toys
 from tests.test_algorithms import finish, weights
 from tests.test_federation import a_federation, a_task, equal, play
@@ -264,6 +264,13 @@ def a_pair(r):
         0: first_upload(r, [[0.9, 0.1], [0.5, 0.5]], seeds_of(([0.25, 0.75], 0, 1))),
         1: first_upload(r, [[0.5, 0.5], [0.3, 0.7]], seeds_of(([0.75, 0.25], 1, 0))),
     }
+
+
+def test_a_soft_label_is_pulled_to_its_mixture_by_hand():
+    """y = (.2, .8), G_0 = (.7, .3), G_1 = (.4, .6), gamma 2: pull 2 (.2 G_0 + .8 G_1) = (.92, 1.08)."""
+    data = Labelled(toys.samples([[0.0, 0.0]]), torch.tensor([[0.2, 0.8]]))
+    pull = SoftLabels(np.array([0, 1]), np.array([[0.7, 0.3], [0.4, 0.6]]))
+    assert torch.allclose(pulled(data, pull, 2.0), torch.tensor([[1.12, 1.88]]))
 
 
 def test_the_mix2fld_server_learns_on_unmixed_samples_pulled_to_the_mean_by_hand():

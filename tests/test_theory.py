@@ -160,6 +160,23 @@ def test_the_closed_form_is_inside_the_intervals_as_often_as_it_should_be(rows):
     assert sum(not row.inside for row in rows) <= 7  # 2.4 misses expected; 8 or more: 0.3 %
 
 
+def test_the_misprinted_constant_is_outside_every_interval_of_the_grid(rows):
+    assert all(abs(row.mean - row.misprinted) > 8 * row.half_width for row in rows)
+
+
+@pytest.mark.parametrize("clients", [5, 20, 80])
+def test_a_federation_of_estimators_distils_to_what_the_closed_form_says(clients):
+    one = theory.federation(clients)
+    assert one.alpha == pytest.approx(1 / math.sqrt(1 + 1.2**2 * 2000 / (10 * clients)), rel=0.25)
+    assert one.after == pytest.approx(one.closed, rel=0.1)
+    assert one.after > one.before
+
+
+def test_more_clients_make_a_better_estimator_before_and_after():
+    few, some, many = (theory.federation(clients) for clients in (5, 20, 80))
+    assert few.before < some.before < many.before and few.after < some.after < many.after
+
+
 def test_the_misprinted_constant_is_outside(rows):
     apart = [row for row in rows if abs(row.misprinted / row.closed - 1) > 0.01]
     assert len(apart) > 40  # here and there the two curves cross

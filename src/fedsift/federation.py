@@ -138,7 +138,9 @@ class Federation:
 
     def round(self, number: int) -> Round:
         c = self.clients
-        return Round(number, self.seed, self.task.public, self.task.private.classes, c.models, c.model_of, len(c))
+        return Round(
+            number, self.seed, self.task.public, self.task.private.classes, c.models, c.model_of, len(c), self.cohort
+        )
 
     def start(self) -> State:
         for model in self.clients.models:

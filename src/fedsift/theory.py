@@ -122,6 +122,37 @@ def cot(beta: Array, u: Array) -> float:
 
 
 @dataclass(frozen=True)
+class Federated:
+    """A federation of estimators, from the clients' samples to the distilled beta_hat."""
+
+    clients: int
+    alpha: float  # correlation of beta_s with u, as it came out
+    before: float  # cot(beta_s, u)
+    after: float  # cot(beta_hat, u)
+    closed: float  # what the closed form says at this alpha
+
+
+def federation(
+    clients: int = 20,
+    samples: int = 10,
+    gamma: float = 0.5,
+    u_bar: float = 8,
+    sigma: float = 1.2,
+    p: int = 2000,
+    seed: int = 0,
+) -> Federated:
+    """The whole of the paper's setting once, with full vectors: local estimators, their weighted mean, pseudo-labels."""
+    generator = rng(seed, "federation", clients, samples, p)
+    u = unit(generator.standard_normal(p))
+    local = [client_estimator(*draw(samples, u, sigma, generator)) for _ in range(clients)]
+    beta_s = server_estimator(local, [samples] * clients)
+    beta_hat, _ = distil(beta_s, u, gamma, sigma, round(u_bar * p), generator)
+    alpha = float(beta_s @ u)
+    limit = closed_form(gamma, u_bar, alpha, sigma)
+    return Federated(clients, alpha, cot(beta_s, u), cot(beta_hat, u), limit.cot)
+
+
+@dataclass(frozen=True)
 class Estimate:
     """The mean over many trials and its standard error."""
 

@@ -218,6 +218,7 @@ class Round:
     models: tuple[Model, ...]  # the architectures in the federation
     model_of: Callable[[int], Model]  # which of them a client has
     population: int = 1  # clients in the federation
+    cohort: int = 0  # clients that take part in a round; 0 where nobody has said
 
     def key(self, *names: int | str) -> seeding.Names:
         return (self.seed, self.number, *names)

@@ -49,13 +49,13 @@ class Gossip:
     def start(self, r: Round) -> Server:
         if not 0 < self.budget <= len(r.public):
             raise Mistake(f"budget {self.budget} does not fit the public set ({len(r.public)} samples)")
+        if 0 < r.cohort < r.population:
+            raise Mistake(f"gossip has no server: all {r.population} clients take part; set cohort={r.population}")
         self._edges(r)
         return Server({})
 
     def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
         clients = list(cohort)
-        if len(clients) < r.population:
-            raise Mistake(f"gossip has no server: all {r.population} clients take part; set cohort={r.population}")
         if not server.notes:
             return {client.id: b"" for client in clients}
         mail = {client.id: server.notes["mail"][str(client.id)].tobytes() for client in clients}

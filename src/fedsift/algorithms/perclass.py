@@ -178,10 +178,13 @@ def others(notes: Tree, client: int, r: Round) -> SoftLabels:
 
 
 def pulled(data: Labelled, pull: SoftLabels, gamma: float) -> torch.Tensor:
-    """Targets y + gamma G_y, whose cross-entropy is CE(s, y) + gamma CE(s, G_y); only y where there is no G_y. [n, C]"""
+    """Targets y + gamma G_y, whose cross-entropy is CE(s, y) + gamma CE(s, G_y); only y where there is no G_y. [n, C]
+
+    A soft label y is pulled to the mixture sum_l y_l G_l.
+    """
     table = np.zeros((data.classes, data.classes), np.float32)
     table[pull.index] = pull.probs
-    return data.targets + gamma * torch.from_numpy(table[data.labels])
+    return data.targets + gamma * (data.targets @ torch.from_numpy(table))
 
 
 def mix(client: Client, count: int, lam: float, r: Round) -> Seeds:

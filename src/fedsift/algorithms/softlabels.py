@@ -89,7 +89,7 @@ class SoftLabelFD:
         notes = kept({"sent": sent})
         if isinstance(self.down, SoftLabelCodec):
             if self.teach == "predictions":
-                labels = yield from self._predictions(taught, labels.index, r)
+                labels = yield from self._predictions(taught, r)
             notes |= Lessons(self.down, self.absent).post(server.notes, labels, said, r)
         return Server({model.name: state for model, state in zip(r.models, taught, strict=True)}, notes)
 
@@ -114,10 +114,11 @@ class SoftLabelFD:
             sent |= kept({str(client): memory})
             yield labels
 
-    def _predictions(self, taught: Sequence[State], index: Array, r: Round) -> Turn:
-        """The students' own soft labels on the samples just distilled, averaged over the architectures."""
-        answers = yield [Predict(model, state, r.public[index]) for model, state in zip(r.models, taught, strict=True)]
-        return SoftLabels(index, np.mean([softmax(logits, self.temperature) for logits in answers], axis=0))
+    def _predictions(self, taught: Sequence[State], r: Round) -> Turn:
+        """The students' own soft labels on the whole public set, averaged over the architectures."""
+        answers = yield [Predict(model, state, r.public) for model, state in zip(r.models, taught, strict=True)]
+        probs = np.mean([softmax(logits, self.temperature) for logits in answers], axis=0)
+        return SoftLabels(np.arange(len(r.public)), probs)
 
     def _distil(self, model: Model, state: State, labels: SoftLabels, r: Round, who: int | str, lesson: int) -> Fit:
         key, recipe = (r.seed, lesson, "distill", who, model.name), self.distill

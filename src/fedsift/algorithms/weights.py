@@ -32,7 +32,7 @@ class FedAvg:
     def start(self, r: Round) -> Server:
         if len(r.models) > 1 and not self.distill:
             names = ", ".join(model.name for model in r.models)
-            raise Mistake(f"fedavg averages weights, so all clients need one model, not {names}; use fd or fas")
+            raise Mistake(f"to average weights all clients need one model, not {names}; use fd or fas, or feddf")
         return Server(students.fresh(r))
 
     def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
@@ -51,9 +51,8 @@ class FedAvg:
             (name,) = server.students
             base = self._announced(server.students[name], r)
             return Server({name: average(self._decode(message, base, r) for message in said.values())})
-        uploads = {
-            c: self._decode(m, self._announced(server.students[r.model_of(c).name], r), r) for c, m in said.items()
-        }
+        bases = {name: self._announced(student, r) for name, student in server.students.items()}
+        uploads = {client: self._decode(message, bases[r.model_of(client).name], r) for client, message in said.items()}
         averages = {}
         for model in r.models:
             mine = [upload for client, upload in uploads.items() if r.model_of(client) == model]

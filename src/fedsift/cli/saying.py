@@ -80,7 +80,10 @@ def load_runs(folders: list[Path]) -> list[History]:
     for folder in folders:
         inner = sorted(path.parent for path in folder.glob(f"*/{runs.CONFIG}"))
         for one in inner if inner and not (folder / runs.CONFIG).is_file() else [folder]:
-            found.setdefault(one.resolve(), one)
+            if one is folder or (one / runs.CHECKPOINT).is_file():
+                found.setdefault(one.resolve(), one)
+            else:
+                warn(f"note: {one} has no finished round and is left out")
     return [runs.load(folder) for folder in found.values()]
 
 

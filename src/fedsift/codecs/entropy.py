@@ -15,7 +15,6 @@ from fedsift.types import Array
 
 _PACKED, _CODED = 0, 1
 _GROUP = 1024
-LARGEST = 256  # a histogram has a byte a symbol
 
 
 def encode(symbols: Array, base: int) -> bytes:
