@@ -53,7 +53,7 @@ def comparison(histories: list[History], target: float | None = None) -> Table:
     table = new_table(title, *columns, *([] if target is None else [f"up to {target:g}"]))
     for method in report.methods(histories):
         cost = [] if target is None else [method.uplink_to(target)]
-        table.add_row(*_cells(method), *("never" if bytes is None else size(bytes) for bytes in cost))
+        table.add_row(*_cells(method), *("not by all" if bytes is None else size(bytes) for bytes in cost))
     return table
 
 
