@@ -255,7 +255,7 @@ def test_a_budget_above_the_public_set_is_a_mistake_at_the_start():
 
 def test_fedavg_with_a_mixture_of_models_is_a_mistake_at_the_start():
     said = complaint("algorithm=fedavg", "clients.models={cnn = 12, mlp = 8}", start=True)
-    assert said == "fedavg averages weights, so all clients need one model, not cnn, mlp; use fd or fas"
+    assert said == "to average weights all clients need one model, not cnn, mlp; use fd or fas, or feddf"
 
 
 def test_a_device_that_is_not_there_is_a_mistake(monkeypatch):
