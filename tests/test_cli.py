@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedsift import __version__, config, runs
-from tests.test_runs import KINDS, PROGRAM, TINY, bits, let_go, lines, rounds_in, straight, tiny
+from tests.test_runs import KINDS, PROGRAM, TINY, bits, lines, rounds_in, straight, tiny
 from tests.test_runs import cli as fedsift
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
@@ -27,8 +27,6 @@ MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    yield
-    let_go()
 
 
 def program(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -56,10 +56,9 @@ def tiny(preset: str = "digits-fas", *settings: str, rounds: int = 3) -> Experim
 
 
 def play(run: runs.Run, rounds: int | None = None) -> Path:
-    """To the end, or for some rounds only; then let go of the folder, as a process does when it ends."""
+    """To the end, or for some rounds only."""
     for _ in itertools.islice(runs.play([run], Sequential()), rounds):
         pass
-    let_go()
     return run.folder
 
 
@@ -69,19 +68,6 @@ def straight(folder: Path, experiment: Experiment, rounds: int | None = None) ->
 
 def resumed(folder: Path) -> Path:
     return play(runs.begin(folder, runs.stored(folder), resume=True))
-
-
-def let_go() -> None:
-    """Locks last as long as the process; here many processes are played by one."""
-    locks = getattr(runs, "_locks", [])
-    while locks:
-        locks.pop().close()
-
-
-@pytest.fixture(autouse=True)
-def _let_go():
-    yield
-    let_go()
 
 
 def bits(folder: Path) -> dict[str, bytes]:
@@ -240,7 +226,6 @@ def test_a_crash_before_any_write_of_a_round_changes_nothing_in_the_end(preset, 
         with monkeypatch.context() as patch, pytest.raises(Crash):
             crash_at(patch, number)
             play(run)
-        let_go()
         assert [len(lines(run.folder / name)) for name in (METRICS, LEDGER, TIMING)] == [
             (number + 2) // 4,
             (number + 1) // 4,
@@ -258,7 +243,6 @@ def test_a_crash_before_any_write_of_a_resume_changes_nothing_in_the_end(tmp_pat
         with monkeypatch.context() as patch, pytest.raises(Crash):
             crash_at(patch, number)
             resumed(folder)
-        let_go()
         assert bits(resumed(folder)) == whole
 
 
@@ -278,10 +262,7 @@ def test_a_torn_last_line_is_played_again(name, cut, tmp_path):
 
 def cli(*words: str) -> Any:
     """In this process, but as if in one of its own."""
-    try:
-        return CliRunner().invoke(app, list(words))
-    finally:
-        let_go()
+    return CliRunner().invoke(app, list(words))
 
 
 def fill_disk_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -439,7 +420,6 @@ def test_a_damaged_checkpoint_is_named_and_nothing_is_lost(damage, tmp_path):
     said = complaint(folder, tiny())
     assert said.startswith(f"cannot read {folder / CHECKPOINT}: ") and "\n" not in said
     assert (folder / METRICS).read_bytes() == good[METRICS]
-    let_go()
     (folder / CHECKPOINT).write_bytes(good[CHECKPOINT])
     assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", tiny()))
 
@@ -503,7 +483,6 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(tmp_path):
     beside = [runs.begin(tmp_path / f"beside{i}", e) for i, e in enumerate(experiments)]
     order = [beside.index(run) for run, _ in runs.play(beside, Sequential())]
     assert order == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 1, 2, 3, 1]
-    let_go()
     for i, experiment in enumerate(experiments):
         assert bits(beside[i].folder) == bits(straight(tmp_path / f"alone{i}", experiment))
 
