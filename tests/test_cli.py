@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift import __version__, config, runs
+from fedsift import __version__, config, runs, sweeps
 from tests.test_runs import KINDS, PROGRAM, TINY, bits, lines, rounds_in, straight, tiny
 from tests.test_runs import cli as fedsift
 
@@ -88,7 +88,7 @@ def test_help_names_every_verb_and_needs_neither_torch_nor_numpy():
     "verb, words",
     {
         "demo": ["--out", "--seeds", "--rounds", "--quiet"],
-        "run": ["--out", "--engine", "--device", "--resume", "--quiet", "--json", "key=value"],
+        "run": ["--out", "--engine", "--device", "--seeds", "--resume", "--quiet", "--json", "key=value"],
         "ls": ["KIND"],
         "new": ["PRESET", "FILE"],
         "show": ["RUN", "--json"],
@@ -695,7 +695,7 @@ def test_an_error_that_is_no_mistake_of_the_user_is_not_hidden(monkeypatch):
     def broken(*_):
         raise ValueError("a bug")
 
-    monkeypatch.setattr(config, "read", broken)
+    monkeypatch.setattr(sweeps, "read", broken)
     assert str(fedsift("run", "digits-fas").exception) == "a bug"
 
 

@@ -13,10 +13,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from fedsift import data, engines, shelf
+from fedsift import data, engines, overriding, shelf
 from fedsift.algorithms import ALGORITHMS
 from fedsift.data.partition import PARTITIONS
 from fedsift.federation import Federation, clients
+from fedsift.overriding import SHORT as SHORT
+from fedsift.overriding import Axes
+from fedsift.overriding import full_path as full_path
 from fedsift.types import AUGMENTATIONS, OPTIMIZERS, Algorithm, Mistake, Recipe
 
 
@@ -108,19 +111,6 @@ class Experiment(Part):
     distill: RecipePart = RecipePart()
 
 
-SHORT = {
-    "alpha": "partition.alpha",
-    "clients": "clients.count",
-    "cohort": "clients.cohort",
-    "model": "clients.model",
-    "sampler": "algorithm.sampler",
-    "budget": "algorithm.budget",
-    "codec": "algorithm.codec",
-    "aggregator": "algorithm.aggregator",
-    "algorithm": "algorithm.name",
-}
-
-
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +125,15 @@ def presets() -> dict[str, str]:
 
 def read(source: str, overrides: Sequence[str] = ()) -> Experiment:
     """An experiment from a preset name or a TOML file, with `key.path=value` overrides."""
+    values, axes = parsed(source, overrides)
+    if axes:
+        keys = ", ".join(map(overriding.short_name, axes))
+        raise Mistake(f"{source} sweeps over {keys}: that is many experiments; give each key one value, as in seed=0")
+    return experiment(values)
+
+
+def parsed(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Axes]:
+    """What a preset or a TOML file and its overrides say: the values, and the axes of its [sweep] table."""
     if source.endswith(".toml") or Path(source).is_file():
         try:
             text = Path(source).read_text()
@@ -144,14 +143,15 @@ def read(source: str, overrides: Sequence[str] = ()) -> Experiment:
     else:
         text = shelf.find(presets(), "preset", source)
         values = {"name": source} | _parsed(text, source)
+    axes = overriding.axes_of(values.pop("sweep", {}))
     for override in overrides:
-        _apply(values, override)
-    return experiment(values)
+        overriding.apply(values, axes, override)
+    return values, axes
 
 
 def experiment(values: dict[str, Any]) -> Experiment:
     """Checked values; every complaint names the key and what to do."""
-    _check_keys(values, Experiment)
+    check_keys(values)
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
@@ -165,36 +165,7 @@ def _parsed(text: str, source: str) -> dict[str, Any]:
         raise Mistake(f"{source} is not valid TOML: {error}") from None
 
 
-def _apply(values: dict[str, Any], override: str) -> None:
-    path, equals, text = override.partition("=")
-    if not equals:
-        raise Mistake(f"cannot read {override!r}; an override is key=value, e.g. alpha=0.1 or local.lr=0.01")
-    *sections, key = full_path(override).split(".")
-    here = values
-    for section in sections:
-        here = here.setdefault(section, {})
-        if not isinstance(here, dict):
-            raise Mistake(f"cannot set {path.strip()!r}: {section!r} is not a section")
-    here[key] = _toml_value(text.strip())
-    if (sections, key) == (["clients"], "model"):
-        here.pop("models", None)  # a model for all replaces a mixture
-
-
-def full_path(override: str) -> str:
-    """The key an override sets, short names spelt out."""
-    path = override.partition("=")[0].strip()
-    return SHORT.get(path, path)
-
-
-def _toml_value(text: str) -> Any:
-    """As TOML would read it; a bare word is a string."""
-    try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _check_keys(values: dict[str, Any], part: type[BaseModel], path: str = "") -> None:
+def check_keys(values: dict[str, Any], part: type[BaseModel] = Experiment, path: str = "") -> None:
     """Unknown keys, with the nearest known one and its full path."""
     for key, value in values.items():
         if key not in part.model_fields:
@@ -205,14 +176,14 @@ def _check_keys(values: dict[str, Any], part: type[BaseModel], path: str = "") -
             ]
             if inside:
                 raise Mistake(f"unknown key {path + key!r}; did you mean {' or '.join(inside)}?")
-            known = dict.fromkeys([*part.model_fields, *([] if path else SHORT)])
+            known = dict.fromkeys([*part.model_fields, *([] if path else [*SHORT, "sweep"])])
             everywhere = "run `fedsift new PRESET FILE.toml` to see all keys"
             raise Mistake(shelf.unknown("key", path + key, [path + k for k in known], everywhere))
         inner = part.model_fields[key].annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             if not isinstance(value, dict):
                 raise Mistake(f"{path}{key} is a section with keys {', '.join(inner.model_fields)}, not {value!r}")
-            _check_keys(value, inner, f"{path}{key}.")
+            check_keys(value, inner, f"{path}{key}.")
 
 
 def _complaint(error: Any) -> str:
@@ -261,8 +232,8 @@ def _algorithm(e: Experiment) -> tuple[Algorithm, list[str]]:
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
-def to_toml(experiment: Experiment) -> str:
-    """Every value, also those left at their default, and what each means."""
+def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
+    """Every value, also those left at their default, and what each means; and the axes of a sweep, if there are any."""
     top, sections = [], []
     for key, field in Experiment.model_fields.items():
         value = getattr(experiment, key)
@@ -270,6 +241,8 @@ def to_toml(experiment: Experiment) -> str:
             sections += ["", f"[{key}]", *(_line(k, getattr(value, k), f) for k, f in type(value).model_fields.items())]
         else:
             top.append(_line(key, value, field))
+    if axes:
+        sections += ["", "[sweep]", *(f"{json.dumps(path)} = {_written(choices)}" for path, choices in axes.items())]
     return "\n".join([*top, *sections]) + "\n"
 
 
@@ -280,7 +253,9 @@ def _line(key: str, value: Any, field: FieldInfo) -> str:
 
 def _written(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_written(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{_written(key)} = {_written(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_written, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

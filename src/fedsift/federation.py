@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
@@ -231,3 +232,34 @@ def drive(turn: Turn, engine: Engine) -> Any:
         except StopIteration as end:
             return end.value[0]
         answers = engine.run(work)
+
+
+def apart(turns: Sequence[Turn], engine: Engine) -> list[Any]:
+    """Drive turns together, but let one that fails fail alone: its exception stands where its result would."""
+    groups = [together([turn]) for turn in turns]
+    ended: dict[int, Any] = {}
+    answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
+    while answers:
+        asked: dict[int, list[Any]] = {}
+        for i, answer in answers.items():
+            try:
+                asked[i] = groups[i].throw(answer) if isinstance(answer, Exception) else groups[i].send(answer)
+            except StopIteration as end:
+                ended[i] = end.value[0]
+            except Exception as error:
+                ended[i] = error
+        answers = _answers(asked, engine)
+    return [ended[i] for i in range(len(turns))]
+
+
+def _answers(asked: dict[int, list[Any]], engine: Engine) -> dict[int, Any]:
+    """All work at once. Where that fails, each turn's work by itself, which finds the guilty one: jobs are pure."""
+    if not asked:
+        return {}
+    try:
+        done = iter(engine.run([job for jobs in asked.values() for job in jobs]))
+        return {i: list(islice(done, len(jobs))) for i, jobs in asked.items()}
+    except Exception as error:
+        if len(asked) == 1:
+            return dict.fromkeys(asked, error)
+    return {i: answer for one in asked.items() for i, answer in _answers(dict([one]), engine).items()}

@@ -4,6 +4,7 @@
     clients.json            each client's model and labels     data.json          sizes and a digest of the data
     metrics.jsonl           a line a round                     ledger.jsonl       bytes a round, way and client
     timing.jsonl            seconds a round                    checkpoint.safetensors   all that survives a round
+    failed.json             why a run of a sweep stopped, until it is resumed
 
 A round is appended to the .jsonl files first and counts once the checkpoint has replaced the last one; on resume,
 lines the checkpoint does not know are dropped and their round is played again, bit for bit.
@@ -20,6 +21,7 @@ import shlex
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +31,16 @@ import numpy as np
 import torch
 
 from fedsift import __version__, config, evaluation, ledger
+from fedsift.checkpoints import from_bytes as from_bytes
+from fedsift.checkpoints import to_bytes as to_bytes
 from fedsift.config import Experiment
-from fedsift.federation import Federation, Record, State, drive, together
+from fedsift.federation import Federation, Record, State, apart
 from fedsift.ledger import RoundBytes
-from fedsift.types import Engine, Mistake, Server, Tree
+from fedsift.types import Engine, Mistake
 
 CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients.json", "data.json"
 METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
-CHECKPOINT, LOCK = "checkpoint.safetensors", ".lock"
+CHECKPOINT, LOCK, FAILED = "checkpoint.safetensors", ".lock", "failed.json"
 OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
 
 
@@ -64,11 +68,27 @@ class Run:
         write_atomically(self.folder / CHECKPOINT, to_bytes(record.state))
         self.state = record.state
 
+    def fail(self, error: Exception) -> None:
+        """Write down why this run stopped."""
+        told = {"rounds": self.state.round, "error": in_words(error), "traceback": traceback.format_exception(error)}
+        with contextlib.suppress(OSError):  # the disk may be what failed
+            _write_json(self.folder / FAILED, told)
 
-def begin(folder: Path, experiment: Experiment, *, resume: bool = False, note: str = "") -> Run:
-    """A new run in a new folder, or, with `resume`, an old one where it stopped."""
+
+Built = tuple[Federation, State]
+
+
+def build(experiment: Experiment) -> Built:
+    """The federation and its first state; a mistake in the experiment shows here, before a folder is made."""
     federation = config.build(experiment)
-    first = federation.start()
+    return federation, federation.start()
+
+
+def begin(
+    folder: Path, experiment: Experiment, *, resume: bool = False, note: str = "", built: Built | None = None
+) -> Run:
+    """A new run in a new folder, or, with `resume`, an old one where it stopped."""
+    federation, first = built or build(experiment)
     old = folder.exists() and not _is_blank(folder)
     if old:
         if not (folder / CONFIG).is_file():
@@ -80,6 +100,7 @@ def begin(folder: Path, experiment: Experiment, *, resume: bool = False, note: s
     lock = Lock(folder)
     try:
         state = _go_on(folder, federation, first, note) if old else _set_up(folder, experiment, federation, first, note)
+        (folder / FAILED).unlink(missing_ok=True)
     except BaseException:
         lock.release()
         raise
@@ -108,17 +129,37 @@ def _set_up(folder: Path, experiment: Experiment, federation: Federation, first:
 
 def play(runs: Sequence[Run], engine: Engine) -> Iterator[tuple[Run, Record]]:
     """Play runs side by side, a round of each at a time; a round is on disk before it is yielded."""
+    for run, outcome in play_apart(runs, engine):
+        if isinstance(outcome, Exception):
+            raise outcome
+        yield run, outcome
+
+
+def play_apart(runs: Sequence[Run], engine: Engine) -> Iterator[tuple[Run, Record | Exception]]:
+    """As `play`, but a run that fails stops alone: its exception is yielded and the others go on."""
+    failed: set[int] = set()
     try:
-        while active := [run for run in runs if not run.finished]:
+        while active := [run for run in runs if not run.finished and id(run) not in failed]:
             begun = time.perf_counter()
-            records = drive(together([run.federation.play(run.state) for run in active]), engine)
+            outcomes = apart([run.federation.play(run.state) for run in active], engine)
             seconds = (time.perf_counter() - begun) / len(active)  # a run's share of the time
-            for run, record in zip(active, records, strict=True):
-                run.save(record, seconds)
-                yield run, record
+            for run, outcome in zip(active, outcomes, strict=True):
+                outcome = _saved(run, outcome, seconds)
+                if isinstance(outcome, Exception):
+                    failed.add(id(run))
+                yield run, outcome
     finally:
         for run in runs:
             run.lock.release()
+
+
+def _saved(run: Run, outcome: Record | Exception, seconds: float) -> Record | Exception:
+    try:
+        if isinstance(outcome, Record):
+            run.save(outcome, seconds)
+        return outcome
+    except Exception as error:
+        return error
 
 
 # --- reading a run -------------------------------------------------------------------------------------------------
@@ -173,52 +214,16 @@ def load(folder: Path) -> History:
         raise Mistake(f"cannot read the run in {folder}: {error}") from None
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether all rounds are played, by the checkpoint."""
+    state = _last_state(folder)
+    return state is not None and state.round >= stored(folder).rounds
+
+
 def stored(folder: Path, overrides: Sequence[str] = ()) -> Experiment:
     if not (folder / CONFIG).is_file():
         raise Mistake(f"{folder} is not a run folder: it has no {CONFIG}")
     return config.read(str(folder / CONFIG), overrides)
-
-
-def resume_command(folder: Path) -> str:
-    return f"fedsift run --resume --out {shlex.quote(str(folder))}"
-
-
-# --- checkpoints ---------------------------------------------------------------------------------------------------
-
-
-def to_bytes(state: State) -> bytes:
-    """All that survives a round as one safetensors blob: leaves under their path, arrays and tensors told apart."""
-    from safetensors.torch import save
-
-    memories = {str(client): memory for client, memory in state.memories.items()}
-    tree = {"students": state.server.students, "notes": state.server.notes, "memories": memories}
-    return save(dict(_leaves(tree)), {"round": str(state.round)})
-
-
-def from_bytes(blob: bytes) -> State:
-    from safetensors.torch import load as load_tensors
-
-    size = int.from_bytes(blob[:8], "little")
-    rounds = int(json.loads(blob[8 : 8 + size])["__metadata__"]["round"])
-    tree: Tree = {"students": {}, "notes": {}, "memories": {}}
-    for key, value in load_tensors(blob).items():
-        kind, *path, name = json.loads(key)
-        here = tree
-        for step in path:
-            here = here.setdefault(step, {})
-        here[name] = value.numpy() if kind == "array" else value
-    memories = {int(client): memory for client, memory in tree["memories"].items()}
-    return State(rounds, Server(tree["students"], tree["notes"]), memories)
-
-
-def _leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, (*path, name))
-        elif isinstance(value, np.ndarray):
-            yield json.dumps(["array", *path, name]), torch.from_numpy(np.array(value, order="C"))
-        else:
-            yield json.dumps(["tensor", *path, name]), value.contiguous()
 
 
 def _last_state(folder: Path) -> State | None:
@@ -229,6 +234,16 @@ def _last_state(folder: Path) -> State | None:
         return from_bytes(path.read_bytes())
     except Exception as error:  # a damaged file fails in many ways; the user needs one answer
         raise Mistake(f"cannot read {path}: {error}") from None
+
+
+def in_words(error: Exception) -> str:
+    """In one line: what kind of error, unless the user can mend it, and what it says."""
+    said = " ".join(str(error).split())
+    return said if isinstance(error, Mistake) else f"{type(error).__name__}: {said}".removesuffix(": ")
+
+
+def resume_command(folder: Path) -> str:
+    return f"fedsift run --resume --out {shlex.quote(str(folder))}"
 
 
 # --- files ---------------------------------------------------------------------------------------------------------

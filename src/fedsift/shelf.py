@@ -21,7 +21,7 @@ def parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     name, inside = match.groups()
     positional: list[Any] = []
     named: dict[str, Any] = {}
-    for piece in _pieces(inside or ""):
+    for piece in pieces(inside or ""):
         key, equals, value = piece.partition("=")
         if equals and key.strip().isidentifier():
             named[key.strip()] = _value(value)
@@ -62,7 +62,7 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str | None = None
     return f"unknown {kind} {name!r}{guess} ({where or f'fedsift ls {kind}s'})"
 
 
-def _pieces(inside: str) -> list[str]:
+def pieces(inside: str) -> list[str]:
     """Split at commas that are not inside brackets."""
     pieces, depth, piece = [], 0, ""
     for letter in inside:

@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from fedsift.cli.parts import all_parts
-from fedsift.cli.playing import engine_for, fresh_folder, play, where_it_stands
+from fedsift.cli.playing import engine_for, fresh_folder, play
+from fedsift.cli.running import run_one, run_sweep
 from fedsift.cli.saying import comparison, literal, load_runs, mistake, new_table, plainly, print_table, say, size, warn
 
 app = typer.Typer(
@@ -90,40 +91,38 @@ def run(
     out: Out = None,
     engine: EngineName = None,
     device: Device = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="So many seeds side by side: short for sweep.seed=[0, 1, ...].")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run or the sweep in --out.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment: fedsift run digits-fas alpha=0.1 sampler=low-entropy seed=3"""
+    """Run an experiment: fedsift run digits-fas alpha=0.1 sampler=low-entropy seed=3
+
+    Or many side by side: fedsift run digits-fas --seeds 3 sweep.alpha=[0.1,1,100]
+    """
     with plainly():
-        from fedsift import config, runs
+        from fedsift import config, sweeps
 
         if source and "=" in source:  # fedsift run --resume --out DIR needs no preset, but takes no overrides either
             raise mistake(f"the first argument is a preset or a TOML file, not {source!r} (fedsift ls presets)")
         if source is None and not (resume and out):
             raise mistake("name a preset or a TOML file (fedsift ls presets), or give --resume and --out")
-        settings = [*(overrides or []), *(f"{k}={v}" for k, v in (("engine", engine), ("device", device)) if v)]
         if resume and not out:
             raise mistake("--resume needs --out: the folder of the run to go on with")
-        experiment = config.read(source, settings) if source else runs.stored(Path(out or ""), settings)
-        chosen, why = engine_for(experiment.engine, experiment.device)
-        folder = out or fresh_folder(Path("runs"), re.sub(r"[^\w.+-]+", "-", experiment.name).strip("-.") or "run")
-        playing = runs.begin(folder, experiment, resume=resume, note=why)
-        for key in config.unused(experiment):
-            for path in map(config.full_path, overrides or []):
-                if path == key or (key.endswith(".") and path.startswith(key)):
-                    warn(f"note: this experiment does not use {path}")
-        if not quiet:
-            warn(f"{experiment.name}: {why}")
-            if resume:
-                warn(where_it_stands(playing))
-        play([playing], chosen, quiet, runs.resume_command(folder))
-        history = runs.load(folder)
-        if as_json:
-            typer.echo(json.dumps(history.summary()))
-        elif not quiet:
-            print_table(comparison([history]))
-            say(f"{history.seconds:.1f} s; run folder: {folder}")
+        settings = [*(overrides or []), *(f"{k}={v}" for k, v in (("engine", engine), ("device", device)) if v)]
+        if seeds:
+            if {"seed", "sweep.seed"} & set(map(config.full_path, settings)):
+                raise mistake("give --seeds or a seed of your own, not both")
+            settings.append(f"sweep.seed={list(range(seeds))}")
+        sweep = sweeps.read(source or str(sweeps.kept(Path(out or ""))), settings)
+        folder = out or fresh_folder(Path("runs"), re.sub(r"[^\w.+-]+", "-", sweep.name).strip("-.") or "run")
+        if sweep.axes:
+            run_sweep(sweep, folder, overrides or [], resume=resume, quiet=quiet, as_json=as_json)
+        else:
+            (only,) = sweep.cells.values()
+            run_one(only, folder, overrides or [], resume=resume, quiet=quiet, as_json=as_json)
 
 
 @app.command("ls")
@@ -151,7 +150,7 @@ def new(
 ) -> None:
     """Write a preset to a TOML file of your own, every key with its meaning."""
     with plainly():
-        from fedsift import config, runs
+        from fedsift import config, runs, sweeps
 
         if file.suffix != ".toml":
             raise mistake(f"give the file the ending .toml, so that `fedsift run {file}.toml` finds it")
@@ -159,7 +158,7 @@ def new(
         if file.exists():
             raise mistake(f"{file} exists; choose another name")
         named = experiment.model_copy(update={"name": file.stem})
-        runs.write_atomically(file, config.to_toml(named).encode())
+        runs.write_atomically(file, (config.to_toml(named) + sweeps.EXAMPLE).encode())
         say(f"wrote {file}; edit it, then: fedsift run {file}")
 
 

@@ -4,41 +4,71 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedsift.cli.saying import os_error, size, warn
+from fedsift.cli.saying import os_error, size, stopped, warn
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from fedsift.federation import Record
     from fedsift.runs import Run
+    from fedsift.sweeps import Playing
+
+    Tell = Callable[[Run, Record | Exception], None]
+
+FEW = 12  # rows that can be taken in at a glance
 
 
 def play(playing: list[Run], engine: Any, quiet: bool, go_on: str) -> None:
     """Play to the end with a live display (lines, where there is no terminal). Whatever stops it: say how to go on."""
     from fedsift import runs
 
+    with saying_how_to_go_on(go_on, playing[0].folder), _display(playing, quiet) as tell:
+        for one, record in runs.play(playing, engine):
+            tell(one, record)
+
+
+def play_sweep(sweep: Playing, engine: Any, quiet: bool) -> None:
+    """As `play`; a cell that fails is told at once, and the others go on."""
+    from fedsift import runs, sweeps
+
+    with _display(sweep.runs, quiet) as tell:
+        for one, outcome in sweeps.play(sweep, engine):
+            if isinstance(outcome, Exception):
+                warn(f"cell {one.folder.name} failed: {runs.in_words(outcome)}")
+            tell(one, outcome)
+
+
+@contextlib.contextmanager
+def saying_how_to_go_on(command: str, begun: Path) -> Iterator[None]:
+    """Whatever stops the playing, say how to go on, if there is something to go on with: the path `begun`."""
     try:
-        with _display(playing, quiet) as tell:
-            for one, record in runs.play(playing, engine):
-                tell(one, record)
-    except KeyboardInterrupt:
-        warn(f"\ninterrupted; every finished round is saved. Go on with:\n  {go_on}")
-        raise typer.Exit(130) from None
+        yield
+    except KeyboardInterrupt as by:
+        if not begun.exists():
+            raise
+        word, code = stopped(by)
+        warn(f"\n{word}; every finished round is saved. Go on with:\n  {command}")
+        raise typer.Exit(code) from None
     except OSError as error:
-        warn(f"error: {os_error(error)}; every finished round is saved. When there is room, go on with:\n  {go_on}")
+        if not begun.exists():
+            raise
+        warn(f"error: {os_error(error)}; every finished round is saved. When there is room, go on with:\n  {command}")
         raise typer.Exit(1) from None
 
 
 @contextlib.contextmanager
-def _display(playing: list[Run], quiet: bool) -> Iterator[Any]:
+def _display(playing: list[Run], quiet: bool) -> Iterator[Tell]:
     from rich.console import Console
 
     console = Console(stderr=True)
     if quiet:
-        yield lambda run, record: None
+        yield lambda run, outcome: None
     elif not console.is_terminal:
         yield _tell_in_lines(playing)
     else:
@@ -52,35 +82,80 @@ def _display(playing: list[Run], quiet: bool) -> Iterator[Any]:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console) as progress:
-            bars = {
-                id(run): progress.add_task(
-                    f"{run.experiment.name} seed {run.experiment.seed}",
-                    total=run.experiment.rounds,
-                    completed=run.state.round,
-                    said="",
-                )
-                for run in playing
-            }
-
-            def tell(run: Run, record: Any) -> None:
-                said = f"accuracy {record.accuracy:.3f}  up {size(record.uplink_bytes)} a round"
-                progress.update(bars[id(run)], completed=record.round + 1, said=said)
-
-            yield tell
+            yield _tell_in_bars(playing, progress)
 
 
-def _tell_in_lines(playing: list[Run]) -> Any:
-    """For one run a line a round; for several, a line once all have played the round, the mean of each name."""
-    heard: dict[int, dict[str, list[float]]] = {}
+def _tell_in_bars(playing: list[Run], progress: Progress) -> Tell:
+    """A bar shows the rounds played by its runs, and the mean over the last round of each."""
+    groups = [
+        (members, progress.add_task(name, total=sum(run.experiment.rounds for run in members), said=""))
+        for name, members in _groups(playing)
+    ]
+    last: dict[int, tuple[float, int] | None] = {}  # accuracy and bytes up, or None of a run that failed
 
-    def tell(run: Run, record: Any) -> None:
-        names = heard.setdefault(record.round, {})
-        names.setdefault(run.experiment.name, []).append(record.accuracy)
-        if sum(map(len, names.values())) == sum(r.experiment.rounds > record.round for r in playing):
-            means = "  ".join(f"{name} {sum(a) / len(a):.3f}" for name, a in names.items())
-            warn(f"round {record.round + 1}/{run.experiment.rounds}  accuracy {means}")
+    def tell(run: Run, outcome: Record | Exception) -> None:
+        last[id(run)] = None if isinstance(outcome, Exception) else (outcome.accuracy, outcome.uplink_bytes)
+        for members, bar in groups:
+            said = _said([last[id(one)] for one in members if id(one) in last])
+            progress.update(bar, completed=sum(one.state.round for one in members), said=said)
+
+    for members, bar in groups:
+        progress.update(bar, completed=sum(one.state.round for one in members))
+    return tell
+
+
+def _said(told: list[tuple[float, int] | None]) -> str:
+    figures = [one for one in told if one]
+    failed = f"{len(told) - len(figures)} failed  " if len(figures) < len(told) else ""
+    if not figures:
+        return failed
+    accuracy, up = (sum(values) / len(figures) for values in zip(*figures, strict=True))
+    return f"{failed}accuracy {accuracy:.3f}  up {size(up)} a round"
+
+
+def _groups(playing: list[Run]) -> list[tuple[str, list[Run]]]:
+    """What gets a bar: each run or, where they are many, all of them and, if not many too, the runs of each name."""
+    if len(playing) <= FEW:
+        return [(f"{run.experiment.name} seed {run.experiment.seed}", [run]) for run in playing]
+    names = {
+        run.experiment.name: [one for one in playing if one.experiment.name == run.experiment.name] for run in playing
+    }
+    return [(f"{len(playing)} runs", playing), *(names.items() if len(names) <= FEW else ())]
+
+
+def _tell_in_lines(playing: list[Run]) -> Tell:
+    """A line once every run that goes on has played a round: the mean of each name, or the range of many."""
+    heard: dict[int, tuple[Run, float]] = {}
+    failed: set[int] = set()
+
+    def tell(run: Run, outcome: Record | Exception) -> None:
+        if isinstance(outcome, Exception):
+            failed.add(id(run))
+        else:
+            heard[id(run)] = run, outcome.accuracy
+        if heard and all(one.finished or id(one) in heard or id(one) in failed for one in playing):
+            warn(_line(list(heard.values())))
+            heard.clear()
 
     return tell
+
+
+def _line(heard: list[tuple[Run, float]]) -> str:
+    names: dict[str, list[float]] = {}
+    for run, accuracy in heard:
+        names.setdefault(run.experiment.name, []).append(accuracy)
+    means = {name: sum(accuracies) / len(accuracies) for name, accuracies in names.items()}
+    if len(means) <= FEW:
+        told = "  ".join(f"{name} {mean:.3f}" for name, mean in means.items())
+    else:
+        told = f"{min(means.values()):.3f} to {max(means.values()):.3f} over {len(means)} methods"
+    played = _span([run.state.round for run, _ in heard])
+    return f"round {played}/{_span([run.experiment.rounds for run, _ in heard])}  accuracy {told}"
+
+
+def _span(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low}-{high}"
 
 
 def where_it_stands(run: Run) -> str:

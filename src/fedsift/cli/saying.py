@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,14 +103,43 @@ def mistake(text: str) -> Exception:
     return Mistake(text)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: stop as at Ctrl-C."""
+
+
+def stopped(by: KeyboardInterrupt) -> tuple[str, int]:
+    """The word for it, and the exit code a shell expects."""
+    return ("terminated", 143) if isinstance(by, Terminated) else ("interrupted", 130)
+
+
 @contextlib.contextmanager
-def plainly() -> Iterator[None]:
-    """No traceback for a user's mistake, a full disk or Ctrl-C."""
+def _terminable() -> Iterator[None]:
+    """SIGTERM is raised like Ctrl-C, unless somebody has set what it does."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except KeyboardInterrupt:
-        warn("interrupted")
-        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """No traceback for a user's mistake, a full disk, Ctrl-C or SIGTERM."""
+    try:
+        with _terminable():
+            yield
+    except KeyboardInterrupt as by:
+        word, code = stopped(by)
+        warn(word)
+        raise typer.Exit(code) from None
     except BrokenPipeError:  # as in `fedsift ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to flush at exit
         raise typer.Exit(141) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -94,11 +95,23 @@ DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits}
 
 
 def load(name: str) -> Dataset:
-    """A data set by name ("digits"), or your own file ("npz:my.npz", "my.npz")."""
+    """A data set by name ("digits"), or your own file ("npz:my.npz", "my.npz").
+
+    Loaded once and shared by all who ask for it (a file until it changes), so do not write into its arrays.
+    """
     if name.startswith("npz:") or name.endswith(".npz"):
-        return npz(str(Path(name.removeprefix("npz:")).expanduser()))
-    dataset: Dataset = shelf.find(DATASETS, "dataset", name)()
-    return dataset
+        path = Path(name.removeprefix("npz:")).expanduser()
+        if not path.is_file():
+            return npz(str(path))  # which says what is wrong
+        now = path.stat()
+        return _loaded(npz, str(path), now.st_dev, now.st_ino, now.st_mtime_ns, now.st_size)
+    return _loaded(shelf.find(DATASETS, "dataset", name))
+
+
+@lru_cache(maxsize=8)
+def _loaded(loader: Callable[..., Dataset], path: str | None = None, *_version: int) -> Dataset:
+    """One copy in memory for each data set and each version of a file."""
+    return loader() if path is None else loader(path)
 
 
 def split(

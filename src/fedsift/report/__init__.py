@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedsift import config, evaluation, ledger
+from fedsift.overriding import short_name
 from fedsift.runs import History
 
 NOT_A_METHOD = {"seed", "name", "engine", "device"}  # what two runs of one method may differ in
@@ -83,9 +84,8 @@ def _label(run: History, all_runs: Sequence[History]) -> str:
     """The name, and what sets this method apart from its namesakes, in the short form of the command line."""
     namesakes = [other for other in all_runs if other.experiment.name == run.experiment.name]
     keys = sorted({key for other in namesakes for key in _apart(run, other)})
-    short = {path: name for name, path in config.SHORT.items()}
     values = config.resolved(run.experiment)
-    return " ".join([run.experiment.name, *(f"{short.get(key, key)}={values[key]}" for key in keys)])
+    return " ".join([run.experiment.name, *(f"{short_name(key)}={values[key]}" for key in keys)])
 
 
 def _uplink_to(run: History, target: float) -> int | None:

@@ -1,0 +1,47 @@
+"""All that survives a round, as bytes and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from fedsift.federation import State
+from fedsift.types import Server, Tree
+
+
+def to_bytes(state: State) -> bytes:
+    """All that survives a round as one safetensors blob: leaves under their path, arrays and tensors told apart."""
+    from safetensors.torch import save
+
+    memories = {str(client): memory for client, memory in state.memories.items()}
+    tree = {"students": state.server.students, "notes": state.server.notes, "memories": memories}
+    return save(dict(_leaves(tree)), {"round": str(state.round)})
+
+
+def from_bytes(blob: bytes) -> State:
+    from safetensors.torch import load as load_tensors
+
+    size = int.from_bytes(blob[:8], "little")
+    rounds = int(json.loads(blob[8 : 8 + size])["__metadata__"]["round"])
+    tree: Tree = {"students": {}, "notes": {}, "memories": {}}
+    for key, value in load_tensors(blob).items():
+        kind, *path, name = json.loads(key)
+        here = tree
+        for step in path:
+            here = here.setdefault(step, {})
+        here[name] = value.numpy() if kind == "array" else value
+    memories = {int(client): memory for client, memory in tree["memories"].items()}
+    return State(rounds, Server(tree["students"], tree["notes"]), memories)
+
+
+def _leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, name))
+        elif isinstance(value, np.ndarray):
+            yield json.dumps(["array", *path, name]), torch.from_numpy(np.array(value, order="C"))
+        else:
+            yield json.dumps(["tensor", *path, name]), value.contiguous()
