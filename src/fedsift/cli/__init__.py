@@ -27,7 +27,9 @@ app = typer.Typer(
 Runs = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress display.")]
-Out = Annotated[Path | None, typer.Option("--out", help="The run folder itself (default: a new one under runs/).")]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="The folder of the run or of the sweep (default: a new one under runs/).")
+]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto or sequential.")]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
 
