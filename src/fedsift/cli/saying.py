@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,11 @@ def load_runs(folders: list[Path]) -> list[History]:
             else:
                 warn(f"note: {one} has no finished round and is left out")
     return [runs.load(folder) for folder in found.values()]
+
+
+def few(ids: Collection[int]) -> str:
+    """As many of them as have room in a table, and how many there are where that is not all."""
+    return textwrap.shorten(" ".join(map(str, ids)), 60, placeholder=f" ... {len(ids):,} in all")
 
 
 def size(count: float) -> str:
