@@ -19,7 +19,7 @@ LAYERS = [
     {"federation"},
     {"config"},
     {"runs"},
-    {"report"},
+    {"report", "bench"},
     {"cli"},
     {"__main__"},
 ]

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from fedsift.cli.benching import bench
+from fedsift.cli.options import Json
 from fedsift.cli.parts import all_parts
 from fedsift.cli.playing import engine_for, fresh_folder, play, where_it_stands
 from fedsift.cli.saying import (
@@ -37,11 +39,12 @@ app = typer.Typer(
 
 SHOWN = 100  # clients in the table of `fedsift show`; a federation may have a million
 Runs = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress display.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The run folder itself (default: a new one under runs/).")]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto or sequential.")]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:
