@@ -35,7 +35,7 @@ format: setup ## Put the code into the agreed format
 test: setup ## All tests (a few minutes on two cores)
 	$(BIN)/python -m pytest
 
-bench: setup ## Measure index codes and the engine on this machine
+bench: setup ## Measure index codes and the engines on this machine
 	$(BIN)/python benchmarks/bench.py
 
 clean: ## Remove the environment and caches; runs/ is left alone

@@ -19,7 +19,7 @@ LAYERS = [
     {"federation"},
     {"config", "checkpoints"},
     {"runs"},
-    {"sweeps"},
+    {"sweeps", "bench"},
     {"report"},
     {"cli"},
     {"__main__"},

@@ -19,7 +19,7 @@ from tests.test_runs import KINDS, PROGRAM, TINY, bits, lines, rounds_in, straig
 from tests.test_runs import cli as fedsift
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
-VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory"]
+VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory", "bench"]
 SUMMARY = ["run", "rounds", "accuracy", "accuracy_last", "uplink_bytes", "downlink_bytes", "seconds"]
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
 
@@ -361,7 +361,7 @@ def test_a_reader_that_goes_away_is_no_error(words):
 
 PARTS = {
     "datasets": ["digits", "npz:FILE"],
-    "partitions": ["iid", "dirichlet", "dirichlet-free", "shards"],
+    "partitions": ["iid", "dirichlet", "dirichlet-free", "shards", "views"],
     "models": ["mlp", "cnn", "resnet8", "resnet20", "module:factory"],
     "samplers": ["none", "random", "low-entropy", "mixed", "high-entropy", "margin", "class-balanced"],
     "codecs": ["float32", "float16"],
@@ -468,6 +468,17 @@ def test_show_prints_config_rounds_clients_and_totals():
         uploads = sum(client["client"] in row.up for row in history.ledger)
         assert cells[3] == f"{265 * uploads} B"
     assert table[7][4] == "1.6 kB"  # 3 rounds x 2 clients x 265 B
+
+
+def test_show_copes_with_a_million_clients_and_large_cohorts(monkeypatch):
+    monkeypatch.setattr("fedsift.cli.SHOWN", 3)
+    straight(Path("fas"), tiny("digits-fas", "partition.kind=views", "clients=1000000", "cohort=15"), 1)
+    text = done("show", "fas").stdout
+    history = runs.load(Path("fas"))
+    assert rows(text)[0][2] == " ".join(map(str, list(history.ledger[0].up)[:6])) + " ... 15 in all"
+    assert [cells[0] for cells in rows(text)[1:4]] == [str(client["client"]) for client in history.clients[:3]]
+    assert f"\n3 of 1,000,000 clients; clients.json has {len(history.clients)}\n" in text
+    assert rows(text)[4][0] == "digits-fas"
 
 
 def test_show_as_json_is_the_summary_and_the_files():

@@ -78,6 +78,12 @@ def test_the_values_of_the_partition_that_its_kind_takes_are_given_to_it():
     assert max((client.label_counts > 0).sum() for client in map(shards.clients.__getitem__, range(20))) <= 2
 
 
+def test_views_take_alpha_and_samples_and_any_number_of_clients():
+    e = read("partition.kind=views", "partition.samples=10", "alpha=1e6", "clients=1000000")
+    assert config.build(e).clients[-1].label_counts.tolist() == [1] * 10
+    assert config.unused(e) == ["partition.shards"]
+
+
 # --- overrides -----------------------------------------------------------------------------------------------------
 
 OVERRIDES = {
@@ -308,13 +314,13 @@ def test_the_list_that_a_mistake_points_to_exists(override):
 def test_fedavg_uses_no_budget_sampler_or_aggregator():
     e = read("algorithm=fedavg", "sampler=mixed", "aggregator=era", "codec=float16")
     used_by_others = ["algorithm.budget", "algorithm.sampler", "algorithm.aggregator"]
-    assert config.unused(e) == [*used_by_others, "partition.shards", "distill."]
+    assert config.unused(e) == [*used_by_others, "partition.shards", "partition.samples", "distill."]
     assert isinstance(config.build(e).algorithm, FedAvg)
 
 
 def test_fas_uses_all_of_its_section():
     e = read("sampler=none", "aggregator=era", "codec=float16", "algorithm.temperature=2", "partition.kind=shards")
-    assert config.unused(e) == ["partition.alpha"]
+    assert config.unused(e) == ["partition.alpha", "partition.samples"]
 
 
 # --- writing -------------------------------------------------------------------------------------------------------

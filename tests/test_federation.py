@@ -1,5 +1,6 @@
 """The lockstep driver and the round loop."""
 
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 import fedsift
 from fedsift.engines.sequential import Sequential
-from fedsift.federation import Federation, drive, together
+from fedsift.federation import Federation, Mix, drive, together
 from fedsift.types import Algorithm, Mistake
 from tests import toys
 
@@ -194,6 +195,58 @@ def test_models_are_dealt_as_asked():
     assert [c.model.name for c in clients] == ["mlp"] * 2 + ["linear"] * 4
     with pytest.raises(Mistake, match="given to 5 clients, but there are 6"):
         fedsift.clients(task.private, 6, model={"mlp": 5})
+
+
+def test_a_million_clients_are_blocks_of_models_and_views():
+    """2 + 999,997 + 1: the first two have an mlp, the last one too, and nothing is kept for those between."""
+    task = a_task()
+    mix = {"mlp": 2, toys.linear: 999_997, "mlp(width=2)": 1, "cnn": 0}
+    clients = fedsift.clients(task.private, 10**6, fedsift.Views(1.0, 12), mix)
+    assert [clients[id].model.name for id in (0, 1, 2, 999_998, 999_999, -1)] == [
+        *("mlp", "mlp"),
+        *("linear", "linear"),
+        *("mlp(width=2)", "mlp(width=2)"),
+    ]
+    assert [model.name for model in clients.models] == ["mlp", "linear", "mlp(width=2)"]
+    assert (clients[-1].id, len(clients[-1].data), len(clients)) == (999_999, 12, 10**6)
+    with pytest.raises(IndexError):
+        clients[10**6]
+
+
+def test_models_given_one_by_one_stay_where_they_were_given():
+    one, other = toys.model(), toys.model(toys.with_dropout)
+    given = [one, other, other, one, other]
+    mix = Mix.of(given)
+    assert list(mix) == given and mix.distinct == (one, other) and Mix.of(mix) is mix
+
+
+def test_a_model_for_fewer_than_no_clients_is_a_mistake():
+    with pytest.raises(Mistake, match="a model cannot be given to -1 clients"):
+        fedsift.clients(a_task().private, 6, model={"mlp": -1, toys.linear: 7})
+
+
+def test_what_a_federation_holds_does_not_grow_with_its_clients():
+    def held(count):
+        tracemalloc.start()
+        task = a_task()
+        federation = Federation(
+            ALGORITHMS["fas"](), fedsift.clients(task.private, count, fedsift.Views(1.0, 12), "mlp"), task, 5, 0
+        )
+        record = drive(federation.play(federation.start()), Sequential("cpu", threads=1))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return len(record.bytes.up), peak
+
+    held(100)  # what is loaded once
+    (few, small), (many, large) = held(100), held(10**6)
+    assert few == many == 5
+    assert large < small + 100_000  # a tenth of a byte a client
+
+
+def test_the_cohort_of_a_round_is_known_before_it_is_played():
+    federation = a_federation(ALGORITHMS["fedavg"]())
+    records = play(federation, 3, Sequential("cpu", threads=2))
+    assert [list(record.bytes.up) for record in records] == [federation.cohort_of(n).tolist() for n in range(3)]
 
 
 @pytest.mark.parametrize("cohort", [0, 7])

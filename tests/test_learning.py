@@ -46,6 +46,11 @@ def test_without_any_weights_on_the_wire_the_servers_student_and_the_clients_lea
 
 
 @pytest.mark.slow
+def test_a_federation_of_a_million_learns():
+    assert accuracy("digits-fas", "partition.kind=views", "clients=1000000", "rounds=6") > 0.7
+
+
+@pytest.mark.slow
 def test_clients_with_different_models_learn_together():
     assert accuracy("digits-fas-mixed-models", "rounds=6") > 0.6
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift import seeding
-from fedsift.data.partition import PARTITIONS, Dirichlet, DirichletFree, Partition, Shards, deal, iid
+from fedsift.data.partition import PARTITIONS, Dirichlet, DirichletFree, Partition, Shards, Views, deal, iid
 from fedsift.types import Array, Mistake
 
 TEN = np.arange(1000) % 10  # ten classes, a hundred samples each
@@ -89,6 +89,60 @@ def test_iid_cuts_one_random_order():
     assert [part.tolist() for part in iid(np.zeros(5, int), 2, fixed())] == [[0, 1, 2], [3, 4]]
 
 
+def test_a_view_has_its_proportions_of_every_class():
+    # Alpha is so large that every client wishes all classes equally: 40 samples are four of each of ten.
+    parts = deal(TEN, 10**6, Views(1e6, 40), seeding.rng(0))
+    for client in (0, 1, 999_999):
+        assert np.bincount(TEN[parts[client]]).tolist() == [4] * 10
+
+
+def test_a_view_of_a_class_that_is_too_small_is_filled_up_from_the_others():
+    # Equal wishes for two of each class; there is one of class 0, so class 1 fills its place.
+    labels = np.array([0, 1, 1, 1, 1])
+    (view,) = deal(labels, 1, Views(1e6, 4), seeding.rng(0))
+    assert sorted(labels[view].tolist()) == [0, 1, 1, 1]
+
+
+def test_a_view_of_everything_is_everything():
+    (view,) = deal(TEN, 1, Views(0.1, 1000), seeding.rng(0))
+    assert sorted(view.tolist()) == list(range(1000))
+
+
+def test_the_last_of_a_million_views_is_worked_out_alone(monkeypatch):
+    """All that is drawn is drawn from that client's own name; the federation has drawn one number."""
+    parts, rng, named = deal(TEN, 10**6, Views(1.0), seeding.rng(0)), seeding.rng, []
+
+    def noted(*names):
+        named.append(names[1:])
+        return rng(*names)
+
+    monkeypatch.setattr(seeding, "rng", noted)
+    assert len(parts) == 10**6 and named == []
+    assert len(parts[999_999]) == 40 and named == [("view", 999_999)]
+
+
+def test_a_view_does_not_depend_on_how_many_clients_there_are():
+    few, many = (deal(TEN, clients, Views(1.0), seeding.rng(0)) for clients in (10, 10**6))
+    assert [part.tolist() for part in few] == [many[client].tolist() for client in range(10)]
+
+
+def test_a_view_beyond_the_last_is_an_index_error():
+    with pytest.raises(IndexError):
+        deal(TEN, 10, Views(1.0), seeding.rng(0))[10]
+
+
+def test_views_vary_as_dirichlet_draws_do():
+    # Shares of Dirichlet(1) over ten classes have mean 1/10 and variance (1/10)(9/10)/11 = .0082. 400 views of 100.
+    shares = histograms(Views(1.0, 100), clients=400) / 100
+    assert shares.mean(0) == pytest.approx(np.full(10, 0.1), abs=0.015)
+    assert shares.var() == pytest.approx(0.9 / 110, rel=0.1)
+
+
+def test_a_view_of_more_samples_than_there_are_is_a_mistake():
+    with pytest.raises(Mistake, match="views of 5 samples, but only 4 private ones; make samples smaller"):
+        deal(np.arange(4) % 2, 1, Views(1.0, 5), seeding.rng(0))
+
+
 # --- label skew ----------------------------------------------------------------------------------------------------
 
 
@@ -130,18 +184,23 @@ def test_shards_bound_the_classes_of_a_client():
 # --- what cannot be dealt ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Dirichlet, DirichletFree])
+@pytest.mark.parametrize("kind", [Dirichlet, DirichletFree, Views])
 @pytest.mark.parametrize("alpha", [0, -1, math.nan])
 def test_an_alpha_that_is_not_above_zero_is_a_mistake(kind, alpha):
     with pytest.raises(Mistake, match=f"alpha must be above 0 and at most 1e\\+06, not {alpha}"):
         kind(alpha)
 
 
-@pytest.mark.parametrize("kind", [Dirichlet, DirichletFree])
+@pytest.mark.parametrize("kind", [Dirichlet, DirichletFree, Views])
 def test_an_infinite_alpha_is_a_mistake(kind):
     # Its proportions would be nan, on which dealing never ends.
     with pytest.raises(Mistake, match="alpha"):
         kind(math.inf)
+
+
+def test_a_view_of_nothing_is_a_mistake():
+    with pytest.raises(Mistake, match="samples must be above 0 and at most 1e\\+06, not 0"):
+        Views(1.0, 0)
 
 
 def test_no_shards_are_a_mistake():
@@ -175,10 +234,11 @@ KINDS = {
     "dirichlet-free": ALPHAS.map(DirichletFree),
     "shards": st.just(Shards(1)) | st.just(Shards(2)),
 }
+OVERLAPPING = {"views": st.builds(Views, ALPHAS, st.integers(1, 30))}
 
 
 def test_all_partitions_are_tested_here():
-    assert set(PARTITIONS) == set(KINDS)
+    assert set(PARTITIONS) == {*KINDS, *OVERLAPPING}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -197,7 +257,17 @@ def test_parts_are_disjoint_complete_and_never_empty(kind, data, seed):
         assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60)
+@given(OVERLAPPING["views"], st.lists(st.integers(0, 4), min_size=30, max_size=60), st.integers(0, 10**6 - 1))
+def test_a_view_is_distinct_samples_of_the_right_number_and_the_same_whenever_it_is_asked_for(how, labels, client):
+    parts = deal(np.array(labels), 10**6, how, seeding.rng(0))
+    view = parts[client].tolist()
+    assert len(set(view)) == len(view) == how.samples
+    assert set(view) <= set(range(len(labels)))
+    assert parts[client].tolist() == parts[client - 10**6].tolist() == view
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *OVERLAPPING])
 def test_equal_seeds_deal_equally_and_others_do_not(kind):
     made: Any = PARTITIONS[kind]
     how = {"iid": made, "shards": Shards(2)}.get(kind) or made(1.0)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -305,10 +306,20 @@ def test_a_single_round_is_a_visible_point(drawn):
 
 
 def test_the_bars_are_the_label_counts_client_by_client(drawn):
-    _, _, bars = drawn(history("seed=3"))
+    _, _, bars = drawn(history("seed=3", "clients=2"))
     pieces = [(round(b.get_y() + b.get_height() / 2), b.get_x(), b.get_width()) for b in bars.patches]
     assert pieces == [(0, 0, 3), (1, 0, 0), (0, 3, 1), (1, 0, 2), (0, 4, 0), (1, 2, 2)]
     assert bars.get_title() == "labels of the clients, seed 3"
+
+
+def test_of_many_clients_the_first_are_drawn_and_named(drawn):
+    """A million clients, of which clients.json lists 90: the first forty have a bar, and a bar has its client's number."""
+    listed = [{"client": 10_000 * n + 7, "model": "cnn", "labels": [n, 1, 0]} for n in range(90)]
+    _, _, bars = drawn(replace(history("seed=3", "clients=1000000"), clients=listed))
+    assert [b.get_width() for b in bars.patches[:40]] == list(range(40)) and len(bars.patches) == 3 * 40
+    name = bars.yaxis.get_major_formatter()
+    assert [name(row, None) for row in (-1, 0, 39, 40)] == ["", "7", "390007", ""]
+    assert bars.get_title() == "labels of 40 of 1,000,000 clients, seed 3"
 
 
 def test_no_figure_is_left_open(tmp_path):

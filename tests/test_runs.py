@@ -109,6 +109,24 @@ def test_a_run_stopped_after_every_single_round_ends_with_the_same_bits(tmp_path
     assert bits(folder) == whole
 
 
+def test_of_too_many_clients_those_that_take_part_are_described(tmp_path, monkeypatch):
+    """Two of four in each of two rounds; with room for three, the first three of them by number."""
+    every = json.loads((straight(tmp_path / "all", tiny(rounds=2)) / CLIENTS).read_text())
+    assert [client["client"] for client in every] == [0, 1, 2, 3]
+    monkeypatch.setattr(runs, "LISTED", 3)
+    folder = straight(tmp_path / "some", tiny(rounds=2))
+    taking_part = sorted({int(client) for row in lines(folder / LEDGER) for client in row["up"]})
+    assert json.loads((folder / CLIENTS).read_text()) == [every[client] for client in taking_part[:3]]
+
+
+def test_a_run_of_a_million_clients_describes_its_cohorts(tmp_path):
+    folder = straight(tmp_path / "run", tiny("digits-fas", "partition.kind=views", "clients=1000000", rounds=2))
+    described = json.loads((folder / CLIENTS).read_text())
+    taking_part = sorted({int(client) for row in lines(folder / LEDGER) for client in row["up"]})
+    assert [client["client"] for client in described] == taking_part and len(taking_part) == 4
+    assert [sum(client["labels"]) for client in described] == [40] * 4
+
+
 def test_client_memories_are_in_the_checkpoint(tmp_path):
     """Else the resume of soft labels down would test nothing."""
     folder = straight(tmp_path / "run", tiny("digits-fas-soft-down", rounds=3))

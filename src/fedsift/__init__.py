@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fedsift.codecs import CODECS, WEIGHT_CODECS, WireError
     from fedsift.config import Experiment, build, read
     from fedsift.data import DATASETS, Dataset, Task, dataset, load, split
-    from fedsift.data.partition import PARTITIONS, Dirichlet, DirichletFree, Shards, iid
+    from fedsift.data.partition import PARTITIONS, Dirichlet, DirichletFree, Shards, Views, iid
     from fedsift.engines import ENGINES, choose
     from fedsift.federation import Clients, Federation, Record, clients, federate, together
     from fedsift.models import MODELS, model
@@ -53,7 +53,7 @@ _HOME = {
     "codecs": "CODECS WEIGHT_CODECS WireError",
     "config": "Experiment build read",
     "data": "DATASETS Dataset Task dataset load split",
-    "data.partition": "PARTITIONS Dirichlet DirichletFree Shards iid",
+    "data.partition": "PARTITIONS Dirichlet DirichletFree Shards Views iid",
     "engines": "ENGINES choose",
     "federation": "Clients Federation Record clients federate together",
     "models": "MODELS model",
@@ -97,6 +97,7 @@ __all__ = [
     "SoftLabelFD",
     "SoftLabels",
     "Task",
+    "Views",
     "WEIGHT_CODECS",
     "WireError",
     "build",

@@ -36,9 +36,10 @@ class DataPart(Part):
 
 
 class PartitionPart(Part):
-    kind: str = Field("dirichlet", description="iid, dirichlet (equal sizes), dirichlet-free or shards")
+    kind: str = Field("dirichlet", description="iid, dirichlet (equal sizes), dirichlet-free, shards or views")
     alpha: float = Field(1.0, gt=0, description="label skew of the Dirichlet kinds: 100 is almost iid, 0.1 is strong")
     shards: int = Field(2, gt=0, description="shards a client, for kind = shards")
+    samples: int = Field(40, gt=0, description="samples a client, for kind = views: clients may share them")
 
 
 class ClientsPart(Part):
@@ -215,7 +216,7 @@ def unused(experiment: Experiment) -> list[str]:
     how = shelf.find(PARTITIONS, "partition", e.partition.kind)
     wanted = inspect.signature(how).parameters if isinstance(how, type) else ()
     keys = [f"algorithm.{key}" for key in _algorithm(e)[1]]
-    keys += [f"partition.{key}" for key in ("alpha", "shards") if key not in wanted]
+    keys += [f"partition.{key}" for key in ("alpha", "shards", "samples") if key not in wanted]
     keys += ["clients.model"] if e.clients.models else []
     return keys + ([] if "distill" in inspect.signature(ALGORITHMS[e.algorithm.name]).parameters else ["distill."])
 

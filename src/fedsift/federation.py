@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, groupby, islice
 from typing import Any
 
 from torch import Tensor, nn
@@ -32,14 +33,33 @@ from fedsift.types import (
 )
 
 
+class Mix(Sequence[Model]):
+    """The model of every client, kept as blocks of (model, how many clients in a row have it)."""
+
+    def __init__(self, blocks: Iterable[tuple[Model, int]]) -> None:
+        blocks = [(model, count) for model, count in blocks if count]
+        self._models, self._ends = [model for model, _ in blocks], [*accumulate(count for _, count in blocks)]
+        self.distinct = tuple(dict.fromkeys(self._models))
+
+    @classmethod
+    def of(cls, models: Sequence[Model]) -> Mix:
+        return models if isinstance(models, Mix) else cls((m, len(list(row))) for m, row in groupby(models))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, id: Any) -> Any:
+        return self._models[bisect_right(self._ends, range(len(self))[int(id)])]
+
+
 class Clients(Sequence[Client]):
     """The clients of a federation, each made when asked for: a view of the private data, never a copy."""
 
     def __init__(self, private: Labelled, parts: Sequence[Array], models: Sequence[Model]) -> None:
         if len(models) != len(parts):
             raise Mistake(f"{len(models)} models for {len(parts)} clients")
-        self._private, self._parts, self._models = private, parts, models
-        self.models = tuple(dict.fromkeys(models))  # the distinct architectures
+        self._private, self._parts, self._models = private, parts, Mix.of(models)
+        self.models = self._models.distinct
         names = [model.name for model in self.models]
         if len(set(names)) < len(names):
             raise Mistake(f"two different models have one name ({', '.join(names)}); rename a factory")
@@ -73,9 +93,9 @@ def clients(
     mix = model if isinstance(model, Mapping) else {model: count}
     if sum(mix.values()) != count:
         raise Mistake(f"models are given to {sum(mix.values())} clients, but there are {count}")
-    models = [
-        made for what, n in mix.items() for made in [make_model(what, private.samples.shape, private.classes)] * n
-    ]
+    if min(mix.values()) < 0:
+        raise Mistake(f"a model cannot be given to {min(mix.values())} clients")
+    models = Mix((make_model(what, private.samples.shape, private.classes), n) for what, n in mix.items())
     return Clients(private, parts, models)
 
 
@@ -143,6 +163,10 @@ class Federation:
             number, self.seed, self.task.public, self.task.private.classes, c.models, c.model_of, len(c), self.cohort
         )
 
+    def cohort_of(self, number: int) -> Array:
+        """Who takes part in a round, ascending: a function of seed and round, so it is known before it is played."""
+        return seeding.subset(seeding.rng(*self.round(number).key("cohort")), len(self.clients), self.cohort)
+
     def start(self) -> State:
         for model in self.clients.models:
             check(model)
@@ -151,8 +175,7 @@ class Federation:
     def play(self, state: State) -> Turn:
         """One round as a turn: announce, the cohort side by side, the server, the test. Returns the Record."""
         r = self.round(state.round)
-        drawn = seeding.subset(seeding.rng(*r.key("cohort")), len(self.clients), self.cohort)
-        cohort = [self.clients[id] for id in drawn]
+        cohort = [self.clients[id] for id in self.cohort_of(r.number)]
         heard = self.algorithm.announce(state.server, cohort, r)
         turns = [self.algorithm.client_turn(c, state.memories.get(c.id, {}), heard[c.id], r) for c in cohort]
         spoken = yield from together(turns)

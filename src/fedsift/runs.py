@@ -1,7 +1,7 @@
 """A run is a folder that explains itself and can be killed at any moment.
 
     config.toml             every value of the experiment      environment.json   versions, machine, command
-    clients.json            each client's model and labels     data.json          sizes and a digest of the data
+    clients.json            model and labels of clients        data.json          sizes and a digest of the data
     metrics.jsonl           a line a round                     ledger.jsonl       bytes a round, way and client
     timing.jsonl            seconds a round                    checkpoint.safetensors   all that survives a round
     failed.json             why a run of a sweep stopped, until it is resumed
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -41,6 +41,7 @@ from fedsift.types import Engine, Mistake
 CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients.json", "data.json"
 METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
 CHECKPOINT, LOCK, FAILED = "checkpoint.safetensors", ".lock", "failed.json"
+LISTED = 10_000  # clients.json has all clients up to so many, and beyond that so many of those that take part
 OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
 
 
@@ -122,7 +123,7 @@ def _go_on(folder: Path, federation: Federation, first: State, note: str) -> Sta
 def _set_up(folder: Path, experiment: Experiment, federation: Federation, first: State, note: str) -> State:
     _write_json(folder / ENVIRONMENT, environment(note))
     _write_json(folder / DATA, _fingerprint(federation))
-    _write_json(folder / CLIENTS, _describe(federation))
+    _write_json(folder / CLIENTS, _describe(federation, experiment.rounds))
     write_atomically(folder / CONFIG, config.to_toml(experiment).encode())  # last: now it is a run folder
     return first
 
@@ -363,11 +364,24 @@ def _same(asked: Experiment, kept: Experiment, folder: Path) -> None:
         raise Mistake(f"{folder} was made with another config: {told}; choose another --out or resume without changes")
 
 
-def _describe(federation: Federation) -> list[dict[str, Any]]:
+def _describe(federation: Federation, rounds: int) -> list[dict[str, Any]]:
+    described = (federation.clients[id] for id in _listed(federation, rounds))
     return [
         {"client": client.id, "model": client.model.name, "labels": client.label_counts.tolist()}
-        for client in federation.clients
+        for client in described
     ]
+
+
+def _listed(federation: Federation, rounds: int) -> Iterable[int]:
+    """Everyone, or where they are too many the first that take part: cohorts are known before they are played."""
+    if len(federation.clients) <= LISTED:
+        return range(len(federation.clients))
+    taking_part: set[int] = set()
+    for number in range(rounds):
+        taking_part.update(federation.cohort_of(number).tolist())
+        if len(taking_part) >= LISTED:
+            break
+    return sorted(taking_part)[:LISTED]
 
 
 def environment(note: str = "") -> dict[str, Any]:

@@ -11,10 +11,24 @@ from typing import Annotated
 
 import typer
 
+from fedsift.cli.benching import bench
+from fedsift.cli.options import Json
 from fedsift.cli.parts import all_parts
 from fedsift.cli.playing import engine_for, fresh_folder, play
 from fedsift.cli.running import run_one, run_sweep
-from fedsift.cli.saying import comparison, literal, load_runs, mistake, new_table, plainly, print_table, say, size, warn
+from fedsift.cli.saying import (
+    comparison,
+    few,
+    literal,
+    load_runs,
+    mistake,
+    new_table,
+    plainly,
+    print_table,
+    say,
+    size,
+    warn,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,14 +38,16 @@ app = typer.Typer(
     help="Federated distillation: clients share soft labels on a public set; every byte is counted.",
 )
 
+SHOWN = 100  # clients in the table of `fedsift show`; a federation may have a million
 Runs = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress display.")]
 Out = Annotated[
     Path | None, typer.Option("--out", help="The folder of the run or of the sweep (default: a new one under runs/).")
 ]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto or sequential.")]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:
@@ -192,17 +208,21 @@ def show(
         )
         rounds = new_table("rounds", "round", "accuracy", "cohort", "uplink", "downlink", "broadcast")
         for row, sent in zip(history.metrics, history.ledger, strict=True):
-            cohort = " ".join(map(str, sent.up))
+            cohort = few(sent.up)
             sizes = (size(sent.uplink), size(sent.downlink), size(sent.broadcast))
             rounds.add_row(str(row["round"]), f"{row['accuracy']:.4f}", cohort, *sizes)
         print_table(rounds)
         clients = new_table("clients", "client", "model", "samples per class", "uplink", "downlink")
         sent_by = ledger.per_client(history.ledger)
-        for client in history.clients:
+        for client in history.clients[:SHOWN]:
             up, down = sent_by.get(client["client"], (0, 0))
             about = (str(client["client"]), literal(client["model"]), " ".join(map(str, client["labels"])))
             clients.add_row(*about, size(up), size(down))
         print_table(clients)
+        if (everyone := history.experiment.clients.count) > SHOWN:
+            say(
+                f"{min(SHOWN, len(history.clients))} of {everyone:,} clients; {runs.CLIENTS} has {len(history.clients):,}\n"
+            )
         print_table(comparison([history]))
 
 

@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import sys
+import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,11 @@ def load_runs(folders: list[Path]) -> list[History]:
             else:
                 warn(f"note: {one} has no finished round and is left out")
     return [runs.load(folder) for folder in found.values()]
+
+
+def few(ids: Collection[int]) -> str:
+    """As many of them as have room in a table, and how many there are where that is not all."""
+    return textwrap.shorten(" ".join(map(str, ids)), 60, placeholder=f" ... {len(ids):,} in all")
 
 
 def size(count: float) -> str:

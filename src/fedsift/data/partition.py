@@ -1,22 +1,25 @@
 """How the private samples are dealt to clients. A partition is a callable
 
-    (labels [n], clients, generator) -> one index array per client, disjoint
+    (labels [n], clients, generator) -> one index array per client, disjoint unless it says it is `overlapping`
 
 Every client gets at least one sample; one may well end up with a single class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 
+from fedsift import seeding
 from fedsift.numerics import apportion
 from fedsift.types import Array, Mistake
 
 LARGEST = 1e6  # beyond, a Dirichlet draw is uniform but for rounding errors
-Partition = Callable[[Array, int, np.random.Generator], list[Array]]
+Partition = Callable[[Array, int, np.random.Generator], Sequence[Array]]
 
 
 def iid(labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
@@ -90,19 +93,63 @@ class Shards:
         return [np.concatenate([shards[s] for s in mine]) for mine in deal]
 
 
+class OnDemand(Sequence[Array]):
+    """Parts that are worked out when they are asked for, `part(client)`; none is kept."""
+
+    def __init__(self, clients: int, part: Callable[[int], Array]) -> None:
+        self._ids, self._part = range(clients), part
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, client: Any) -> Any:
+        return self._part(self._ids[int(client)])
+
+
+@dataclass(frozen=True)
+class Views:
+    """Any number of clients: each sees `samples` samples in Dirichlet(alpha, ..., alpha) proportions, drawn on demand.
+
+    A client's view is a function of its number and one number drawn for them all, so a million clients take no more
+    room than ten. Its samples are distinct, but other clients may see them too. Where a class is too small, the client
+    fills its place as in `Dirichlet`.
+    """
+
+    alpha: float
+    samples: int = 40
+    overlapping: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _positive("alpha", self.alpha)
+        _positive("samples", self.samples)
+
+    def __call__(self, labels: Array, clients: int, generator: np.random.Generator) -> Sequence[Array]:
+        if self.samples > len(labels):
+            raise Mistake(f"views of {self.samples} samples, but only {len(labels)} private ones; make samples smaller")
+        pools = [np.flatnonzero(labels == c) for c in range(int(labels.max()) + 1)]
+        return OnDemand(clients, partial(self._view, pools, int(generator.integers(2**63))))
+
+    def _view(self, pools: list[Array], root: int, client: int) -> Array:
+        generator = seeding.rng(root, "view", client)
+        wish = generator.dirichlet(np.full(len(pools), self.alpha))
+        take = _take(self.samples, wish, np.array([len(pool) for pool in pools]))
+        return np.concatenate([generator.choice(pools[c], take[c], replace=False) for c in np.flatnonzero(take)])
+
+
 PARTITIONS: dict[str, Partition | type[Partition]] = {
     "iid": iid,
     "dirichlet": Dirichlet,
     "dirichlet-free": DirichletFree,
     "shards": Shards,
+    "views": Views,
 }
 
 
-def deal(labels: Array, clients: int, how: Partition, generator: np.random.Generator) -> list[Array]:
+def deal(labels: Array, clients: int, how: Partition, generator: np.random.Generator) -> Sequence[Array]:
     """Partition with the checks that belong to all of them."""
     if clients < 1:
         raise Mistake(f"a federation needs at least one client, not {clients}")
-    if clients > len(labels):
+    if clients > len(labels) and not getattr(how, "overlapping", False):
         raise Mistake(f"{clients} clients but only {len(labels)} private samples: each client needs at least one")
     return how(labels, clients, generator)
 

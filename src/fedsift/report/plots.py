@@ -14,6 +14,7 @@ from fedsift.runs import History, write_atomically
 from fedsift.types import Mistake
 
 FORMATS = ("png", "pdf", "svg")
+BARS = 40  # clients whose labels are drawn; more could not be told apart
 
 
 def file_kind(file: Path) -> str:
@@ -77,12 +78,16 @@ def _curve(axes: Any, method: Method, colour: str, positions: Sequence[Any]) -> 
 
 def _label_bars(axes: Any, run: History) -> None:
     """A bar a client, a colour a class."""
-    counts = np.array([client["labels"] for client in run.clients])  # [clients, C]
+    drawn = run.clients[:BARS]
+    ids, counts = [client["client"] for client in drawn], np.array([client["labels"] for client in drawn])  # [., C]
     left = np.zeros(len(counts))
     for label, column in enumerate(counts.T):
         axes.barh(np.arange(len(counts)), column, left=left, color=f"C{label % 10}", height=0.85, label=str(label))
         left += column
     if counts.shape[1] <= 10:
         axes.legend(fontsize="x-small", frameon=False, title="class", bbox_to_anchor=(1, 1), loc="upper left")
-    axes.set(xlabel="private samples", ylabel="client", title=f"labels of the clients, seed {run.experiment.seed}")
+    everyone = run.experiment.clients.count
+    who = f"{len(drawn)} of {everyone:,}" if len(drawn) < everyone else "the"
+    axes.set(xlabel="private samples", ylabel="client", title=f"labels of {who} clients, seed {run.experiment.seed}")
+    axes.yaxis.set_major_formatter(lambda row, _: str(ids[int(row)]) if 0 <= row < len(ids) else "")
     axes.invert_yaxis()

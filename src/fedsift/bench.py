@@ -1,0 +1,224 @@
+"""What this machine does: engines against the plain loop, and a federation of a million against one of a thousand.
+
+Everything that is compared is measured in turn, in the same run, and repeated; a figure is the median with the lowest
+and the highest value, and a ratio is that of two measurements made one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsift import config, runs, training
+from fedsift.engines import ENGINES, check, choose
+from fedsift.engines.sequential import Sequential
+from fedsift.models import initial_state, model
+from fedsift.types import Fit, Labelled, Mistake, Recipe, Samples, State, Store
+
+Spread = dict[str, float]
+PLAIN = "plain loop"
+
+
+def seconds(work: Callable[..., Any], *arguments: Any) -> float:
+    begun = time.perf_counter()
+    work(*arguments)
+    return time.perf_counter() - begun
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median, lowest and highest, to four figures."""
+    return {name: float(f"{of(values):.4g}") for name, of in (("median", median), ("low", min), ("high", max))}
+
+
+# --- engines -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A round's local training: `clients` models of one kind, each on `samples` random images of its own."""
+
+    model: str
+    shape: tuple[int, ...] = (3, 32, 32)
+    clients: int = 20
+    samples: int = 100
+    batch: int = 8
+    epochs: int = 1
+
+    def cohort(self) -> list[Fit]:
+        net, generator = model(self.model, self.shape, 10), np.random.default_rng(0)
+        every = self.clients * self.samples
+        images = torch.from_numpy(generator.random((every, *self.shape), np.float32))
+        targets = torch.eye(10)[torch.from_numpy(generator.integers(0, 10, every))]
+        data = Labelled(Samples(Store(images, torch.zeros(1), torch.ones(1)), np.arange(every)), targets)
+        state, recipe = initial_state(net, 0), Recipe(epochs=self.epochs, batch=self.batch)
+        rows = np.arange(every).reshape(self.clients, self.samples)
+        return [Fit(net, state, data[mine], recipe, (0, "bench", i)) for i, mine in enumerate(rows)]
+
+
+CASES = (Case("cnn", (1, 8, 8), samples=40, batch=16, epochs=3), Case("resnet8"))
+
+
+def engines(cases: Sequence[Case] = CASES, device: str = "auto", repeats: int = 5) -> dict[str, Any]:
+    """Every engine against the plain loop, on the same jobs."""
+    check("auto", device)
+    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    return {
+        "machine": runs.environment(),
+        "device": place,
+        "repeats": repeats,
+        "cases": [_compared(case, place, repeats) for case in cases],
+    }
+
+
+def plain_loop(jobs: Sequence[Fit], device: str) -> list[State]:
+    """What everyone writes: client after client, torch's defaults, on a CPU one thread."""
+    trained = []
+    with _one_thread() if device == "cpu" else contextlib.nullcontext():
+        for job in jobs:
+            net = job.model.build().to(device)
+            net.load_state_dict(job.state)
+            x, targets = job.data.samples.tensor().to(device), job.data.targets.to(device)
+            optimizer = torch.optim.Adam(net.parameters(), job.recipe.lr)
+            for batches in training.batches(job.recipe, len(job.data), job.key):
+                for batch in map(torch.from_numpy, batches):
+                    optimizer.zero_grad()
+                    training.loss(net(x[batch]), targets[batch]).backward()
+                    optimizer.step()
+            trained.append(net.state_dict())
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return trained
+
+
+def _compared(case: Case, device: str, repeats: int) -> dict[str, Any]:
+    jobs, ways = case.cohort(), _ways(device)
+    steps = sum(len(epoch) for job in jobs for epoch in training.batches(job.recipe, case.samples, job.key))
+    for work in ways.values():  # warm
+        work(jobs)
+    rounds = [{way: seconds(work, jobs) for way, work in ways.items()} for _ in range(repeats)]
+    told = [
+        {
+            "way": way,
+            "ms_per_model_step": spread([1000 * took[way] / steps for took in rounds]),
+            "models_per_second": spread([case.clients / took[way] for took in rounds]),
+            "times_plain_loop": spread([took[PLAIN] / took[way] for took in rounds]),
+        }
+        for way in ways
+    ]
+    return asdict(case) | {"model_steps": steps, "ways": told}
+
+
+def _ways(device: str) -> dict[str, Callable[[Sequence[Fit]], Any]]:
+    """Name -> what trains a list of jobs: the plain loop, then every engine there is."""
+    made = {f"{name} engine": ENGINES[name](device) for name in ENGINES if name != "auto"}
+    if device == "cpu":
+        made = {"sequential engine, one thread": Sequential(device, threads=1)} | made
+    return {PLAIN: lambda jobs: plain_loop(jobs, device)} | {name: engine.run for name, engine in made.items()}
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- scale ---------------------------------------------------------------------------------------------------------
+
+FEW = 1_000  # the federation that the large one is measured against
+SMALL = ("model=mlp", "local.epochs=2", "distill.epochs=2", "partition.kind=views")
+ALONE = "import json, sys; from fedsift import bench; json.dump(bench.play_alone(**json.load(sys.stdin)), sys.stdout)"
+
+
+def scale(clients: int = 1_000_000, rounds: int = 5, cohort: int = 100, repeats: int = 3) -> dict[str, Any]:
+    """FAS with a small model in a large and in a small federation, each time in a process of its own."""
+    if not 1 <= cohort <= min(FEW, clients):
+        raise Mistake(f"a cohort of {cohort} must be drawn from {FEW} and from {clients} clients; make it smaller")
+    pairs = [[_in_a_fresh_process(count, rounds, cohort) for count in (FEW, clients)] for _ in range(repeats)]
+    few, many = zip(*pairs, strict=True)
+    return {
+        "machine": runs.environment(),
+        "rounds": rounds,
+        "cohort": cohort,
+        "repeats": repeats,
+        "federations": [_told(few), _told(many)],
+        "round_ratio": _ratio(pairs, "round_s"),
+        "round_cpu_ratio": _ratio(pairs, "round_cpu_s"),
+    }
+
+
+def play_alone(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
+    """Play a run in a run folder, as a user would. The first round, in which everything is loaded, is not counted.
+
+    CPU seconds, of all threads together, tell more than the clock where other work runs on the machine.
+    """
+    settings = [*SMALL, f"clients={clients}", f"cohort={cohort}", f"rounds={rounds + 1}"]
+    experiment = config.read("digits-fas", settings)
+    engine, _ = choose(device="cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.perf_counter()
+        run = runs.begin(Path(folder) / "run", experiment)
+        marks = [_clocks(), *(_clocks() for _ in runs.play([run], engine))]
+    wall, cpu = np.diff(marks, axis=0)[1:].T.tolist()
+    return {
+        "clients": len(run.federation.clients),
+        "setup_s": marks[0][0] - begun,
+        "round_s": wall,
+        "round_cpu_s": cpu,
+        "peak_mib": peak_memory() / 2**20,
+    }
+
+
+def peak_memory() -> int:
+    """The most bytes this process has ever had in memory."""
+    with contextlib.suppress(OSError, StopIteration, ValueError):  # Linux: getrusage would count the parent's too
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def _in_a_fresh_process(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
+    asked = json.dumps({"clients": clients, "rounds": rounds, "cohort": cohort})
+    done = subprocess.run([sys.executable, "-c", ALONE], input=asked, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it was killed; is there enough memory?"])[-1]
+        raise Mistake(f"the run with {clients:,} clients ended with code {done.returncode}: {last}")
+    played: dict[str, Any] = json.loads(done.stdout)
+    return played
+
+
+def _told(played: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "clients": played[0]["clients"],
+        "setup_s": spread([one["setup_s"] for one in played]),
+        "round_s": spread([took for one in played for took in one["round_s"]]),
+        "round_cpu_s": spread([took for one in played for took in one["round_cpu_s"]]),
+        "peak_mib": spread([one["peak_mib"] for one in played]),
+    }
+
+
+def _ratio(pairs: Sequence[Sequence[dict[str, Any]]], figure: str) -> Spread:
+    """Of the median round with many clients to that with few, pair by pair."""
+    return spread([median(many[figure]) / median(few[figure]) for few, many in pairs])

@@ -1,0 +1,92 @@
+"""`fedsift bench`: what this machine does."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from fedsift.cli.options import Json
+from fedsift.cli.saying import literal, new_table, plainly, print_table, say
+
+bench = typer.Typer(no_args_is_help=True, help="Measure this machine: engines against the plain loop, many clients.")
+
+Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Times everything is measured, in turn.")]
+
+
+@bench.command()
+def engines(
+    model: Annotated[
+        str | None, typer.Option("--model", help="fedsift ls models (default: cnn on 8x8 and resnet8 on 32x32 images).")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Models in the cohort.")] = None,
+    samples: Annotated[int | None, typer.Option("--samples", min=2, help="Samples a client.")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Samples a step.")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Passes over the samples.")] = None,
+    repeats: Repeats = 5,
+    as_json: Json = False,
+) -> None:
+    """Every engine against the plain loop: the same cohort of clients, trained in turn."""
+    with plainly():
+        from dataclasses import replace
+
+        from fedsift import bench as benchmark
+
+        sizes = {"clients": clients, "samples": samples, "batch": batch, "epochs": epochs}
+        known = {case.model: case for case in benchmark.CASES}
+        cases = list(known.values()) if model is None else [known.get(model, benchmark.Case(model))]
+        asked: dict[str, Any] = {key: value for key, value in sizes.items() if value is not None}
+        result = benchmark.engines([replace(case, **asked) for case in cases], device, repeats)
+        if as_json:
+            typer.echo(json.dumps(result))
+            return
+        for case in result["cases"]:
+            about = f"{case['clients']} clients x {case['samples']} samples, batch {case['batch']}"
+            title = f"{case['model']}, {'x'.join(map(str, case['shape']))}, {about}, on {result['device']}"
+            table = new_table(title, "way", "ms a model-step", "models a second", "times the plain loop")
+            for row in case["ways"]:
+                figures = (row[key] for key in ("ms_per_model_step", "models_per_second", "times_plain_loop"))
+                table.add_row(literal(row["way"]), *map(_spread, figures))
+            print_table(table)
+        say(f"median (lowest to highest) of {repeats}; {_machine(result)}")
+
+
+@bench.command()
+def scale(
+    clients: Annotated[int, typer.Option("--clients", min=1, help="Clients of the large federation.")] = 1_000_000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds measured a run.")] = 5,
+    cohort: Annotated[int, typer.Option("--cohort", min=1, help="Clients that take part in a round.")] = 100,
+    repeats: Repeats = 3,
+    as_json: Json = False,
+) -> None:
+    """A large federation beside one of 1,000 clients: set-up, time a round and memory, each in a process of its own."""
+    with plainly():
+        from fedsift import bench as benchmark
+
+        result = benchmark.scale(clients, rounds, cohort, repeats)
+        if as_json:
+            typer.echo(json.dumps(result))
+            return
+        columns = ("clients", "set-up, s", "a round, s", "CPU a round, s", "peak, MiB")
+        table = new_table(f"FAS, cohorts of {cohort}", *columns)
+        for row in result["federations"]:
+            figures = (row[key] for key in ("setup_s", "round_s", "round_cpu_s", "peak_mib"))
+            table.add_row(f"{row['clients']:,}", *map(_spread, figures))
+        print_table(table)
+        say(
+            f"a round with {clients:,} clients takes {_spread(result['round_ratio'])} times one with {benchmark.FEW:,},"
+        )
+        say(f"in CPU time {_spread(result['round_cpu_ratio'])} times")
+        say(f"median (lowest to highest) of {repeats} runs of {rounds} rounds; {_machine(result)}")
+
+
+def _spread(figure: dict[str, float]) -> str:
+    return "{median:.4g} ({low:.4g} to {high:.4g})".format(**figure)
+
+
+def _machine(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    gpu = f", {machine['gpu']}" if machine["gpu"] else ""
+    return f"{machine['cores']} cores of {machine['processor']}{gpu}, torch {machine['torch']}"
