@@ -362,7 +362,10 @@ def test_a_reader_that_goes_away_is_no_error(words):
 # --- ls and new ----------------------------------------------------------------------------------------------------
 
 PARTS = {
-    "datasets": ["digits", "npz:FILE"],
+    "datasets": [
+        *("digits", "cifar10", "cifar100", "stl10", "mnist", "fashion-mnist", "svhn"),
+        *("npz:FILE", "sheet:FILE(32)"),
+    ],
     "partitions": ["iid", "dirichlet", "dirichlet-free", "shards"],
     "models": ["mlp", "cnn", "resnet8", "resnet20", "module:factory"],
     "samplers": ["none", "random", "low-entropy", "mixed", "high-entropy", "margin", "class-balanced"],
@@ -372,6 +375,9 @@ PARTS = {
     "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges"],
     "engines": ["sequential"],
     "presets": [
+        "cifar10-fas",
+        "cifar10-fd",
+        "cifar10-fedavg",
         "digits-cfd",
         "digits-ds-fl",
         "digits-fas",

@@ -21,6 +21,7 @@ from fedsift.types import Array, Mistake
 Progress = Callable[[str, int, int], None]  # what is being fetched, bytes so far, bytes in all
 
 _CONNECT, _SILENCE, _NPM = 10, 60, 900  # seconds to wait for a connection, for the next bytes, for npm
+_CHUNK = 1 << 16  # bytes written at a time: so much of a broken download may have to be fetched again
 _ARCHIVES = (".tar.gz", ".tgz")
 
 
@@ -171,7 +172,7 @@ class _Resuming:
         os.replace(self.part, output_file)
 
     def _copy(self, reply: Any, file: Any, done: int) -> None:
-        for chunk in reply.iter_content(1 << 18):
+        for chunk in reply.iter_content(_CHUNK):
             done += len(chunk)
             if done > self.file.size:
                 file.truncate(0)

@@ -71,7 +71,10 @@ def _unpacked(element: Element, limit: int) -> Element:
     content = stream.decompress(packed, limit + 1024)
     if not stream.eof:
         raise ValueError("a compressed element is cut short or far too large")
-    return next(_elements(memoryview(content)))
+    inside = list(_elements(memoryview(content)))
+    if len(inside) != 1:
+        raise ValueError("a compressed element holds more than one thing, or nothing")
+    return inside[0]
 
 
 def _matrix(element: Element) -> tuple[str, Array]:

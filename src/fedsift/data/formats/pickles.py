@@ -81,6 +81,8 @@ def _build(instruction: str, argument: Any, stack: list[Any], marks: list[int]) 
             _of(list, stack).extend(items)
         case "SETITEM" | "SETITEMS":
             items = _above(stack, marks.pop() if instruction == "SETITEMS" else len(stack) - 2)
+            if not all(isinstance(key, str) for key in items[::2]):
+                raise ValueError("it has a key that is not text")
             _of(dict, stack).update(zip(items[::2], items[1::2], strict=True))
         case "GLOBAL":
             if argument not in (_ARRAY, _CLASS, _DTYPE):
