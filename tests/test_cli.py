@@ -584,7 +584,10 @@ def test_plot_refuses_other_endings_and_names_its_own(file):
         (["digits-fas", "seed=-1"], "seed: input should be greater than or equal to 0 (got -1)"),
         (["digits-fas", "data.private=5000"], "5500 samples asked for (private 5000 + public 500), 1797 there"),
         (["digits-fas", "data.name=npz:mine.npz"], "no such file: mine.npz"),
-        (["digits-fas", "data=digits"], "data is a section with keys name, private, public, public_from, test, normalise"),
+        (
+            ["digits-fas", "data=digits"],
+            "data is a section with keys name, private, public, public_from, test, normalise",
+        ),
         (["digits-fas", "model=mlp(depth=2)"], "model 'mlp(depth=2)'"),
         (["digits-fas", "model=mlp(width=wide)"], "width"),
         (["digits-fas", "model=nosuch:net"], "model 'nosuch:net': No module named 'nosuch'"),

@@ -26,6 +26,7 @@ from tests.test_formats import archive, batch, bytes_like, images, pictures, wri
 
 X, Y = bytes_like(5, 28, 28), np.array([3, 1, 4, 1, 5], np.uint8)
 ARRAYS = {"x": X[:4, None], "y": Y[:4], "x_test": X[4:, None], "y_test": Y[4:]}
+DOWNLOADS = ".mnist-download"
 NOWHERE = "http://127.0.0.1:9/"  # nothing listens there
 
 
@@ -265,7 +266,6 @@ def test_published_files_are_fetched_kept_once_and_not_fetched_again(monkeypatch
         assert (got.source, here()) == (url + "train-images-idx3-ubyte.gz", {"mnist.npz"})
         assert [name for name, _ in asked] == list(files)
         assert seen == [(name, len(content), len(content)) for name, content in files.items()]
-        assert not Path("data/mnist").exists()
         before = got.path.stat()
         again = fetching.get("mnist")
         assert (again.path, again.source, len(asked)) == (got.path, "", 4)
@@ -280,7 +280,7 @@ def test_a_download_that_broke_off_goes_on_where_it_stopped(monkeypatch):
     with server(files, stop_after=1000) as (url, asked):
         files |= small_mnist(monkeypatch, url)
         assert f"official: {url}{name}" in said("mnist")
-        assert here() == {f"mnist/{name}.part"} and Path(f"data/mnist/{name}.part").stat().st_size == 1000
+        assert here() == {f"{DOWNLOADS}/{name}.part"} and Path(f"data/{DOWNLOADS}/{name}.part").stat().st_size == 1000
     with server(files) as (url, asked):
         published = CATALOGUE["mnist"].files
         moved = tuple(replace(file, urls=(url + file.name,)) for file in published)
@@ -294,8 +294,8 @@ def test_a_server_that_cannot_go_on_sends_all_of_it(monkeypatch):
     files: dict[str, bytes] = {}
     with server(files, ranges=False) as (url, asked):
         files |= small_mnist(monkeypatch, url)
-        Path("data/mnist").mkdir(parents=True)
-        Path("data/mnist/train-images-idx3-ubyte.gz.part").write_bytes(b"old bytes")
+        Path(f"data/{DOWNLOADS}").mkdir(parents=True)
+        Path(f"data/{DOWNLOADS}/train-images-idx3-ubyte.gz.part").write_bytes(b"old bytes")
         fetching.get("mnist")
         assert asked[0][1] == "bytes=9-"
     assert is_mnist(data.load("mnist"))
@@ -308,7 +308,7 @@ def test_files_with_another_checksum_are_thrown_away(monkeypatch):
         name = "t10k-images-idx3-ubyte.gz"
         files[name] = files[name][:-1] + b"?"
         assert f"{url}{name} (what it sends is not the official file)" in said("mnist")
-        assert f"mnist/{name}" not in here() and f"mnist/{name}.part" not in here()
+        assert not {f"{DOWNLOADS}/{name}", f"{DOWNLOADS}/{name}.part"} & here()
 
 
 def test_a_server_that_sends_without_end_is_stopped(monkeypatch):

