@@ -19,7 +19,7 @@ from tests.test_runs import KINDS, PROGRAM, TINY, bits, lines, rounds_in, straig
 from tests.test_runs import cli as fedsift
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
-VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory", "bench"]
+VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory", "data", "bench"]
 SUMMARY = ["run", "rounds", "accuracy", "accuracy_last", "uplink_bytes", "downlink_bytes", "seconds"]
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
 
@@ -360,7 +360,10 @@ def test_a_reader_that_goes_away_is_no_error(words):
 # --- ls and new ----------------------------------------------------------------------------------------------------
 
 PARTS = {
-    "datasets": ["digits", "npz:FILE"],
+    "datasets": [
+        *("digits", "cifar10", "cifar100", "stl10", "mnist", "fashion-mnist", "svhn"),
+        *("npz:FILE", "sheet:FILE(32)"),
+    ],
     "partitions": ["iid", "dirichlet", "dirichlet-free", "shards", "views"],
     "models": ["mlp", "cnn", "resnet8", "resnet20", "module:factory"],
     "samplers": ["none", "random", "low-entropy", "mixed", "high-entropy", "margin", "class-balanced"],
@@ -370,6 +373,9 @@ PARTS = {
     "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges"],
     "engines": ["sequential"],
     "presets": [
+        "cifar10-fas",
+        "cifar10-fd",
+        "cifar10-fedavg",
         "digits-cfd",
         "digits-ds-fl",
         "digits-fas",
@@ -587,7 +593,10 @@ def test_plot_refuses_other_endings_and_names_its_own(file):
         (["digits-fas", "seed=-1"], "seed: input should be greater than or equal to 0 (got -1)"),
         (["digits-fas", "data.private=5000"], "5500 samples asked for (private 5000 + public 500), 1797 there"),
         (["digits-fas", "data.name=npz:mine.npz"], "no such file: mine.npz"),
-        (["digits-fas", "data=digits"], "data is a section with keys name, private, public, test, normalise"),
+        (
+            ["digits-fas", "data=digits"],
+            "data is a section with keys name, private, public, public_from, test, normalise",
+        ),
         (["digits-fas", "model=mlp(depth=2)"], "model 'mlp(depth=2)'"),
         (["digits-fas", "model=mlp(width=wide)"], "width"),
         (["digits-fas", "model=nosuch:net"], "model 'nosuch:net': No module named 'nosuch'"),

@@ -1,5 +1,6 @@
 import re
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from fedsift import config
 from fedsift.algorithms import FedAvg, SoftLabelFD
 from fedsift.config import SHORT, Experiment
+from fedsift.data import kept
+from fedsift.data.catalogue import CATALOGUE
 from fedsift.types import Mistake, Recipe
 
 
@@ -33,13 +36,18 @@ def complaint(*overrides: str, start: bool = False) -> str:
 # --- presets -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", config.presets())
+def data_are_here(name: str) -> bool:
+    source = config.read(name).data.name
+    return source not in CATALOGUE or kept.path(source).is_file()
+
+
+@pytest.mark.parametrize("name", [name for name in config.presets() if data_are_here(name)])
 def test_every_preset_reads_builds_and_starts(name):
     experiment = config.read(name)
     federation = config.build(experiment)
     assert experiment.name == name
     assert len(federation.clients) == experiment.clients.count == 20
-    assert sum(len(client.data) for client in map(federation.clients.__getitem__, range(20))) == 800
+    assert sum(len(client.data) for client in map(federation.clients.__getitem__, range(20))) == experiment.data.private
     students = set(federation.start().server.students)
     without_a_server_model = experiment.algorithm.name in {"fd-jeong", "gossip"}
     assert students == (set() if without_a_server_model else {model.name for model in federation.clients.models})
@@ -47,7 +55,8 @@ def test_every_preset_reads_builds_and_starts(name):
 
 def test_presets_differ_only_in_what_their_name_says():
     fas = config.read("digits-fas")
-    changed = {name: set(config.differences(fas, config.read(name))) - {"name"} for name in config.presets()}
+    on_digits = [name for name in config.presets() if name.startswith("digits-")]
+    changed = {name: set(config.differences(fas, config.read(name))) - {"name"} for name in on_digits}
     assert changed == {
         "digits-fas": set(),
         "digits-fas-low-entropy": {"algorithm.sampler"},
@@ -60,6 +69,18 @@ def test_presets_differ_only_in_what_their_name_says():
             for name in ("fd", "fedavg", "fedpaq", "feddf", "fd-jeong", "mix2fld", "ds-fl")
         },
     }
+
+
+def test_the_cifar10_presets_are_the_papers_setting_and_differ_in_the_algorithm_alone():
+    fas = config.read("cifar10-fas")
+    for name in ("fd", "fedavg"):
+        other = config.read(f"cifar10-{name}")
+        assert set(config.differences(fas, other)) == {"name", "algorithm.name"}
+        assert other.algorithm.name == name
+    assert (fas.data.private, fas.data.public, fas.algorithm.budget) == (20_000, 2_000, 400)
+    assert (fas.clients.count, fas.clients.cohort, fas.clients.model) == (20, 8, "resnet8")
+    local = Recipe(epochs=20, batch=8, lr=0.02, optimizer="adam", milestones=(300, 600), decay=0.1)
+    assert (fas.local.recipe(), fas.distill.recipe()) == (local, replace(local, lr=0.001))
 
 
 def test_an_experiment_becomes_plain_parts():

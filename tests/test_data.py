@@ -315,6 +315,15 @@ def test_standard_is_per_channel_of_images():
     assert image[1].flatten().tolist() == pytest.approx([2.0] * 2)
 
 
+def test_standard_figures_of_many_samples_are_numpys():
+    public = np.random.default_rng(0).integers(0, 256, (2500, 3, 4, 4), np.uint8)  # more than are taken at a time
+    store = data.split(
+        data.dataset(public[:5], [0, 1, 2, 3, 4], public=public), 4, 2500, normalise="standard"
+    ).public.store
+    assert store.mean.ravel().tolist() == pytest.approx(public.mean((0, 2, 3)).tolist(), rel=1e-6)
+    assert store.std.ravel().tolist() == pytest.approx(public.std((0, 2, 3)).tolist(), rel=1e-6)
+
+
 def test_scale_divides_by_the_largest_public_value():
     mine = data.dataset([[10, -5], [0, 2]], [0, 1], public=[[2, -8], [6, 4]], test=([[8, 16]], [0]))
     task = data.split(mine, 2, 2, normalise="scale")

@@ -31,6 +31,7 @@ class DataPart(Part):
     name: str = Field("digits", description="a data set (fedsift ls datasets) or your own npz:FILE")
     private: int = Field(800, gt=0, description="samples dealt to the clients")
     public: int = Field(500, gt=0, description="samples of the public set; their labels are never read")
+    public_from: str | None = Field(None, description="take them from another data set or sheet:FILE, made to fit")
     test: int | None = Field(None, gt=0, description="test samples (default: all that are left)")
     normalise: str = Field("scale", description="scale (largest value 1) or standard (mean 0, deviation 1)")
 
@@ -202,12 +203,20 @@ def build(experiment: Experiment) -> Federation:
     e = experiment
     algorithm, _ = _algorithm(e)
     engines.check(e.engine, e.device)
-    task = data.split(data.load(e.data.name), e.data.private, e.data.public, e.data.test, e.seed, e.data.normalise)
+    task = data.split(_dataset(e.data), e.data.private, e.data.public, e.data.test, e.seed, e.data.normalise)
     how = shelf.find(PARTITIONS, "partition", e.partition.kind)
     if isinstance(how, type):
         how = how(**{key: getattr(e.partition, key) for key in inspect.signature(how).parameters})
     everyone = clients(task.private, e.clients.count, how, e.clients.models or e.clients.model, e.seed)
     return Federation(algorithm, everyone, task, e.clients.cohort, e.seed)
+
+
+def _dataset(part: DataPart) -> data.Dataset:
+    if part.public_from is None:
+        return data.load(part.name)
+    if part.public_from == part.name:
+        raise Mistake(f"data.public_from is {part.name} itself; leave it out, and the two parts will not overlap")
+    return data.with_public(data.load(part.name), part.public_from)
 
 
 def unused(experiment: Experiment) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from fedsift.cli import datasets
 from fedsift.cli.benching import bench
 from fedsift.cli.options import Json
 from fedsift.cli.parts import all_parts
@@ -37,6 +38,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Federated distillation: clients share soft labels on a public set; every byte is counted.",
 )
+
+app.add_typer(datasets.app, name="data")
 
 SHOWN = 100  # clients in the table of `fedsift show`; a federation may have a million
 Runs = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]

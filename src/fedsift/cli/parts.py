@@ -13,7 +13,7 @@ def all_parts() -> dict[str, dict[str, str]]:
     soft = {name: _about(getattr(part, "values", part)) for name, part in codecs.CODECS.items()}
     weights = {name: _about(part) for name, part in codecs.WEIGHT_CODECS.items() if name not in soft}
     return {
-        "datasets": _abouts(data.DATASETS) | {"npz:FILE": "your own arrays x, y (x_test, y_test, x_public)"},
+        "datasets": {"digits": _about(data.digits)} | _fetched() | _OWN_DATA,
         "partitions": _abouts(partition.PARTITIONS),
         "models": _abouts(models.MODELS) | {"module:factory": "your own function (shape, classes) -> nn.Module"},
         "samplers": _abouts(samplers.SAMPLERS),
@@ -24,6 +24,23 @@ def all_parts() -> dict[str, dict[str, str]]:
         "engines": _abouts(engines.ENGINES),
         "presets": {name: text.partition("\n")[0].lstrip("# ") for name, text in config.presets().items()},
     }
+
+
+_OWN_DATA = {
+    "npz:FILE": "your own arrays x, y (x_test, y_test, x_public)",
+    "sheet:FILE(32)": "tiles of 32x32 in one picture; no labels, so only for data.public_from",
+}
+
+
+def _fetched() -> dict[str, str]:
+    """The published data sets, and whether they are here."""
+    from fedsift.data import kept
+    from fedsift.data.catalogue import CATALOGUE
+
+    def state(name: str) -> str:
+        return "here" if kept.path(name).is_file() else f"fedsift data get {name}"
+
+    return {name: f"{known.about}: {state(name)}" for name, known in CATALOGUE.items()}
 
 
 def _abouts(shelf: Any) -> dict[str, str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from fedsift import seeding, shelf
+from fedsift.data import images, kept
+from fedsift.data.catalogue import CATALOGUE
 from fedsift.types import Array, Labelled, Mistake, Samples, Store
 
 
@@ -84,34 +87,84 @@ def npz(path: str) -> Dataset:
         raise Mistake(f"{path} has no array {sorted(missing)[0]!r}; it needs x and y (found: {', '.join(found)})")
     if ("x_test" in found) != ("y_test" in found):
         raise Mistake(f"{path} has one of x_test and y_test; a test set needs both")
-    test = (found["x_test"], found["y_test"]) if "x_test" in found else None
     if "classes" in found and (found["classes"].size != 1 or found["classes"].dtype.kind not in "ui"):
         raise Mistake(f"{path}: classes must be one whole number")
     classes = int(found["classes"].item()) if "classes" in found else None
+    return _from_arrays(found, classes)
+
+
+def fetched(name: str) -> Dataset:
+    """A published data set that `fedsift data get` has put into the data folder."""
+    path = kept.path(name)
+    try:
+        return _from_arrays(kept.read(path), CATALOGUE[name].classes)
+    except FileNotFoundError:
+        raise Mistake(f"{name} is not in {path.parent}; run: fedsift data get {name}") from None
+    except Mistake as error:
+        raise Mistake(f"{error}; run: fedsift data get {name}") from None
+
+
+def _from_arrays(found: dict[str, Array], classes: int | None) -> Dataset:
+    test = (found["x_test"], found["y_test"]) if "x_test" in found else None
     return dataset(found["x"], found["y"], classes, test=test, public=found.get("x_public"))
 
 
-DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits}
+DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits} | {name: partial(fetched, name) for name in CATALOGUE}
 
 
 def load(name: str) -> Dataset:
-    """A data set by name ("digits"), or your own file ("npz:my.npz", "my.npz").
+    """A data set by name ("digits", "cifar10"), or your own file ("npz:my.npz", "my.npz").
 
     Loaded once and shared by all who ask for it (a file until it changes), so do not write into its arrays.
     """
+    if name.startswith("sheet:"):
+        raise Mistake(f"{name} has no labels, so it can only be a public set: data.public_from={name}")
     if name.startswith("npz:") or name.endswith(".npz"):
-        path = Path(name.removeprefix("npz:")).expanduser()
-        if not path.is_file():
-            return npz(str(path))  # which says what is wrong
-        now = path.stat()
-        return _loaded(npz, str(path), now.st_dev, now.st_ino, now.st_mtime_ns, now.st_size)
-    return _loaded(shelf.find(DATASETS, "dataset", name))
+        path = str(Path(name.removeprefix("npz:")).expanduser())
+        return _loaded(npz, path, _version(path))
+    return _loaded(shelf.find(DATASETS, "dataset", name), None, _version(_file_of(name)))
 
 
 @lru_cache(maxsize=8)
-def _loaded(loader: Callable[..., Dataset], path: str | None = None, *_version: int) -> Dataset:
+def _loaded(loader: Callable[..., Dataset], path: str | None, version: tuple[Any, ...]) -> Dataset:
     """One copy in memory for each data set and each version of a file."""
     return loader() if path is None else loader(path)
+
+
+def _file_of(source: str) -> str | None:
+    if source.startswith("sheet:"):
+        return str(Path(_SHEET.fullmatch(source).group(1)).expanduser())  # type: ignore[union-attr]
+    return str(kept.path(source)) if source in CATALOGUE else source.removeprefix("npz:")
+
+
+def _version(path: str | None) -> tuple[Any, ...]:
+    """What changes when a file does."""
+    if path is None or not Path(path).is_file():
+        return (path,)
+    now = Path(path).stat()
+    return (path, now.st_dev, now.st_ino, now.st_mtime_ns, now.st_size)
+
+
+def with_public(data: Dataset, source: str) -> Dataset:
+    """The same data with a public set from elsewhere, made to fit: a data set, whose labels are not used, or a sheet."""
+    return _with_public(data, source, _version(_file_of(source)))
+
+
+@lru_cache(maxsize=4)
+def _with_public(data: Dataset, source: str, version: tuple[Any, ...]) -> Dataset:
+    return replace(data, public=images.fitted(unlabelled(source), data.x))
+
+
+def unlabelled(source: str) -> Array:
+    """The images of a data set (where it has some without labels, those), or the tiles of "sheet:FILE(size)"."""
+    if not source.startswith("sheet:"):
+        data = load(source)
+        return data.x if data.public is None else data.public
+    path, height, width = _SHEET.fullmatch(source).groups()  # type: ignore[union-attr]
+    return images.tiles(Path(path).expanduser(), int(height or 32), int(width or height or 32))
+
+
+_SHEET = re.compile(r"sheet:(.*?)(?:\((\d+)(?:x(\d+))?\))?", re.DOTALL)
 
 
 def split(
@@ -161,12 +214,14 @@ def _labelled(store: Store, rows: Array, labels: Array, classes: int) -> Labelle
 def _standard(x: Array) -> tuple[torch.Tensor, torch.Tensor]:
     """Per channel of images, per column of rows; a constant one is only centred."""
     axes, shape = ((0, 2, 3), (-1, 1, 1)) if x.ndim == 4 else ((0,), (-1,))
-    mean, std = (f(x, axis=axes, dtype=np.float64).reshape(shape) for f in (np.mean, np.std))
-    return torch.from_numpy(mean).float(), torch.from_numpy(np.where(std > 1e-8, std, 1.0)).float()
+    mean = np.mean(x, axis=axes, dtype=np.float64, keepdims=True)
+    squares = sum(np.square(x[start : start + 1000] - mean).sum(axes) for start in range(0, len(x), 1000))
+    std = np.sqrt(squares / (x.size // mean.size)).reshape(shape)
+    return torch.from_numpy(mean.reshape(shape)).float(), torch.from_numpy(np.where(std > 1e-8, std, 1.0)).float()
 
 
 def _scale(x: Array) -> tuple[torch.Tensor, torch.Tensor]:
-    largest = float(np.abs(x).max()) or 1.0
+    largest = max(float(x.max()), -float(x.min())) or 1.0
     return torch.tensor(0.0), torch.tensor(largest)
 
 
@@ -182,7 +237,7 @@ def _inputs(name: str, x: Any) -> Array:
     if x.ndim not in (2, 4) or not len(x) or x.dtype.kind not in "buif":
         raise Mistake(f"{name} must be numbers [S, features] or images [S, H, W(, channels)], not {x.dtype} {x.shape}")
     x = np.require(x, np.uint8 if x.dtype == np.uint8 else np.float32, ["C", "W"])
-    if not np.isfinite(x).all():
+    if x.dtype != np.uint8 and not np.isfinite(x).all():
         raise Mistake(f"{name} has values that are not finite")
     return x
 

@@ -1,0 +1,109 @@
+"""`fedsift data`: what published data sets there are, and getting them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsift.cli.saying import new_table, plainly, print_table, say, size, warn
+
+app = typer.Typer(no_args_is_help=True, help="Published data sets: list them, get them.")
+
+Folder = Annotated[
+    Path | None, typer.Option("--dir", help="Where data sets are kept (default: $FEDSIFT_DATA, else a cache folder).")
+]
+
+
+@app.command("ls")
+def list_datasets(
+    folder: Folder = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """The data sets that can be fetched, and which are here."""
+    with plainly():
+        from fedsift.data import kept
+        from fedsift.data.catalogue import CATALOGUE
+
+        rows = [
+            {
+                "name": name,
+                "about": known.about,
+                "download_bytes": sum(file.size for file in known.files),
+                "here": kept.path(name, folder).is_file(),
+                "path": str(kept.path(name, folder)),
+            }
+            for name, known in CATALOGUE.items()
+        ]
+        if as_json:
+            typer.echo(json.dumps(rows))
+            return
+        table = new_table(f"in {kept.folder(folder)}", "name", "download", "here")
+        table.add_column("what it is", overflow="fold")
+        for row in rows:
+            here = "yes" if row["here"] else "no"
+            table.add_row(str(row["name"]), size(float(str(row["download_bytes"]))), here, str(row["about"]))
+        print_table(table)
+
+
+@app.command()
+def get(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="fedsift data ls", show_default=False)],
+    folder: Folder = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A folder or .tar.gz you have, in the official format.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
+) -> None:
+    """Fetch data sets once, check them, and keep them; what is here already is left alone."""
+    with plainly():
+        from fedsift.data import fetching, kept
+
+        for name in names:
+            with _display(quiet) as progress:
+                got = fetching.get(name, folder, source, progress)
+            if not got.source:
+                say(f"{name} is here already: {got.path}")
+                continue
+            say(f"{name}: {size(got.path.stat().st_size)} in {got.path}, from {got.source}")
+            if kept.folder(folder) != kept.folder():
+                warn(f"to use it: export FEDSIFT_DATA={kept.folder(folder).absolute()}")
+
+
+@contextlib.contextmanager
+def _display(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar for each file that is fetched; where there is no terminal, a line."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if quiet:
+        yield None
+    elif not console.is_terminal:
+        yield _in_lines()
+    else:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console) as bars:
+            tasks: dict[str, int] = {}
+
+            def show(what: str, done: int, total: int) -> None:
+                if what not in tasks:
+                    tasks[what] = bars.add_task(what, total=total or None)
+                bars.update(tasks[what], completed=done)  # type: ignore[arg-type]
+
+            yield show
+
+
+def _in_lines() -> Callable[[str, int, int], None]:
+    begun = set()
+
+    def tell(what: str, done: int, total: int) -> None:
+        if what not in begun:
+            begun.add(what)
+            warn(f"fetching {what}" + (f", {size(total)}" if total else ""))
+
+    return tell

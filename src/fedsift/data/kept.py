@@ -1,0 +1,80 @@
+"""Fetched data sets, kept once each as an .npz of bytes with a digest of its content; written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from fedsift.types import Array, Mistake
+
+PARTS = ("x", "y", "x_test", "y_test", "x_public")
+_DIGEST = "sha256"
+_SLACK = 1 << 16  # bytes of zip and array headers
+
+
+def folder(given: Path | None = None) -> Path:
+    """Where data sets are kept: the folder given, else $FEDSIFT_DATA, else the user's cache."""
+    if given or os.environ.get("FEDSIFT_DATA"):
+        return Path(given or os.environ["FEDSIFT_DATA"]).expanduser()
+    import pooch
+
+    return Path(pooch.os_cache("fedsift"))
+
+
+def path(name: str, given: Path | None = None) -> Path:
+    return folder(given) / f"{name}.npz"
+
+
+def digest(arrays: dict[str, Array]) -> str:
+    """SHA-256 of the arrays in their fixed order, each with its name and shape."""
+    total = hashlib.sha256()
+    for name in PARTS:
+        if name in arrays:
+            total.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
+            total.update(np.ascontiguousarray(arrays[name]).data)
+    return total.hexdigest()
+
+
+def save(path: Path, arrays: dict[str, Array]) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays, **{_DIGEST: np.array(digest(arrays))})  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def read(path: Path) -> dict[str, Array]:
+    """The arrays, if they are still the ones that were saved."""
+    try:
+        with open(path, "rb") as file:
+            _check_size(path)
+            with np.load(file, allow_pickle=False) as found:
+                arrays = {name: found[name] for name in found.files}
+        said = str(arrays.pop(_DIGEST))
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged zip fails in many ways
+        raise Mistake(f"{path} is damaged ({error})") from None
+    if arrays.keys() - set(PARTS) or digest(arrays) != said:
+        raise Mistake(f"{path} is damaged (its content is not what was saved)")
+    return arrays
+
+
+def _check_size(path: Path) -> None:
+    """Arrays are kept as they are, so a file that claims to hold more than its own size is not ours."""
+    with zipfile.ZipFile(path) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size + _SLACK:
+            raise ValueError("it is compressed, which fedsift never does")
