@@ -215,7 +215,7 @@ def test_a_failing_job_is_told_and_the_engine_goes_on(engine):
 def test_the_choice_of_engine_says_what_and_why():
     engine, why = engines.choose("sequential", "cpu")
     assert isinstance(engine, Sequential)
-    assert why == f"sequential engine on cpu, {engine.threads} job(s) at a time (asked for)"
+    assert why == f"sequential engine on cpu, float32, {engine.workers.threads} thread(s) (asked for)"
     with pytest.raises(Mistake, match="unknown engine 'sequental'; did you mean 'sequential'"):
         engines.choose("sequental")
     with pytest.raises(Mistake, match="unknown device 'gpu'"):

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from fedsift import config, runs, training
-from fedsift.engines import ENGINES, check, choose
+from fedsift.engines import ENGINES, check, choose, place
 from fedsift.engines.sequential import Sequential
 from fedsift.models import initial_state, model
 from fedsift.types import Fit, Labelled, Mistake, Recipe, Samples, State, Store
@@ -70,15 +70,18 @@ class Case:
 CASES = (Case("cnn", (1, 8, 8), samples=40, batch=16, epochs=3), Case("resnet8"))
 
 
-def engines(cases: Sequence[Case] = CASES, device: str = "auto", repeats: int = 5) -> dict[str, Any]:
+def engines(
+    cases: Sequence[Case] = CASES, device: str = "auto", repeats: int = 5, precision: str = "float32"
+) -> dict[str, Any]:
     """Every engine against the plain loop, on the same jobs."""
-    check("auto", device)
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    check("auto", device, precision)
+    here = place(device)
     return {
         "machine": runs.environment(),
-        "device": place,
+        "device": here,
+        "precision": precision,
         "repeats": repeats,
-        "cases": [_compared(case, place, repeats) for case in cases],
+        "cases": [_compared(case, here, repeats, precision) for case in cases],
     }
 
 
@@ -102,8 +105,8 @@ def plain_loop(jobs: Sequence[Fit], device: str) -> list[State]:
     return trained
 
 
-def _compared(case: Case, device: str, repeats: int) -> dict[str, Any]:
-    jobs, ways = case.cohort(), _ways(device)
+def _compared(case: Case, device: str, repeats: int, precision: str) -> dict[str, Any]:
+    jobs, ways = case.cohort(), _ways(device, precision)
     steps = sum(len(epoch) for job in jobs for epoch in training.batches(job.recipe, case.samples, job.key))
     for work in ways.values():  # warm
         work(jobs)
@@ -120,11 +123,11 @@ def _compared(case: Case, device: str, repeats: int) -> dict[str, Any]:
     return asdict(case) | {"model_steps": steps, "ways": told}
 
 
-def _ways(device: str) -> dict[str, Callable[[Sequence[Fit]], Any]]:
+def _ways(device: str, precision: str) -> dict[str, Callable[[Sequence[Fit]], Any]]:
     """Name -> what trains a list of jobs: the plain loop, then every engine there is."""
-    made = {f"{name} engine": ENGINES[name](device) for name in ENGINES if name != "auto"}
+    made: dict[str, Any] = {f"{name} engine": ENGINES[name](device, precision=precision) for name in ENGINES}
     if device == "cpu":
-        made = {"sequential engine, one thread": Sequential(device, threads=1)} | made
+        made = {"sequential engine, one thread": Sequential(device, threads=1, precision=precision)} | made
     return {PLAIN: lambda jobs: plain_loop(jobs, device)} | {name: engine.run for name, engine in made.items()}
 
 

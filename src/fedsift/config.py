@@ -103,8 +103,9 @@ class Experiment(Part):
     name: str = Field("experiment", description="for tables and plots")
     seed: int = Field(0, ge=0, description="of everything: split, partition, cohorts, weights, batches, picks")
     rounds: int = Field(15, gt=0)
-    engine: str = Field("auto", description="auto or sequential")
+    engine: str = Field("auto", description="auto, batched or sequential")
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: str = Field("float32", description="of matrix products: float32, tf32 (CUDA) or bfloat16")
     data: DataPart = DataPart()
     partition: PartitionPart = PartitionPart()
     clients: ClientsPart = ClientsPart()
@@ -202,7 +203,7 @@ def build(experiment: Experiment) -> Federation:
     """The federation an experiment describes: plain parts, checked before any work is done."""
     e = experiment
     algorithm, _ = _algorithm(e)
-    engines.check(e.engine, e.device)
+    engines.check(e.engine, e.device, e.precision)
     task = data.split(_dataset(e.data), e.data.private, e.data.public, e.data.test, e.seed, e.data.normalise)
     how = shelf.find(PARTITIONS, "partition", e.partition.kind)
     if isinstance(how, type):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsift import seeding
-from fedsift.types import Array, Mistake, Recipe
+from fedsift.types import Array, Mistake, Model, Recipe
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -78,3 +78,81 @@ def augment(x: Tensor, moves: Tensor) -> Tensor:
 
 def _reach(shape: tuple[int, ...]) -> int:
     return max(1, round(min(shape[1:]) * PAD))
+
+
+def one_value_per_channel() -> Mistake:
+    hint = "use norm=group, a larger batch or larger images"
+    return Mistake(f"batch norm cannot train on one sample with one pixel left of it; {hint}")
+
+
+# --- dropout: dice that are named, not thrown ----------------------------------------------------------------------
+
+
+class Dropout(nn.Module):
+    """Drops what nn.Dropout would, but by a rule: which values go is a function of key, layer, step and place.
+    So every engine drops the same, and no two networks share a source of randomness."""
+
+    def __init__(self, p: float, number: int) -> None:
+        super().__init__()
+        self.p, self.number = p, number
+        self.seed, self.step = 0, 0
+
+    def start(self, seed: int) -> None:
+        self.seed, self.step = seed, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        seeds = torch.tensor([self.seed], device=x.device)
+        self.step += 1
+        return x * kept(seeds, self.number, self.step - 1, x.shape, self.p)[0]
+
+
+def keyed(net: nn.Module) -> list[Dropout]:
+    """Put a `Dropout` in the place of every nn.Dropout; they are numbered in the order of the network's modules."""
+    found: list[Dropout] = []
+    for name in dropout_names(net):
+        parent, _, last = name.rpartition(".")
+        old = net.get_submodule(name)
+        found.append(Dropout(old.p, len(found)).train(old.training))  # type: ignore[arg-type]
+        setattr(net.get_submodule(parent), last, found[-1])
+    return found
+
+
+def dropout_names(net: nn.Module) -> list[str]:
+    every = net.named_modules(remove_duplicate=False)
+    return [name for name, module in every if name and type(module) is nn.Dropout]
+
+
+def dropout_seed(key: seeding.Names) -> int:
+    return seeding.torch_seed(*key, "dropout") & BITS
+
+
+def kept(seeds: Tensor, number: int, step: Tensor | int, shape: tuple[int, ...], p: float) -> Tensor:
+    """[M, *shape]: 1 / (1 - p) where a value is kept, 0 where it is dropped. A place's dice are a hash of model seed
+    [M], layer number, step and place, so the samples of a shorter batch have the same dice."""
+    places = torch.arange(torch.Size(shape).numel(), device=seeds.device)
+    streams = _mixed(_mixed(seeds + GOLDEN * (number + 1)) + GOLDEN * (step + 1))
+    dice = _mixed(streams[:, None] + GOLDEN * places)
+    return ((dice >= p * (BITS + 1)).float() / max(1 - p, 1e-12)).view(-1, *shape)
+
+
+BITS, GOLDEN = 2**32 - 1, 0x9E3779B1
+
+
+def _mixed(h: Tensor) -> Tensor:
+    """A 32-bit hash in int64: every bit of the input moves every bit of the output (the finaliser of MurmurHash3)."""
+    h = h & BITS
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & BITS
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & BITS
+    return h ^ (h >> 16)
+
+
+def rolls_dice(model: Model, training: bool = True) -> bool:
+    """Whether a forward pass draws from torch's global randomness (nn.Dropout, being replaced, does not count)."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        net = model.build().train(training)
+        keyed(net)
+        before = torch.get_rng_state()
+        net(torch.zeros(2, *model.shape))
+        return not torch.equal(before, torch.get_rng_state())

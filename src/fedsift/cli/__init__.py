@@ -15,7 +15,7 @@ from fedsift.cli import datasets
 from fedsift.cli.benching import bench
 from fedsift.cli.options import Json
 from fedsift.cli.parts import all_parts
-from fedsift.cli.playing import engine_for, fresh_folder, play
+from fedsift.cli.playing import engine_for, fresh_folder, how_run, play
 from fedsift.cli.running import run_one, run_sweep
 from fedsift.cli.saying import (
     comparison,
@@ -47,8 +47,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress display.")]
 Out = Annotated[
     Path | None, typer.Option("--out", help="The folder of the run or of the sweep (default: a new one under runs/).")
 ]
-EngineName = Annotated[str | None, typer.Option("--engine", help="auto or sequential.")]
+EngineName = Annotated[str | None, typer.Option("--engine", help="auto, batched or sequential.")]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+PrecisionName = Annotated[str | None, typer.Option("--precision", help="float32, tf32 or bfloat16.")]
 
 app.add_typer(bench, name="bench")
 
@@ -94,7 +95,7 @@ def demo(
         say(
             "20 clients, 40 images each, Dirichlet(0.1) label skew; 8 clients a round; 500 public images without labels."
         )
-        say(f"{len(playing)} runs side by side: {why}.")
+        say("\n".join([f"{len(playing)} runs side by side: {why}.", *how_run(engine, playing)]))
         begun = time.perf_counter()
         play(playing, engine, quiet, f"fedsift demo --out {shlex.quote(str(folder))} --seeds {seeds} --rounds {rounds}")
         histories = [runs.load(run.folder) for run in playing]
@@ -112,6 +113,7 @@ def run(
     out: Out = None,
     engine: EngineName = None,
     device: Device = None,
+    precision: PrecisionName = None,
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, help="So many seeds side by side: short for sweep.seed=[0, 1, ...].")
     ] = None,
@@ -132,7 +134,8 @@ def run(
             raise mistake("name a preset or a TOML file (fedsift ls presets), or give --resume and --out")
         if resume and not out:
             raise mistake("--resume needs --out: the folder of the run to go on with")
-        settings = [*(overrides or []), *(f"{k}={v}" for k, v in (("engine", engine), ("device", device)) if v)]
+        where = {"engine": engine, "device": device, "precision": precision}
+        settings = [*(overrides or []), *(f"{key}={value}" for key, value in where.items() if value)]
         if seeds:
             if {"seed", "sweep.seed"} & set(map(config.full_path, settings)):
                 raise mistake("give --seeds or a seed of your own, not both")

@@ -21,6 +21,7 @@ def engines(
         str | None, typer.Option("--model", help="fedsift ls models (default: cnn on 8x8 and resnet8 on 32x32 images).")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    precision: Annotated[str, typer.Option("--precision", help="Of the engines: float32, tf32, bfloat16.")] = "float32",
     clients: Annotated[int | None, typer.Option("--clients", min=1, help="Models in the cohort.")] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=2, help="Samples a client.")] = None,
     batch: Annotated[int | None, typer.Option("--batch", min=1, help="Samples a step.")] = None,
@@ -38,7 +39,7 @@ def engines(
         known = {case.model: case for case in benchmark.CASES}
         cases = list(known.values()) if model is None else [known.get(model, benchmark.Case(model))]
         asked: dict[str, Any] = {key: value for key, value in sizes.items() if value is not None}
-        result = benchmark.engines([replace(case, **asked) for case in cases], device, repeats)
+        result = benchmark.engines([replace(case, **asked) for case in cases], device, repeats, precision)
         if as_json:
             typer.echo(json.dumps(result))
             return

@@ -164,10 +164,20 @@ def where_it_stands(run: Run) -> str:
     return "finished already" if run.finished else f"going on after round {run.state.round} of {run.experiment.rounds}"
 
 
-def engine_for(name: str, device: str) -> tuple[Any, str]:
+def engine_for(name: str, device: str, precision: str = "float32") -> tuple[Any, str]:
     from fedsift.engines import choose
 
-    return choose(name, device)
+    return choose(name, device, precision)
+
+
+def how_run(engine: Any, playing: list[Run]) -> list[str]:
+    """A line for each architecture: stacked, or one by one and why."""
+    import warnings
+
+    with warnings.catch_warnings():  # said here in our own words
+        warnings.simplefilter("ignore")
+        models = dict.fromkeys(model for run in playing for model in run.federation.clients.models)
+        return [f"  {engine.explain(model)}" for model in models]
 
 
 def fresh_folder(parent: Path, name: str) -> Path:

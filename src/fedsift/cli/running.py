@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedsift.cli.playing import engine_for, play, play_sweep, saying_how_to_go_on, where_it_stands
+from fedsift.cli.playing import engine_for, how_run, play, play_sweep, saying_how_to_go_on, where_it_stands
 from fedsift.cli.saying import comparison, print_table, say, warn
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ def run_one(
 ) -> None:
     from fedsift import runs
 
-    engine, why = engine_for(experiment.engine, experiment.device)
+    engine, why = engine_for(experiment.engine, experiment.device, experiment.precision)
     playing = runs.begin(folder, experiment, resume=resume, note=why)
     _note_unused([experiment], overrides)
     if not quiet:
-        warn(f"{experiment.name}: {why}")
+        warn("\n".join([f"{experiment.name}: {why}", *how_run(engine, [playing])]))
         if resume:
             warn(where_it_stands(playing))
     play([playing], engine, quiet, runs.resume_command(folder))
@@ -42,12 +42,13 @@ def run_sweep(sweep: Sweep, folder: Path, overrides: list[str], *, resume: bool,
     from fedsift import runs, sweeps
 
     shared = next(iter(sweep.cells.values()))
-    engine, why = engine_for(shared.engine, shared.device)
+    engine, why = engine_for(shared.engine, shared.device, shared.precision)
     with saying_how_to_go_on(runs.resume_command(folder), folder / sweeps.SWEEP):
         playing = sweeps.begin(folder, sweep, resume=resume, note=why)
         _note_unused(list(sweep.cells.values()), overrides)
         if not quiet:
-            warn(f"{sweep.name}: {len(sweep.cells)} cells side by side: {why}")
+            about = f"{sweep.name}: {len(sweep.cells)} cells side by side: {why}"
+            warn("\n".join([about, *how_run(engine, playing.runs)]))
             if resume:
                 warn(_where_it_stands(playing))
         for cell, said in playing.failed.items():

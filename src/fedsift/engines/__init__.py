@@ -5,28 +5,41 @@ from __future__ import annotations
 import torch
 
 from fedsift import shelf
+from fedsift.engines.batched import Batched
+from fedsift.engines.precision import PRECISIONS, Precision
 from fedsift.engines.sequential import Sequential
-from fedsift.types import Engine, Mistake
+from fedsift.types import Mistake
 
-ENGINES = {"sequential": Sequential}
+__all__ = ["DEVICES", "ENGINES", "PRECISIONS", "check", "choose", "place"]
+
+ENGINES: dict[str, type[Batched] | type[Sequential]] = {"batched": Batched, "sequential": Sequential}
 DEVICES = ("auto", "cpu", "cuda")
 
 
-def check(engine: str, device: str) -> None:
-    """A name or device that is not there is an error, not a fallback."""
+def check(engine: str, device: str, precision: str = "float32") -> None:
+    """A name, device or precision that is not there is an error, not a fallback."""
     if engine != "auto":
         shelf.find(ENGINES, "engine", engine)
     if device not in DEVICES:
         raise Mistake(shelf.unknown("device", device, DEVICES, "--device auto|cpu|cuda"))
     if device == "cuda" and not torch.cuda.is_available():
         raise Mistake("device cuda was asked for, but torch finds no CUDA device here; use --device cpu or auto")
+    Precision(precision, torch.device(place(device)))
 
 
-def choose(engine: str = "auto", device: str = "auto") -> tuple[Engine, str]:
-    """The engine, and one line on what was chosen and why."""
-    check(engine, device)
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    name = "sequential" if engine == "auto" else engine
-    chosen = ENGINES[name](place)
-    why = "asked for" if engine != "auto" else "auto"
-    return chosen, f"{name} engine on {place}, {chosen.threads} job(s) at a time ({why})"
+def place(device: str) -> str:
+    """Where "auto" is: a GPU where there is one."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
+def choose(engine: str = "auto", device: str = "auto", precision: str = "float32") -> tuple[Batched | Sequential, str]:
+    """The engine, and one line on what was chosen and why. `engine.explain(model)` says how it runs a network.
+
+    "auto" is the batched engine everywhere: it stacks what pays and leaves the rest to the sequential one, by rule
+    and not by the clock, so that two runs of an experiment compute the same.
+    """
+    check(engine, device, precision)
+    name = "batched" if engine == "auto" else engine
+    chosen = ENGINES[name](place(device), precision=precision)
+    why = "asked for" if engine != "auto" else "auto: stacks equal networks where that pays"
+    return chosen, f"{name} engine on {chosen.device.type}, {precision}, {chosen.workers.threads} thread(s) ({why})"

@@ -1,0 +1,125 @@
+"""One training step of M stacked ResNet-8 on a GPU, beside the plain loop in the same run.
+
+PYTHONPATH=src python benchmarks/gpu.py [--profile] [--json]
+"""
+
+import argparse
+import json
+import threading
+import time
+from statistics import median
+
+import numpy as np
+import torch
+
+from fedsift import training
+from fedsift.engines import replay
+from fedsift.engines.fused import FusedKernels
+from fedsift.engines.stacking import stack
+from fedsift.models import initial_state, model
+from fedsift.types import Fit, Labelled, Recipe, Samples, Store
+
+STEPS = 100
+
+
+def cohort(models, batch, name="resnet8", samples=256):
+    generator = np.random.default_rng(0)
+    values = torch.from_numpy(generator.integers(0, 256, (4096, 3, 32, 32), np.uint8))
+    figures = torch.full((3, 1, 1), 127.0), torch.full((3, 1, 1), 64.0)
+    store, net = Store(values, *figures), model(name, (3, 32, 32), 10)
+    recipe = Recipe(epochs=1 + STEPS * batch // samples, batch=batch, lr=1e-3, augment="crop-flip")
+    targets = torch.eye(10)[torch.from_numpy(generator.integers(0, 10, samples))]
+    state = initial_state(net, 0)
+    return [
+        Fit(net, state, Labelled(Samples(store, generator.permutation(4096)[:samples]), targets), recipe, (0, i))
+        for i in range(models)
+    ]
+
+
+def stacked(jobs, precision, repeats=5):
+    """Seconds a step, by events around replays."""
+    program = stack(jobs[0].model, FusedKernels(precision))
+    plan = replay.plan_of(program, jobs)
+    values = jobs[0].data.samples.store.values.cuda()
+    place = replay.Replay(program, jobs, plan, values)
+    begun = time.perf_counter()
+    place.fit(jobs, plan, threading.Event())
+    first = time.perf_counter() - begun
+    times = []
+    for _ in range(repeats):
+        place._load(jobs, plan)
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(STEPS):
+            place._graphs[len(jobs)].replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / STEPS / 1000)
+    return times, first, place
+
+
+def plain_loop(job, steps=30):
+    """Seconds a step of one model: eager torch, its defaults, as everyone writes it."""
+    net = job.model.build().cuda()
+    x, t = job.data.samples.tensor().cuda(), job.data.targets.cuda()
+    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+    batch = torch.arange(job.recipe.batch, device="cuda")
+    for step in range(steps + 10):
+        if step == 10:
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+        optimizer.zero_grad()
+        training.loss(net(x[batch]), t[batch]).backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begun) / steps
+
+
+def kernels_of(place, models, steps=20):
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(steps):
+            place._graphs[models].replay()
+        torch.cuda.synchronize()
+    rows = [(e.self_device_time_total / steps, e.count / steps, e.key) for e in seen.key_averages()]
+    return sorted(rows, reverse=True)[:24]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--precisions", default="tf32,bfloat16,float32")
+    parser.add_argument("--models", default="1,8,12,24,96")
+    parser.add_argument("--json", action="store_true")
+    wanted = parser.parse_args()
+    rows = []
+    for precision in wanted.precisions.split(","):
+        for models in map(int, wanted.models.split(",")):
+            jobs = cohort(models, 8)
+            times, first, place = stacked(jobs, precision)
+            plain = [plain_loop(jobs[0]) for _ in range(3)]
+            each = median(times) / models
+            rows.append(
+                {
+                    "precision": precision,
+                    "models": models,
+                    "step_ms": round(1000 * median(times), 3),
+                    "us_per_model_step": round(1e6 * each, 1),
+                    "low_high_us": [round(1e6 * t / models, 1) for t in (min(times), max(times))],
+                    "plain_us": round(1e6 * median(plain)),
+                    "times_plain": round(median(plain) / each, 1),
+                    "first_fit_s": round(first, 2),
+                }
+            )
+            print(rows[-1], flush=True)
+            if wanted.profile and models in (8, 96):
+                for microseconds, count, name in kernels_of(place, models):
+                    print(f"   {microseconds:9.1f} us {count:5.1f}  {name[:90]}", flush=True)
+            del place
+    if wanted.json:
+        print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

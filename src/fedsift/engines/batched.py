@@ -1,0 +1,198 @@
+"""The fast engine: jobs of equal architecture and recipe are stacked and run as one program.
+
+Same jobs in, same answers out as the sequential engine, within rounding; what cannot be stacked goes there, and the
+engine says why. An answer does not depend on what else is in the list.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsift.engines import stacked_training
+from fedsift.engines.schedule import sorted_by_length
+from fedsift.engines.sequential import Sequential
+from fedsift.engines.stacking import Kernels, Program, Stacked, stack
+from fedsift.engines.tracing import Unstackable
+from fedsift.engines.workers import Stop
+from fedsift.types import Fit, Mistake, Model, Predict, Samples, State, Work
+
+LARGEST_ON_CPU = 2_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
+TOGETHER_ON_CPU = 16  # models in one program; more do not fit the caches
+ASKED_ON_CPU = 64  # samples a model in one prediction
+ASKED_ON_CUDA = 16_384  # samples of all models in one prediction
+COPIES = 4  # of an activation held in training: its value, what a norm made of it, and their gradients
+GIB = 2**30
+
+
+class Batched:
+    """Stacks equal networks and runs them as one program; the rest goes to the sequential engine, with a warning.
+
+    `memory` bounds what a program may use, in GiB (default: 1 on a CPU, half of what is free on a GPU).
+    """
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        threads: int | None = None,
+        precision: str = "float32",
+        memory: float | None = None,
+    ) -> None:
+        if memory is not None and not memory > 0:
+            raise Mistake(f"memory is a number of GiB above 0, not {memory}")
+        self._alone = Sequential(device, threads, precision)
+        self.device, self.workers, self.precision = self._alone.device, self._alone.workers, self._alone.precision
+        self._cuda = self.device.type == "cuda"
+        self._memory = (memory or (torch.cuda.mem_get_info(self.device)[0] / 2 / GIB if self._cuda else 1.0)) * GIB
+        self._kernels = _kernels(self._cuda, precision)
+        self._programs: dict[Model, Program | str] = {}
+        self._resident: dict[int, tuple[Tensor, Tensor]] = {}
+        self._replays: dict[Any, Any] = {}
+
+    def run(self, jobs: Sequence[Work]) -> list[Any]:
+        """The answers, in the order of the jobs."""
+        groups: dict[Any, list[int]] = {}
+        for i, job in enumerate(jobs):
+            groups.setdefault(self._group(job, i), []).append(i)
+        parts = [part for members in groups.values() for part in self._parts(jobs, members)]
+        found = self.workers.run([self._task([jobs[i] for i in part]) for part in parts])
+        answers: dict[int, Any] = {}
+        for part, answer in zip(parts, found, strict=True):
+            answers |= zip(part, answer, strict=True)
+        return [answers[i] for i in range(len(jobs))]
+
+    def explain(self, model: Model) -> str:
+        """How networks of this architecture are run, and why."""
+        program = self._program(model)
+        if isinstance(program, str):
+            return f"{model.name}: one by one, {self.workers.threads} at a time ({program})"
+        how = "known layers" if isinstance(program, Stacked) else "by torch.func"
+        graphs = ", CUDA graphs" if self._replayed(program) else ""
+        return f"{model.name}: stacked ({how}{graphs})"
+
+    # --- who goes with whom ---
+
+    def _group(self, job: Work, i: int) -> Any:
+        """Jobs of one group make one program; a job that cannot be stacked is a group of its own."""
+        program = self._program(job.model)
+        if isinstance(program, str):
+            return i
+        samples = _samples(job)
+        store = samples.store
+        data = (store.values.data_ptr(), store.mean.shape, store.std.shape)
+        if isinstance(job, Predict):
+            return (job.model, len(samples), *data)
+        return (job.model, job.recipe, job.temperature, *data)
+
+    def _parts(self, jobs: Sequence[Work], members: list[int]) -> list[list[int]]:
+        """A group cut so that every worker has something to do and no program is too large."""
+        program, first = self._program(jobs[members[0]].model), jobs[members[0]]
+        if isinstance(program, str):
+            return [members]
+        if isinstance(first, Fit):
+            members = [members[i] for i in sorted_by_length([jobs[i] for i in members])]  # type: ignore[misc]
+        most = max(1, int(self._memory // self._bytes(program, first)))
+        if not self._cuda:
+            most = min(most, TOGETHER_ON_CPU, -(-len(members) // self.workers.threads))
+        pieces = -(-len(members) // most)
+        return [members[i * len(members) // pieces : (i + 1) * len(members) // pieces] for i in range(pieces)]
+
+    def _bytes(self, program: Program, job: Work) -> int:
+        """What one model of a program needs, roughly: weights with gradient and optimiser, activations, batches."""
+        if isinstance(job, Predict):
+            return 4 * (program.layout.size + program.values)
+        steps = job.recipe.epochs * -(-len(job.data) // job.recipe.batch)
+        batches = steps * job.recipe.batch * 4 * 4
+        return 4 * (6 * program.layout.size + COPIES * program.values * job.recipe.batch) + batches
+
+    # --- what is done ---
+
+    def _task(self, part: list[Any]) -> Callable[[Stop], list[Any]]:
+        program = self._program(part[0].model)
+        if isinstance(program, str):
+            task = self._alone.task(part[0])
+            return lambda stop: [task(stop)]
+        return partial(self._fit if isinstance(part[0], Fit) else self._predict, program, part)
+
+    def _fit(self, program: Program, part: list[Fit], stop: Stop) -> list[State]:
+        values = self._values(part[0].data.samples)
+        with self.precision.products():
+            if self._replayed(program):
+                return self._replay(program, part, values, stop)
+            return stacked_training.fit(program, part, values, stop)
+
+    def _predict(self, program: Program, part: list[Predict], stop: Stop) -> list[Any]:
+        size = max(1, min(ASKED_ON_CUDA // len(part), len(part[0].samples))) if self._cuda else ASKED_ON_CPU
+        with self.precision.products():
+            return stacked_training.predict(program, part, self._values(part[0].samples), size, stop)
+
+    def _replay(self, program: Program, part: list[Fit], values: Tensor, stop: Stop) -> list[State]:
+        """Graphs are kept and used again while jobs of the same kind, and not more of them, come by."""
+        from fedsift.engines import replay
+
+        plan, job = replay.plan_of(program, part), part[0]
+        recipe = job.recipe
+        rule = (recipe.optimizer, recipe.momentum, recipe.nesterov, recipe.weight_decay, recipe.augment)
+        key = (job.model, rule, job.temperature, len(part), plan.positions.shape[2], values.data_ptr())
+        if key not in self._replays or not self._replays[key].takes(part, plan):
+            self._replays.pop(key, None)  # first give the old one's memory back
+            while len(self._replays) >= MOST_REPLAYS:
+                self._replays.pop(next(iter(self._replays)))
+            self._replays[key] = replay.Replay(program, part, plan, values)
+        return self._replays[key].fit(part, plan, stop)
+
+    def _replayed(self, program: Program) -> bool:
+        return self._cuda and has_triton() and isinstance(program, Stacked)
+
+    def _values(self, samples: Samples) -> Tensor:
+        """A store's values on the device: brought there once, as they came."""
+        values = samples.store.values
+        if not self._cuda:
+            return values
+        if values.data_ptr() not in self._resident:
+            while len(self._resident) >= MOST_STORES:
+                self._resident.pop(next(iter(self._resident)))
+            self._resident[values.data_ptr()] = values, values.to(self.device)  # the first keeps its address taken
+        return self._resident[values.data_ptr()][1]
+
+    def _program(self, model: Model) -> Program | str:
+        """The program of an architecture, or why there is none."""
+        if model not in self._programs:
+            self._programs[model] = self._made(model)
+        return self._programs[model]
+
+    def _made(self, model: Model) -> Program | str:
+        try:
+            program = stack(model, self._kernels)
+        except Unstackable as error:
+            warnings.warn(f"{model.name} cannot be stacked and runs one by one: {error}", stacklevel=5)
+            return str(error)
+        if not self._cuda and program.macs > LARGEST_ON_CPU:
+            return f"{program.macs / 1e6:.1f} million multiplications a sample keep a core busy"
+        return program
+
+
+MOST_REPLAYS, MOST_STORES = 8, 8
+
+
+def _samples(job: Work) -> Samples:
+    return job.data.samples if isinstance(job, Fit) else job.samples
+
+
+def _kernels(cuda: bool, precision: str) -> Kernels:
+    """Our own kernels use the matrix units, which round; float32 is left to torch's products."""
+    if cuda and has_triton() and precision != "float32":
+        from fedsift.engines.fused import FusedKernels
+
+        return FusedKernels(precision)
+    return Kernels()
+
+
+def has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

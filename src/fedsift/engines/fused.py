@@ -1,0 +1,236 @@
+"""Stacked layers and training steps on CUDA, made of the kernels in kernels.py. Needs Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fedsift.engines import kernels
+from fedsift.engines.stacking import Kernels, Pass
+from fedsift.engines.tracing import Geometry, Op
+from fedsift.types import Recipe
+
+PROGRAMS = 1024  # that many in flight fill a large GPU
+ROWS = 128  # pixels a program, in convolutions
+
+
+class FusedKernels(Kernels):
+    """Convolution, batch norm, addition and ReLU as few kernels."""
+
+    def __init__(self, precision: str) -> None:
+        self._precision = precision
+
+    def convolve(self, p: Pass, op: Op, x: Tensor) -> Tensor:
+        weight, bias = p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias")
+        return Convolution.apply(x, weight, bias, op.geometry, self._precision)
+
+    def convolve_and_normalise(self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        assert op.before is not None
+        if f"{op.before.name}.bias" in p.weights:  # rare: a bias before a batch norm does nothing but cost
+            return super().convolve_and_normalise(p, op, x, residual)
+        weight = p.weights[f"{op.before.name}.weight"]
+        scale, shift = p.weights[f"{op.name}.weight"], p.weights[f"{op.name}.bias"]
+        mean, variance = p.buffers[f"{op.name}.running_mean"], p.buffers[f"{op.name}.running_var"]
+        how = (op.before.geometry, op.layer.eps, op.layer.momentum, op.relu, self._precision)
+        if p.training:
+            statistics = (mean, variance, p.count)
+            return ConvolutionAndNorm.apply(x, weight, scale, shift, residual, *statistics, *how)
+        gain = scale * (variance + op.layer.eps).rsqrt()  # a fixed scale and shift go into weights and bias
+        y = _empty_output(x, weight.shape[2], op.before.geometry)
+        folded, bias = weight * gain[:, None], shift - mean * gain
+        _convolve(x.contiguous(), folded, bias, y, op.before.geometry, self._precision, residual=residual, relu=op.relu)
+        return y
+
+
+def _power(n: int, least: int = 16, most: int = 1 << 30) -> int:
+    return max(least, min(most, triton.next_power_of_2(n)))
+
+
+def _convolve(
+    x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, geometry: Geometry, precision: str, *,
+    parts: Tensor | None = None, count: Tensor | None = None, residual: Tensor | None = None,
+    relu: bool = False, back: bool = False,
+) -> None:  # fmt: skip
+    """Forwards x -> y; with `back`, x is dy and y is dx, and the weights are read the other way round."""
+    (kh, kw), (sh, sw), (ph, pw) = geometry
+    m, b, h, width, c = x.shape
+    ho, wo, n = y.shape[2:]
+    classes, pixels = (sh * sw, triton.cdiv(ho, sh) * triton.cdiv(wo, sw)) if back else (1, ho * wo)
+    tiles = triton.cdiv(b * pixels, ROWS)
+    into, out = (n, c) if back else (c, n)  # of the layer itself: w is [M, kh * kw * into, out]
+    w_in, w_out = (1, out) if back else (out, 1)
+    block = _power(n, most=64)
+    kernels.convolution[(tiles, m, classes * triton.cdiv(n, block))](
+        x, w, _or(bias, x), _or(residual, x), y, _or(parts, x), _or(count, x),
+        b, h, width, ho, wo, into * out, w_in, w_out, w.stride(0), 0 if bias is None else bias.stride(0), tiles,
+        C=c, N=n, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, BACK=back,
+        BIASED=bias is not None, RESIDUAL=residual is not None, RELU=relu, MOMENTS=parts is not None,
+        COUNTED=count is not None, PRECISION=precision, BP=ROWS, BN=block, BK=_power(c, most=64),
+        num_warps=8 if n > 32 else 4,
+    )  # fmt: skip
+
+
+def _weight_gradient(x: Tensor, dy: Tensor, geometry: Geometry, precision: str) -> Tensor:
+    """[M, kh * kw * C, O]: added up in pieces, then the pieces."""
+    (kh, kw), (sh, sw), (ph, pw) = geometry
+    m, b, h, width, c = x.shape
+    ho, wo, n = dy.shape[2:]
+    run, rows = _run(kw, c), 32 if c > 32 else 64
+    block = _power(n, most=64)
+    programs = m * kh * triton.cdiv(kw * c, run) * triton.cdiv(n, block)
+    most = triton.cdiv(b * ho * wo, rows)
+    steps = triton.cdiv(most, min(most, triton.cdiv(PROGRAMS, programs)))
+    splits = triton.cdiv(most, steps)
+    parts = x.new_empty(splits, m, kh * kw * c, n)
+    kernels.weight_gradient[(splits, m, programs // m)](
+        x, dy, parts, b, h, width, ho, wo, steps,
+        C=c, N=n, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw,
+        PRECISION=precision, BP=rows, BN=block, BJ=run, num_warps=2, num_stages=2,
+    )  # fmt: skip
+    return parts[0] if splits == 1 else parts.sum(0)
+
+
+def _run(kw: int, channels: int) -> int:
+    """How much of a row of the kernel a program takes: all of it, or the channels of one place where they are many."""
+    return _power(kw * channels) if channels <= 16 else _power(channels, most=64)
+
+
+def _empty_output(x: Tensor, n: int, geometry: Geometry) -> Tensor:
+    m, b, h, w, _ = x.shape
+    (kh, kw), (sh, sw), (ph, pw) = geometry
+    return x.new_empty(m, b, (h + 2 * ph - kh) // sh + 1, (w + 2 * pw - kw) // sw + 1, n)
+
+
+class Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry, precision: str) -> Tensor:
+        x = x.contiguous()
+        y = _empty_output(x, w.shape[2], geometry)
+        _convolve(x, w, bias, y, geometry, precision)
+        ctx.save_for_backward(x, w)
+        ctx.how = geometry, precision, bias is not None
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        geometry, precision, biased = ctx.how
+        dy = dy.contiguous()
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = torch.empty_like(x)
+            _convolve(dy, w, None, dx, geometry, precision, back=True)
+        dw = _weight_gradient(x, dy, geometry, precision)
+        return dx, dw, dy.sum((1, 2, 3)) if biased else None, None, None
+
+
+class ConvolutionAndNorm(torch.autograd.Function):
+    """relu(batch_norm(convolution(x)) + residual), the ReLU and the residual where the network has them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None,
+        running_mean: Tensor, running_var: Tensor, count: Tensor | None,
+        geometry: Geometry, eps: float, momentum: float, relu: bool, precision: str,
+    ) -> Tensor:  # fmt: skip
+        x = x.contiguous()
+        y = _empty_output(x, w.shape[2], geometry)
+        m, b, ho, wo, n = y.shape
+        tiles = triton.cdiv(b * ho * wo, ROWS)
+        parts = x.new_empty(m, tiles, 2, n)
+        _convolve(x, w, None, y, geometry, precision, parts=parts, count=count)
+        out, saved = torch.empty_like(y), x.new_empty(m, 2, n)
+        bc = _power(n)
+        br = max(16, 4096 // bc)
+        added = None if residual is None else residual.contiguous()
+        kernels.normalise[(triton.cdiv(b * ho * wo, br), m)](
+            y, parts, weight, bias, _or(added, y), out, saved, running_mean, running_var,
+            _or(count, y), b, ho * wo, tiles, weight.stride(0), eps, momentum,
+            N=n, BC=bc, BR=br, BP=ROWS, BT=max(1, min(triton.next_power_of_2(tiles), 2048 // bc)),
+            RELU=relu, RESIDUAL=residual is not None, COUNTED=count is not None,
+        )  # fmt: skip
+        ctx.save_for_backward(x, w, y, out if relu and residual is not None else None, weight, bias, saved, count)
+        ctx.how = geometry, relu, residual is not None, precision
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, y, out, weight, bias, saved, count = ctx.saved_tensors
+        geometry, relu, added, precision = ctx.how
+        dout = dout.contiguous()
+        m, b, ho, wo, n = y.shape
+        rows = b * ho * wo
+        bc = _power(n)
+        br = max(16, 4096 // bc)
+        loop = max(1, triton.cdiv(rows, br) // max(1, PROGRAMS // m))
+        blocks = triton.cdiv(rows, br * loop)
+        parts = x.new_empty(m, blocks, 2, n)
+        gate = out if out is not None else y
+        flags: dict[str, Any] = {"N": n, "BC": bc, "BR": br, "RELU": relu, "RESIDUAL": added}
+        kernels.norm_sums[(blocks, m)](
+            dout, gate, y, weight, bias, saved, parts, rows, blocks, weight.stride(0), LOOP=loop, **flags
+        )
+        dy, dweight, dbias = torch.empty_like(y), x.new_empty(m, n), x.new_empty(m, n)
+        passed = torch.empty_like(y) if added and relu else None
+        kernels.norm_gradient[(triton.cdiv(rows, br), m)](
+            dout, gate, y, weight, bias, saved, parts, dy, _or(passed, dy), dweight, dbias,
+            _or(count, y), b, ho * wo, blocks, weight.stride(0),
+            BT=max(1, min(triton.next_power_of_2(blocks), 2048 // bc)), COUNTED=count is not None,
+            **(flags | {"RESIDUAL": passed is not None}),
+        )  # fmt: skip
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = torch.empty_like(x)
+            _convolve(dy, w, None, dx, geometry, precision, back=True)
+        dw = _weight_gradient(x, dy, geometry, precision)
+        dresidual = (passed if passed is not None else dout) if added else None
+        return dx, dw, dweight, dbias, dresidual, *[None] * 8
+
+
+# --- the rest of a training step -----------------------------------------------------------------------------------
+
+
+def draw(
+    values: Tensor, rows: Tensor, positions: Tensor, moves: Tensor | None, targets: Tensor, counts: Tensor,
+    mean: Tensor, std: Tensor, now: Tensor, x: Tensor, t: Tensor, count: Tensor,
+) -> None:  # fmt: skip
+    """Fill x [A, B, H, W, C] (or [A, B, F]), t [A, B, classes] and count [A] with the batches of step `now`."""
+    a, b = x.shape[:2]
+    h, w, c = x.shape[2:] if x.ndim == 5 else (1, 1, x.shape[2])
+    kernels.draw[(b, a)](
+        values, rows, positions, _or(moves, rows), targets, counts, mean, std, now, x, t, count, b, counts.shape[1],
+        C=c, H=h, W=w, CLASSES=t.shape[2], BE=_power(h * w * c, most=1024), BC=_power(t.shape[2]),
+        MOVED=moves is not None, PER_CHANNEL=mean.shape[1] > 1,
+    )  # fmt: skip
+
+
+def pull(logits: Tensor, t: Tensor, count: Tensor, temperature: float) -> Tensor:
+    """The gradient of the loss by the logits: see stacked_training.loss_gradient."""
+    a, b, classes = logits.shape
+    out = torch.empty_like(t)
+    logits = logits.contiguous()
+    kernels.pull[(b, a)](logits, t, out, count, b, temperature, CLASSES=classes, BC=_power(classes))
+    return out
+
+
+def update(
+    recipe: Recipe, w: Tensor, g: Tensor, state: Tensor, rates: Tensor, counts: Tensor, corrections: Tensor, now: Tensor
+) -> None:
+    """One step of the optimiser for the first A models. `state` [2, M, P] holds its running means, `corrections`
+    [T, 2] what Adam divides them by (optimizers.corrections)."""
+    a, size = w.shape
+    kernels.update[(triton.cdiv(size, 1024), a)](
+        w, g, state[0], state[1], rates, counts, corrections, now, size, counts.shape[1],
+        recipe.momentum, recipe.weight_decay, KIND=recipe.optimizer, NESTEROV=recipe.nesterov, BLOCK=1024,
+    )  # fmt: skip
+
+
+def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
+    """A kernel's argument must be some tensor even where it is not read."""
+    return other if tensor is None else tensor

@@ -1,0 +1,63 @@
+"""SGD, Adam and AdamW on one flat [M, P] matrix, a row a model, as torch.optim has them for one model.
+
+`t` counts steps from 0; since every model's steps are consecutive, it is the same for all that are still training.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from fedsift.types import Recipe
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+
+
+class Sgd:
+    def __init__(self, recipe: Recipe, weights: Tensor) -> None:
+        self._recipe = recipe
+        self._velocity = torch.zeros_like(weights) if recipe.momentum else None
+
+    def step(self, w: Tensor, g: Tensor, rate: Tensor, t: int, some: slice | Tensor) -> None:
+        """w [A, P]: `some` of the rows; g their gradient, which is used up; rate [A, 1]."""
+        recipe = self._recipe
+        if recipe.weight_decay:
+            g.add_(w, alpha=recipe.weight_decay)
+        if self._velocity is not None:
+            velocity = self._velocity[some].mul_(recipe.momentum).add_(g)
+            if not isinstance(some, slice):  # not a view, then
+                self._velocity[some] = velocity
+            g = g.add_(velocity, alpha=recipe.momentum) if recipe.nesterov else velocity
+        w.addcmul_(g, rate, value=-1)
+
+
+class Adam:
+    """Adam, and with `decoupled` AdamW."""
+
+    def __init__(self, recipe: Recipe, weights: Tensor) -> None:
+        self._decay, self._decoupled = recipe.weight_decay, recipe.optimizer == "adamw"
+        self._mean, self._square = torch.zeros_like(weights), torch.zeros_like(weights)
+
+    def step(self, w: Tensor, g: Tensor, rate: Tensor, t: int, some: slice | Tensor) -> None:
+        if self._decay and self._decoupled:
+            w.mul_(1 - rate * self._decay)
+        elif self._decay:
+            g.add_(w, alpha=self._decay)
+        mean = self._mean[some].lerp_(g, 1 - BETA1)
+        square = self._square[some].mul_(BETA2).addcmul_(g, g, value=1 - BETA2)
+        if not isinstance(some, slice):  # not views, then
+            self._mean[some], self._square[some] = mean, square
+        first, second = correction(t)
+        size = torch.sqrt(square, out=g).div_(second).add_(EPS)
+        w.sub_(torch.div(mean, size, out=g).mul_(rate / first))
+
+
+def correction(t: int) -> tuple[float, float]:
+    """What Adam's mean, and the root of its mean square, are divided by after step t: both start at 0."""
+    return 1 - BETA1 ** (t + 1), sqrt(1 - BETA2 ** (t + 1))
+
+
+def optimizer(recipe: Recipe, weights: Tensor) -> Sgd | Adam:
+    return Sgd(recipe, weights) if recipe.optimizer == "sgd" else Adam(recipe, weights)

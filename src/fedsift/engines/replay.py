@@ -1,0 +1,164 @@
+"""Training on CUDA: one step of a group of models, captured once as a CUDA graph and replayed to the end.
+
+Everything a step needs lies in fixed places on the device: weights [M, P], the data as they came, the schedule. A
+counter there says which step it is, so a replay needs nothing from the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsift import training
+from fedsift.engines import fused
+from fedsift.engines.optimizers import correction
+from fedsift.engines.schedule import Schedule, schedule
+from fedsift.engines.stacked_training import Inputs, check_batches, finished
+from fedsift.engines.stacking import Pass, Program
+from fedsift.engines.workers import Stop, carry_on
+from fedsift.types import Fit, State
+
+WORTH_A_GRAPH = 200  # steps that a smaller graph must save models in, to be worth capturing
+LOOK_UP = 64  # replays between two looks at whether to stop
+
+
+class Replay:
+    """A place for M models with batches of B, and the graphs that train them there."""
+
+    def __init__(self, program: Program, jobs: Sequence[Fit], plan: Schedule, values: Tensor) -> None:
+        self._program, self._recipe, self._temperature = program, jobs[0].recipe, jobs[0].temperature
+        self._values, self._counted = values, _uneven(plan)
+        steps, models, width = plan.positions.shape
+        samples, classes = _roomy(sum(len(job.data) for job in jobs)), jobs[0].data.classes
+        steps, (channels, *size) = _roomy(steps), values.shape[1:]
+        flat, buffers = program.layout.stack([jobs[0].state] * models)
+        figures = Inputs.of([job.data.samples for job in jobs], values)
+        with values.device:
+            self._flat, self._buffers = _here(flat), {name: _here(value) for name, value in buffers.items()}
+            self._mean, self._std = (f.flatten(1).expand(models, -1).contiguous() for f in (figures.mean, figures.std))
+            self._moments = torch.zeros(2, *self._flat.shape)
+            self._seeds = torch.zeros(models, dtype=torch.int64)
+            self._rows = torch.zeros(samples, dtype=torch.int32)
+            self._targets = torch.zeros(samples, classes)
+            self._positions = torch.zeros(steps, models, width, dtype=torch.int32)
+            self._counts = torch.zeros(steps, models, dtype=torch.int32)
+            self._rates = torch.zeros(steps, models)
+            self._corrections = torch.tensor([correction(t) for t in range(steps)])
+            moved = plan.moves is not None
+            self._moves = torch.zeros(steps, models, width, 3, dtype=torch.int8) if moved else None
+            self._now = torch.zeros(1, dtype=torch.int64)
+            self._x = torch.zeros(models, width, *size, channels)
+            self._t = torch.zeros(models, width, classes)
+            self._count = torch.zeros(models, dtype=torch.int32)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+
+    def takes(self, jobs: Sequence[Fit], plan: Schedule) -> bool:
+        """Whether there is room for these jobs here, and the graphs know about short batches where there are some."""
+        samples = sum(len(job.data) for job in jobs)
+        room = len(plan) <= len(self._rates) and samples <= len(self._rows)
+        return room and plan.positions.shape[2] == self._x.shape[1] and (self._counted or not _uneven(plan))
+
+    def fit(self, jobs: Sequence[Fit], plan: Schedule, stop: Stop) -> list[State]:
+        active = plan.active
+        sizes = self._sizes(active)
+        for models in set(sizes):
+            self._graph(models)
+        self._load(jobs, plan)
+        for t, models in enumerate(sizes):
+            if t % LOOK_UP == 0:
+                carry_on(stop)
+            self._graphs[models].replay()
+        return finished(self._program, self._flat, self._buffers, plan)
+
+    def _load(self, jobs: Sequence[Fit], plan: Schedule) -> None:
+        flat, buffers = self._program.layout.stack([job.state for job in jobs])
+        self._flat.copy_(flat)
+        for name, value in buffers.items():
+            self._buffers[name].copy_(value)
+        figures = Inputs.of([job.data.samples for job in jobs], self._values)
+        for mine, given in ((self._mean, figures.mean), (self._std, figures.std)):
+            mine.copy_(given.flatten(1).expand_as(mine))
+        rows = np.concatenate([job.data.samples.rows for job in jobs])
+        _fill(self._rows, torch.from_numpy(rows))
+        _fill(self._targets, torch.cat([job.data.targets for job in jobs]))
+        _fill(self._positions, torch.from_numpy(plan.positions))
+        _fill(self._counts, torch.from_numpy(plan.counts))
+        _fill(self._rates, torch.from_numpy(plan.rates))
+        if self._moves is not None and plan.moves is not None:
+            _fill(self._moves, torch.from_numpy(plan.moves.astype(np.int8)))
+        self._seeds.copy_(torch.tensor([training.dropout_seed(job.key) for job in jobs]))
+        self._moments.zero_()
+        self._now.zero_()
+
+    def _step(self, models: int) -> None:
+        """One step of the first `models` models."""
+        a, program = models, self._program
+        x, t, count = self._x[:a], self._t[:a], self._count[:a]
+        data = (self._values, self._rows, self._positions, self._moves, self._targets, self._counts)
+        fused.draw(*data, self._mean, self._std, self._now, x, t, count)
+        w = self._flat[:a]
+        weights = {name: view.detach().requires_grad_() for name, view in program.weights(w).items()}
+        buffers = {name: value[:a] for name, value in self._buffers.items()}
+        counted = count if self._counted else None
+        logits = program(Pass(weights, buffers, True, counted, self._seeds[:a], self._now), x)
+        pull = fused.pull(logits.detach(), t, count, self._temperature)
+        gradients = torch.autograd.grad(logits, list(weights.values()), pull)
+        gradient = program.layout.joined(gradients)
+        fused.update(self._recipe, w, gradient, self._moments, self._rates, self._counts, self._corrections, self._now)
+        self._now += 1
+
+    def _graph(self, models: int) -> None:
+        """Capture a step; a few are run first, so that every kernel is compiled and every library set up."""
+        if models in self._graphs:
+            return
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(2):
+                self._now.zero_()
+                self._step(models)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            self._step(models)
+        self._pool = self._pool or graph.pool()
+        self._graphs[models] = graph
+
+    def _sizes(self, active: Any) -> list[int]:
+        """How many models each step's graph has: all, or the half, quarter ... that is left, where that pays."""
+        sizes, size = [], len(self._flat)
+        steps = len(active)
+        for t, models in enumerate(active.tolist()):
+            while size > 1 and models <= -(-size // 2) and steps - t >= WORTH_A_GRAPH:
+                size = -(-size // 2)
+            sizes.append(size)
+        return sizes
+
+
+def _uneven(plan: Schedule) -> bool:
+    return bool((plan.counts != plan.positions.shape[2]).any())
+
+
+def _roomy(n: int) -> int:
+    """Room for a bit more, so that the next round's data, a little larger, need no new graph."""
+    return n + n // 4
+
+
+def _here(tensor: Tensor) -> Tensor:
+    """A copy on the device in force."""
+    return torch.empty_like(tensor, device=torch.get_default_device()).copy_(tensor)
+
+
+def _fill(mine: Tensor, given: Tensor) -> None:
+    mine[: len(given)].copy_(given)
+
+
+def plan_of(program: Program, jobs: Sequence[Fit]) -> Schedule:
+    plan = schedule(jobs)
+    check_batches(program, plan.counts)
+    return plan

@@ -1,0 +1,67 @@
+"""What each model of a group does in each step: its batch, padded where it is short, its step size, its crops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsift import training
+from fedsift.types import Array, Fit
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """T steps of M models, B places in a batch. Model i's samples are positions[:, i], counted over all models' data
+    laid end to end; a model that has finished has batches of 0 samples and step size 0."""
+
+    positions: Array  # [T, M, B] int64
+    counts: Array  # [T, M] int64: real samples; they come first, the rest of the batch repeats the first
+    rates: Array  # [T, M] float32
+    moves: Array | None  # [T, M, B, 3] int64: crops and mirrorings
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def active(self) -> Array:
+        """[T]: how many models are still training; sorted by length, they are the first ones."""
+        return (self.counts > 0).sum(1)
+
+
+def sorted_by_length(jobs: Sequence[Fit]) -> list[int]:
+    """Longest first, so that models finish from the back and little work is done for those that have."""
+    return sorted(range(len(jobs)), key=lambda i: -len(jobs[i].data))
+
+
+def padded(count: int, batch: int) -> int:
+    """How long a short batch is made: the next power of two from 8 on, but no longer than a full one."""
+    return min(batch, max(8, 1 << (count - 1).bit_length()))
+
+
+def schedule(jobs: Sequence[Fit]) -> Schedule:
+    """The batches every engine draws, side by side. The jobs share a recipe and are sorted by length."""
+    recipe, shape = jobs[0].recipe, jobs[0].data.samples.shape
+    drawn = [training.batches(recipe, len(job.data), job.key) for job in jobs]
+    lengths = [len(epochs[0]) for epochs in drawn]  # steps an epoch
+    width = padded(max(len(batch) for epochs in drawn for batch in epochs[0]), recipe.batch)
+    steps, models = recipe.epochs * max(lengths), len(jobs)
+    starts = np.cumsum([0, *(len(job.data) for job in jobs)])
+    positions = np.tile(starts[:-1, None], (steps, 1, width))
+    counts = np.zeros((steps, models), np.int64)
+    rates = np.zeros((steps, models), np.float32)
+    moves = None if recipe.augment == "none" else np.zeros((steps, models, width, 3), np.int64)
+    for i, (job, epochs, length) in enumerate(zip(jobs, drawn, lengths, strict=True)):
+        moved = training.augmentation(recipe, len(job.data), job.key, shape)
+        for epoch, batches in enumerate(epochs):
+            span = slice(epoch * length, (epoch + 1) * length)
+            order = np.concatenate(batches)
+            places = np.zeros((length, width), np.int64)
+            places.flat[: len(order)] = order
+            positions[span, i] = starts[i] + places
+            counts[span, i] = [len(batch) for batch in batches]
+            rates[span, i] = training.step_size(recipe, job.epoch + epoch)
+            if moves is not None and moved is not None:
+                moves[span, i] = moved[epoch][places]
+    return Schedule(positions, counts, rates, moves)

@@ -1,0 +1,254 @@
+"""A network turned into a program over M copies of itself.
+
+`stack(model)` traces the network once. If it is made of layers that are known here, the program runs on stacked layers
+(`Stacked`); any other network that torch.func can batch runs under vmap (`Vmapped`); what neither can do raises
+`Unstackable` with the reason. Nothing has to be changed in the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn, vmap
+from torch.func import functional_call
+
+from fedsift import training
+from fedsift.engines import layers
+from fedsift.engines.tracing import Op, Unstackable, trace
+from fedsift.types import Model, State
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One forward pass of M networks: their weights, and what a layer may need beside its input."""
+
+    weights: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    training: bool
+    count: Tensor | None = None  # [M]: real samples in each batch, where some batches are padded
+    seeds: Tensor | None = None  # [M]: of dropout
+    step: Tensor | int = 0
+
+
+ALIGNED = 16  # floats, 64 bytes: products may round by where their operands lie, so every model's lie alike
+
+
+class Layout:
+    """Where each parameter of a network lies in its row of one flat [M, P] matrix, and which buffers it has."""
+
+    def __init__(self, net: nn.Module, inputs_first: Sequence[str] = ()) -> None:
+        self.parameters = {name: value.shape for name, value in net.named_parameters()}
+        self.buffers = {name: value.detach().clone() for name, value in net.named_buffers()}
+        self.names = tuple(net.state_dict())
+        self._inputs_first = set(inputs_first)  # weights [O, I, ...] that the program wants as [..., I, O]
+        if missing := set(self.names) - self.parameters.keys() - self.buffers.keys():
+            raise Unstackable(f"{min(missing)} shares its values with another parameter")
+        for name, parameter in net.named_parameters():
+            if not parameter.requires_grad or parameter.dtype != torch.float32:
+                raise Unstackable(f"{name} is frozen or not float32")
+
+        sizes = [shape.numel() for shape in self.parameters.values()]
+        self.size = -(-sum(sizes) // ALIGNED) * ALIGNED
+        self._sizes = [*sizes, self.size - sum(sizes)]
+
+    def stack(self, states: Sequence[State]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The models' parameters [M, P] and buffers {name: [M, ...]}; a buffer no state holds starts as built."""
+        for name, shape in (*self.parameters.items(), *((n, v.shape) for n, v in self.buffers.items())):
+            for state in states:
+                if name in state and state[name].shape != shape:
+                    raise RuntimeError(f"size mismatch for {name}: {tuple(state[name].shape)}, not {tuple(shape)}")
+        flat = torch.zeros(len(states), self.size)
+        for name, part in self._parts(flat).items():
+            part.copy_(self._to_program(name, torch.stack([state[name] for state in states])).flatten(1))
+        buffers = {n: torch.stack([state.get(n, start) for state in states]) for n, start in self.buffers.items()}
+        return flat, buffers
+
+    def unstack(self, flat: Tensor, buffers: dict[str, Tensor]) -> list[State]:
+        """The other way: one state a model, each tensor its own memory."""
+        stacked = {name: self._from_program(name, part) for name, part in self._parts(flat).items()} | buffers
+        return [{name: stacked[name][i].clone().contiguous() for name in self.names} for i in range(len(flat))]
+
+    def weights(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of the flat matrix in the program's shapes."""
+        return {name: part.view(len(flat), *self._program_shape(name)) for name, part in self._parts(flat).items()}
+
+    def joined(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The gradients of `weights(flat)` as one matrix like it."""
+        rows = [gradient.flatten(1) for gradient in gradients]
+        return torch.cat([*rows, rows[0].new_zeros(len(rows[0]), self._sizes[-1])], 1)
+
+    def _parts(self, flat: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self.parameters, flat.split(self._sizes, 1), strict=False))
+
+    def _program_shape(self, name: str) -> tuple[int, ...]:
+        shape = self.parameters[name]
+        return (shape[1:].numel(), shape[0]) if name in self._inputs_first else tuple(shape)
+
+    def _to_program(self, name: str, stacked: Tensor) -> Tensor:
+        """[M, O, I, kh, kw] -> [M, kh, kw, I, O]; others stay."""
+        if name not in self._inputs_first:
+            return stacked
+        return stacked.permute(0, *range(3, stacked.ndim), 2, 1)
+
+    def _from_program(self, name: str, part: Tensor) -> Tensor:
+        shape = self.parameters[name]
+        if name not in self._inputs_first:
+            return part.reshape(len(part), *shape)
+        kernel = shape[2:]
+        whole = part.reshape(len(part), *kernel, shape[1], shape[0])
+        return whole.permute(0, whole.ndim - 1, whole.ndim - 2, *range(1, 1 + len(kernel)))
+
+
+class Program:
+    """M networks of one architecture as one function, with the layout of their weights."""
+
+    layout: Layout
+    pads = True  # whether batches of unequal length may be padded
+    macs = 0  # multiplications a sample, forward
+    values = 0  # activations a sample, forward
+    smallest_norm: int | None = None  # the fewest values a sample gives to a batch norm, where there is one
+    counters: tuple[str, ...] = ()  # buffers that count batches; whoever trains adds the steps at the end
+
+    def __call__(self, p: Pass, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def weights(self, flat: Tensor) -> dict[str, Tensor]:
+        return self.layout.weights(flat)
+
+
+class Stacked(Program):
+    """Known layers only. `kernels` are the layers that have more than one implementation."""
+
+    def __init__(self, model: Model, kernels: Kernels) -> None:
+        net = model.build()
+        self._programs = {mode: trace(net.train(mode), model.shape) for mode in (True, False)}
+        ops = self._programs[True]
+        products = [op for o in ops for op in (o, o.before) if op and op.kind in ("convolution", "linear")]
+        self.layout = Layout(net, [f"{op.name}.weight" for op in products])
+        self.macs, self.values = sum(op.macs for op in ops), sum(op.values for op in ops)
+        norms = [op for op in ops if op.kind in ("batch_norm", "norm_after_convolution")]
+        self.smallest_norm = min((op.spatial for op in norms), default=None)
+        self.counters = tuple(f"{op.name}.num_batches_tracked" for op in norms)
+        self._kernels = kernels
+
+    def __call__(self, p: Pass, x: Tensor) -> Tensor:
+        known: dict[str, Tensor] = {}
+        for op in self._programs[p.training]:
+            inputs = [x if name == "" else known[name] for name in op.inputs]
+            known[op.output] = self._do(p, op, inputs)
+            for name in op.last_used:
+                del known[name]
+        return known[op.output]
+
+    def _do(self, p: Pass, op: Op, inputs: list[Tensor]) -> Tensor:
+        if op.kind == "norm_after_convolution":
+            return self._kernels.convolve_and_normalise(p, op, *inputs)
+        if op.kind == "convolution":
+            return self._kernels.convolve(p, op, *inputs)
+        return LAYERS[op.kind](p, op, *inputs)
+
+
+class Vmapped(Program):
+    """Any network torch.func can batch, in its own layout [M, B, C, H, W]. It may look across a batch in ways we do
+    not know, so its batches are never padded."""
+
+    pads = False
+
+    def __init__(self, model: Model) -> None:
+        self._nets = {mode: model.build().train(mode) for mode in (True, False)}
+        self.layout = Layout(self._nets[True])
+        self._try(model)
+
+    def __call__(self, p: Pass, x: Tensor) -> Tensor:
+        def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+            return functional_call(self._nets[p.training], (weights, buffers), (x,))
+
+        x = x.permute(0, 1, 4, 2, 3) if x.ndim == 5 else x
+        return vmap(one)(p.weights, p.buffers, x)
+
+    def _try(self, model: Model) -> None:
+        """Two networks, two samples each, forward and backward: whatever torch.func cannot do shows here."""
+        state = {name: value.detach() for name, value in self._nets[True].state_dict().items()}
+        try:
+            for mode in (True, False):
+                flat, buffers = self.layout.stack([state, state])
+                weights = {name: value.requires_grad_() for name, value in self.weights(flat).items()}
+                x = torch.zeros(2, 2, *model.shape)
+                x = x.permute(0, 1, 3, 4, 2) if x.ndim == 5 else x
+                self(Pass(weights, buffers, mode), x).sum().backward()
+        except Exception as error:  # torch.func says no in many ways
+            raise Unstackable(str(error).partition("\n")[0]) from None
+
+
+def stack(model: Model, kernels: Kernels) -> Program:
+    """The fastest program there is for this architecture."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            return Stacked(model, kernels)
+        except Unstackable as unknown:
+            if training.rolls_dice(model):
+                raise Unstackable("it draws random numbers of its own in its forward pass") from None
+            try:
+                return Vmapped(model)
+            except Unstackable as refused:
+                raise Unstackable(f"{unknown}; under torch.func: {refused}") from None
+
+
+# --- layers, as programs call them ---------------------------------------------------------------------------------
+
+
+class Kernels:
+    """Convolution and what follows it, in plain torch."""
+
+    def convolve(self, p: Pass, op: Op, x: Tensor) -> Tensor:
+        return layers.convolve(x, p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias"), *op.geometry)
+
+    def convolve_and_normalise(self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Convolution, batch norm, and where the network has them next an addition and ReLU."""
+        assert op.before is not None
+        return _batch_norm(p, op, self.convolve(p, op.before, x), residual)
+
+
+def _batch_norm(p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    layer, name = op.layer, op.name
+    mean, variance = p.buffers[f"{name}.running_mean"], p.buffers[f"{name}.running_var"]
+    if p.training:
+        running, (mean, variance, n) = (mean, variance), layers.moments(x, p.count)
+        unbiased = variance.detach() * (n / (n - 1))
+        layers.remember(running[0], mean.detach(), layer.momentum, p.count)
+        layers.remember(running[1], unbiased, layer.momentum, p.count)
+    y = layers.normalise(x, mean, variance, p.weights[f"{name}.weight"], p.weights[f"{name}.bias"], layer.eps)
+    y = y if residual is None else y + residual
+    return torch.relu(y) if op.relu else y
+
+
+def _linear(p: Pass, op: Op, x: Tensor) -> Tensor:
+    return layers.linear(x, p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias"))
+
+
+def _group_norm(p: Pass, op: Op, x: Tensor) -> Tensor:
+    weight, bias = p.weights.get(f"{op.name}.weight"), p.weights.get(f"{op.name}.bias")
+    return layers.group_norm(x, op.layer.num_groups, weight, bias, op.layer.eps)
+
+
+def _dropout(p: Pass, op: Op, x: Tensor) -> Tensor:
+    if not p.training or p.seeds is None:
+        return x
+    shape = (x.shape[1], x.shape[4], *x.shape[2:4]) if x.ndim == 5 else x.shape[1:]
+    kept = training.kept(p.seeds, op.number, p.step, shape, op.layer.p)
+    return x * (kept.permute(0, 1, 3, 4, 2) if x.ndim == 5 else kept)
+
+
+LAYERS: dict[str, Callable[..., Tensor]] = {
+    "batch_norm": _batch_norm,
+    "linear": _linear,
+    "group_norm": _group_norm,
+    "dropout": _dropout,
+    "pool": lambda p, op, x: layers.pool(x, op.layer),
+    "average": lambda p, op, x: x.mean((2, 3), keepdim=op.keep),
+    "flatten": lambda p, op, x: layers.flatten(x),
+    "each": lambda p, op, x: op.layer(x),
+    "add": lambda p, op, x, y: x + y,
+}

@@ -1,0 +1,51 @@
+"""Threads that do an engine's tasks side by side and stop between two batches when one fails or the user interrupts."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import torch
+
+Stop = threading.Event
+Task = Callable[[Stop], Any]
+
+
+class Interrupted(Exception):
+    """The run is stopping; a task gave up between two batches."""
+
+
+class Workers:
+    """On a CPU every task has one intra-op thread, however many there are: its sums never depend on its company."""
+
+    def __init__(self, device: torch.device, threads: int | None = None) -> None:
+        cpu = device.type == "cpu"
+        self.threads = threads or (cores() if cpu else 1)
+        one_thread_each = (torch.set_num_threads, (1,)) if cpu else (None, ())
+        self._pool = ThreadPoolExecutor(self.threads, "fedsift", *one_thread_each)
+
+    def run(self, tasks: Sequence[Task]) -> list[Any]:
+        """The answers, in the order of the tasks."""
+        stop = Stop()
+        futures = [self._pool.submit(task, stop) for task in tasks]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            stop.set()
+            for future in futures:
+                future.cancel()
+            wait(futures)
+
+
+def carry_on(stop: Stop) -> None:
+    """Called between two batches."""
+    if stop.is_set():
+        raise Interrupted
+
+
+def cores() -> int:
+    """The cores this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
