@@ -23,7 +23,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from fedsift import config, runs
 from fedsift.config import Experiment
-from fedsift.engines.sequential import Sequential
+from fedsift.engines import choose
 from fedsift.federation import State
 from fedsift.runs import CHECKPOINT, CLIENTS, CONFIG, ENVIRONMENT, LEDGER, METRICS, OURS, TIMING
 from fedsift.types import Mistake, Server
@@ -57,7 +57,7 @@ def tiny(preset: str = "digits-fas", *settings: str, rounds: int = 3) -> Experim
 
 def play(run: runs.Run, rounds: int | None = None) -> Path:
     """To the end, or for some rounds only."""
-    for _ in itertools.islice(runs.play([run], Sequential()), rounds):
+    for _ in itertools.islice(runs.play([run], choose()[0]), rounds):
         pass
     return run.folder
 
@@ -156,7 +156,7 @@ def test_a_finished_run_is_not_changed_by_resuming_it(tmp_path):
 
 def test_the_same_process_can_go_on_with_a_run_it_has_finished(tmp_path):
     run = runs.begin(tmp_path / "run", tiny(rounds=1))
-    assert len(list(runs.play([run], Sequential()))) == 1
+    assert len(list(runs.play([run], choose()[0]))) == 1
     again = runs.begin(tmp_path / "run", tiny(rounds=1), resume=True)
     assert again.finished
 
@@ -499,7 +499,7 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(tmp_path):
         tiny("digits-fas", "clients.models={mlp = 2, 'cnn(width=0.5)' = 2}", rounds=2),
     ]
     beside = [runs.begin(tmp_path / f"beside{i}", e) for i, e in enumerate(experiments)]
-    order = [beside.index(run) for run, _ in runs.play(beside, Sequential())]
+    order = [beside.index(run) for run, _ in runs.play(beside, choose()[0])]
     assert order == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 1, 2, 3, 1]
     for i, experiment in enumerate(experiments):
         assert bits(beside[i].folder) == bits(straight(tmp_path / f"alone{i}", experiment))
@@ -507,14 +507,14 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(tmp_path):
 
 def test_a_round_is_on_disk_before_it_is_yielded(tmp_path):
     beside = [runs.begin(tmp_path / str(seed), tiny("digits-fas", f"seed={seed}", rounds=2)) for seed in range(2)]
-    for run, record in runs.play(beside, Sequential()):
+    for run, record in runs.play(beside, choose()[0]):
         assert rounds_in(run.folder) == record.round + 1
         assert (run.folder / CHECKPOINT).read_bytes() == runs.to_bytes(record.state)
 
 
 def test_finished_runs_are_not_played(tmp_path):
     done = runs.begin(straight(tmp_path / "run", tiny(rounds=1)), tiny(rounds=1), resume=True)
-    assert list(runs.play([done], Sequential())) == []
+    assert list(runs.play([done], choose()[0])) == []
 
 
 # --- files and checkpoints -----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift import config, data, overriding, report, runs, sweeps
-from fedsift.engines.sequential import Sequential
+from fedsift.engines import choose
 from fedsift.federation import apart
 from fedsift.runs import CHECKPOINT, CLIENTS, FAILED, LEDGER, LOCK, METRICS
 from fedsift.sweeps import SWEEP, Sweep
@@ -308,7 +308,7 @@ CELLS = ["alpha-0.1-seed-0", "alpha-0.1-seed-1", "alpha-100-seed-0", "alpha-100-
 def play(folder: Path, sweep: Sweep, steps: int | None = None) -> sweeps.Playing:
     """To the end, or for some steps of a cell only; as in a process that ends then."""
     playing = sweeps.begin(folder, sweep, resume=True)
-    played = sweeps.play(playing, Sequential())
+    played = sweeps.play(playing, choose()[0])
     for _ in itertools.islice(played, steps):
         pass
     playing.lock.release()
@@ -495,7 +495,7 @@ def test_a_cell_that_fails_fails_alone_and_goes_on_when_it_can(instead, whole, m
             bad.federation = replace(bad.federation, algorithm=Broken(bad.federation.algorithm, instead))
         else:
             fails_to_save(patch)
-        errors = [outcome for _, outcome in sweeps.play(playing, Sequential()) if isinstance(outcome, Exception)]
+        errors = [outcome for _, outcome in sweeps.play(playing, choose()[0]) if isinstance(outcome, Exception)]
     assert [str(error) for error in errors] == ["broken\nin two lines"]
     assert playing.failed == {Path("sweep", BAD): "RuntimeError: broken in two lines"}
     assert [cell.name for cell in playing.finished] == [cell for cell in CELLS if cell != BAD]
@@ -686,7 +686,7 @@ def test_the_progress_of_many_cells_stays_readable(width, monkeypatch):
     words = ["run", *FAS, "rounds=1", "data.test=20", f"sweep.seed={list(range(13))}", "--json"]
     more = [f"sweep.alpha={list(range(1, 1 + width // 13))}"]
     by_line = done(*words, *more, "--out", "lines").stderr.splitlines()
-    assert len(by_line) == 2 and by_line[1].startswith("round 1/1  accuracy digits-fas alpha=1 0.")
+    assert len(by_line) == 3 and by_line[2].startswith("round 1/1  accuracy digits-fas alpha=1 0.")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
     bars = done(*words, *more, "--out", "bars").stderr

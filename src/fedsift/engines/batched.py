@@ -27,7 +27,7 @@ LARGEST_ON_CPU = 2_000_000  # multiplications a sample: beyond, one network keep
 TOGETHER_ON_CPU = 16  # models in one program; more do not fit the caches
 ASKED_ON_CPU = 64  # samples a model in one prediction
 ASKED_ON_CUDA = 16_384  # samples of all models in one prediction
-COPIES = 4  # of an activation held in training: its value, what a norm made of it, and their gradients
+COPIES = {True: 4, False: 14}  # of an activation held in training; without our own kernels, patches are written out
 GIB = 2**30
 
 
@@ -109,7 +109,8 @@ class Batched:
             return 4 * (program.layout.size + program.values)
         steps = job.recipe.epochs * -(-len(job.data) // job.recipe.batch)
         batches = steps * job.recipe.batch * 4 * 4
-        return 4 * (6 * program.layout.size + COPIES * program.values * job.recipe.batch) + batches
+        copies = COPIES[type(self._kernels) is not Kernels]
+        return 4 * (6 * program.layout.size + copies * program.values * job.recipe.batch) + batches
 
     # --- what is done ---
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -24,6 +26,8 @@ class Workers:
     def __init__(self, device: torch.device, threads: int | None = None) -> None:
         cpu = device.type == "cpu"
         self.threads = threads or (cores() if cpu else 1)
+        if cpu:
+            keep_memory()
         one_thread_each = (torch.set_num_threads, (1,)) if cpu else (None, ())
         self._pool = ThreadPoolExecutor(self.threads, "fedsift", *one_thread_each)
 
@@ -44,6 +48,16 @@ def carry_on(stop: Stop) -> None:
     """Called between two batches."""
     if stop.is_set():
         raise Interrupted
+
+
+def keep_memory() -> None:
+    """Ask the C library (glibc) to keep memory that is freed for the next step, which needs as much: by default it goes
+    back to the system after every step and is zeroed page by page when it returns, a tenth of the time."""
+    trim_threshold, mmap_threshold = -1, -3
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(trim_threshold, 2**30)
+        libc.mallopt(mmap_threshold, 2**25)
 
 
 def cores() -> int:
