@@ -4,7 +4,8 @@
 
 Every repeat starts each way once, in a process of its own, and lets it play some rounds; the order turns round from
 repeat to repeat, so that noise hits all alike. A round's time is taken at its end, and the first is set apart: it holds
-the start-up. Ratios are paired within a repeat. All ways must agree on the weights after the first round, or nothing
+the start-up. Ratios are paired within a repeat. A block that other work disturbed is tried
+again. All ways must agree on the weights after the first round, or nothing
 is reported. What the work is stands in peer_rounds.py.
 """
 
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -30,8 +32,8 @@ from fedsift.engines import choose
 
 REFERENCE = "plain loop, 1 thread"
 TOLERANCE = {"parameters": 0.1, "statistics": 0.001}  # of the way they went in the first round; see README.md
-BLOCK_SECONDS = 600
-IDLE = 0.3  # cores others may use when a block starts
+BLOCK_SECONDS = 180
+IDLE = 0.3  # cores others may use before and while a block runs
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -57,37 +59,74 @@ def play(way, rounds, folder):
         (folder / "ends.json").write_text(json.dumps(ends))
 
 
+@dataclass(frozen=True)
+class Block:
+    """One way, started afresh."""
+
+    first: float  # seconds from the launch to the end of the first round
+    rounds: list[float]  # seconds of each later round
+    others: float  # cores that other work used meanwhile
+    weights: dict[str, torch.Tensor]  # after the first round
+
+
 def block(way, rounds):
-    """Start a way afresh. Returns seconds to the end of the first round, of each later round, and the first weights."""
+    """Start a way in a process of its own and wait for it; None if it takes too long."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(PROCESSES.get(way, 1))]
     with tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as name:
+        folder, mark = Path(name), f"FLWR_HOME={name}"
         command = [sys.executable, *(launcher if way in PROCESSES else []), __file__]
         command += ["--block", way, "--rounds", str(rounds), "--folder", name]
         launched = time.monotonic()
         try:
-            played = subprocess.run(
-                command,
-                env=os.environ | QUIET | {"FLWR_HOME": name},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=BLOCK_SECONDS,
-                text=True,
-            )
+            with (folder / "said.txt").open("w") as said:
+                environment = os.environ | QUIET | {"FLWR_HOME": name}
+                process = subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
+            others = watch(process, mark, launched + BLOCK_SECONDS)
         finally:
-            see_off(f"FLWR_HOME={name}")
-        if played.returncode:
-            raise SystemExit(f"{way} failed:\n{played.stdout[-4000:]}")
-        ends = json.loads(Path(name, "ends.json").read_text())
-        weights = load_file(Path(name, "first.safetensors"))
+            see_off(mark)
+        if others is None:
+            return None
+        if process.returncode:
+            raise SystemExit(f"{way} failed:\n{(folder / 'said.txt').read_text()[-4000:]}")
+        ends = json.loads((folder / "ends.json").read_text())
+        weights = load_file(folder / "first.safetensors")
     if len(ends) != rounds:
         raise SystemExit(f"{way} played {len(ends)} rounds, not {rounds}")
-    return ends[0] - launched, [after - before for before, after in pairwise(ends)], weights
+    return Block(ends[0] - launched, [after - before for before, after in pairwise(ends)], others, weights)
+
+
+def watch(process, mark, deadline):
+    """Wait for a block. Returns the cores others used: all that was used, less what the block's processes did."""
+    own: dict[int, int] = {}
+    begun, (busy, _) = time.monotonic(), machine_ticks()
+    while process.poll() is None:
+        if time.monotonic() > deadline:
+            return None
+        own |= {pid: ticks for pid in marked(mark) if (ticks := process_ticks(pid))}
+        time.sleep(0.5)
+    used = (machine_ticks()[0] - busy - sum(own.values())) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, used / (time.monotonic() - begun))
+
+
+def machine_ticks():
+    """Busy and idle, over all cores."""
+    user, nice, system, idle, iowait, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    return user + nice + system, idle + iowait
+
+
+def process_ticks(pid):
+    """What a process used so far, user and system; 0 where it has just ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
 
 
 def see_off(mark):
     """Wait for the processes a block started, wherever they hang in the tree, and end those that stay."""
-    patience = time.monotonic() + 20
-    while (left := marked(mark)) and time.monotonic() < patience:
+    until = time.monotonic() + 20
+    while (left := marked(mark)) and time.monotonic() < until:
         time.sleep(0.2)
     for process in left:
         os.kill(process, signal.SIGKILL)
@@ -105,25 +144,14 @@ def marked(mark):
     return found
 
 
-def others_busy(seconds=1.0):
-    """Cores in use while we only wait: what the rest of the machine is doing."""
-
-    def ticks():
-        user, nice, system, idle, iowait, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
-        return user + nice + system, idle + iowait
-
-    busy, idle = ticks()
-    time.sleep(seconds)
-    now_busy, now_idle = ticks()
-    share = (now_busy - busy) / max(1, now_busy - busy + now_idle - idle)
-    return round(share * (os.cpu_count() or 1), 2)
-
-
 def wait_for_quiet(patience):
     """Start when the machine is idle, but do not wait for ever."""
-    until = time.monotonic() + patience
-    while others_busy() > IDLE and time.monotonic() < until:
-        time.sleep(2)
+    until, share = time.monotonic() + patience, 1.0
+    while share * (os.cpu_count() or 1) > IDLE and time.monotonic() < until:
+        busy, idle = machine_ticks()
+        time.sleep(1)
+        now_busy, now_idle = machine_ticks()
+        share = (now_busy - busy) / max(1, now_busy - busy + now_idle - idle)
 
 
 def distance(weights, reference, names):
@@ -148,23 +176,30 @@ def check(way, weights, reference):
     return apart["parameters"]
 
 
-def measure(repeats, rounds, ways, patience):
-    """Per way and repeat: seconds to the first round's end and of the later rounds, cores others use before and after."""
-    seconds = {way: {"first": [], "rounds": [], "others_busy": []} for way in ways}
-    results = {}
+def undisturbed(way, rounds, patience, tries):
+    """A block while others left the machine alone; after some tries, the one they disturbed least."""
+    blocks = []
+    for _ in range(tries):
+        wait_for_quiet(patience)
+        if played := block(way, rounds):
+            blocks.append(played)
+            if played.others <= IDLE:
+                break
+    if not blocks:
+        raise SystemExit(f"{way}: no block ended within {BLOCK_SECONDS} s; the machine is too busy to measure")
+    return min(blocks, key=lambda played: played.others)
+
+
+def measure(repeats, rounds, ways, patience, tries):
+    """The blocks of every way, one a repeat."""
+    blocks = {way: [] for way in ways}
     for repeat in range(repeats):
         for way in ways if repeat % 2 == 0 else reversed(ways):
-            wait_for_quiet(patience)
-            before = others_busy()
-            first, later, weights = block(way, rounds)
-            results.setdefault(way, weights)
-            seconds[way]["first"].append(first)
-            seconds[way]["rounds"].append(later)
-            seconds[way]["others_busy"].append([before, others_busy()])
-            busy = " and ".join(map(str, seconds[way]["others_busy"][-1]))
-            note = f"{median(later):.2f} s a round; others used {busy} cores before and after"
+            played = undisturbed(way, rounds, patience, tries)
+            blocks[way].append(played)
+            note = f"{median(played.rounds):.2f} s a round, others used {played.others:.2f} cores"
             print(f"{repeat + 1}/{repeats}  {way}: {note}", file=sys.stderr)
-    return seconds, {way: check(way, weights, results[REFERENCE]) for way, weights in results.items()}
+    return blocks
 
 
 def spread(values, digits=2):
@@ -175,19 +210,20 @@ def spread(values, digits=2):
     }
 
 
-def rows(seconds, apart):
-    mine = [median(block) for block in seconds["fedsift"]["rounds"]]
-    fastest = min(map(min, seconds["fedsift"]["rounds"]))
-    for way, taken in seconds.items():
-        ratios = [median(block) / own for block, own in zip(taken["rounds"], mine, strict=True)]
+def rows(blocks):
+    mine = [median(played.rounds) for played in blocks["fedsift"]]
+    fastest = min(min(played.rounds) for played in blocks["fedsift"])
+    for way, own in blocks.items():
+        every = [second for played in own for second in played.rounds]
         yield {
             "way": way,
-            "round_s": spread([second for block in taken["rounds"] for second in block]),
-            "times_fedsift": spread(ratios),
-            "fastest_times_fedsift": round(min(map(min, taken["rounds"])) / fastest, 2),
-            "first_round_s": spread(taken["first"], 1),
-            "off_plain_loop": round(apart[way], 6),
-            "others_busy_cores": spread([cores for pair in taken["others_busy"] for cores in pair]),
+            "round_s": spread(every),
+            "times_fedsift": spread([median(played.rounds) / m for played, m in zip(own, mine, strict=True)]),
+            "fastest_times_fedsift": round(min(every) / fastest, 2),
+            "first_round_s": spread([played.first for played in own], 1),
+            "off_plain_loop": round(max(check(way, p.weights, blocks[REFERENCE][0].weights) for p in own), 6),
+            "others_cores": spread([played.others for played in own]),
+            "seconds": [[round(second, 3) for second in played.rounds] for played in own],
         }
 
 
@@ -195,11 +231,11 @@ def table(found):
     def said(numbers):
         return f"{numbers['median']} ({numbers['low']} to {numbers['high']})"
 
-    yield "| way | s a round | times fedsift | fastest rounds | launch to end of round 1, s | off the plain loop |"
-    yield "|---|---|---|---|---|---|"
+    yield "| way | s a round | times fedsift | fastest rounds | launch to end of round 1, s | off the plain loop | cores others used |"
+    yield "|---|---|---|---|---|---|---|"
     for row in found:
         cells = [row["way"], said(row["round_s"]), said(row["times_fedsift"]), row["fastest_times_fedsift"]]
-        cells += [said(row["first_round_s"]), f"{row['off_plain_loop']:.1%}"]
+        cells += [said(row["first_round_s"]), f"{row['off_plain_loop']:.1%}", said(row["others_cores"])]
         yield f"| {' | '.join(map(str, cells))} |"
 
 
@@ -212,10 +248,11 @@ def environment():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=4, help="rounds a way plays in a repeat; the first is set apart")
     parser.add_argument("--only", nargs="+", choices=WAYS, default=list(WAYS), help="with fedsift and the plain loop")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for an idle machine, each time")
+    parser.add_argument("--tries", type=int, default=3, help="blocks to try while others use the machine")
     parser.add_argument("--block", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
@@ -223,13 +260,10 @@ def main():
         return play(wanted.block, wanted.rounds, wanted.folder)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     ways = [way for way in WAYS if way in {"fedsift", REFERENCE, *wanted.only}]
-    seconds, apart = measure(wanted.repeats, max(2, wanted.rounds), ways, wanted.patience)
-    found = list(rows(seconds, apart))
+    found = list(rows(measure(wanted.repeats, max(2, wanted.rounds), ways, wanted.patience, wanted.tries)))
     if wanted.json:
-        return print(json.dumps({"machine": environment(), "ways": found, "seconds": seconds}))
-    busy = [cores for taken in seconds.values() for pair in taken["others_busy"] for cores in pair]
-    print("\n".join(f"{key}: {value}" for key, value in environment().items()))
-    print(f"cores busy with other work before and after the blocks: {median(busy)} ({min(busy)} to {max(busy)})\n")
+        return print(json.dumps({"machine": environment(), "ways": found}))
+    print("\n".join(f"{key}: {value}" for key, value in environment().items()), end="\n\n")
     return print("\n".join(table(found)))
 
 
