@@ -258,6 +258,7 @@ def main():
     wanted = parser.parse_args()
     if wanted.block:
         return play(wanted.block, wanted.rounds, wanted.folder)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that a block's processes are seen off
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     ways = [way for way in WAYS if way in {"fedsift", REFERENCE, *wanted.only}]
     found = list(rows(measure(wanted.repeats, max(2, wanted.rounds), ways, wanted.patience, wanted.tries)))
