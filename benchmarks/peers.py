@@ -34,11 +34,12 @@ REFERENCE = "plain loop, 1 thread"
 TOLERANCE = {"parameters": 0.1, "statistics": 0.001}  # of the way they went in the first round; see README.md
 BLOCK_SECONDS = 180
 IDLE = 0.3  # cores others may use before and while a block runs
-QUIET = {
+SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # Ray gives way to other processes by default; here nobody does
     "PFL_PYTORCH_DEVICE": "cpu",
 }
 
@@ -79,7 +80,7 @@ def block(way, rounds):
         launched = time.monotonic()
         try:
             with (folder / "said.txt").open("w") as said:
-                environment = os.environ | QUIET | {"FLWR_HOME": name}
+                environment = os.environ | SETTINGS | {"FLWR_HOME": name}
                 process = subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
             others = watch(process, mark, launched + BLOCK_SECONDS)
         finally:
