@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PEERS  := .venv-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test bench clean
+.PHONY: help setup demo check format test bench peers clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -38,6 +39,16 @@ test: setup ## All tests (a few minutes on two cores)
 bench: setup ## Measure index codes and the engines on this machine
 	$(BIN)/python benchmarks/bench.py
 
-clean: ## Remove the environment and caches; runs/ is left alone
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+peers: $(PEERS)/.installed ## The same round in Flower, pfl-research, a plain loop and fedsift (a quarter of an hour)
+	$(PEERS)/bin/python benchmarks/peers.py
+
+$(PEERS)/.installed: benchmarks/peers-constraints.txt
+	rm -rf $(PEERS)
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c benchmarks/peers-constraints.txt setuptools
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c benchmarks/peers-constraints.txt --no-build-isolation -e . 'flwr[simulation]' pfl
+	touch $@
+
+clean: ## Remove the environments and caches; runs/ is left alone
+	rm -rf $(VENV) $(PEERS) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
