@@ -1,0 +1,83 @@
+"""The same jobs for two engines, and how near their answers must be."""
+
+import numpy as np
+import torch
+
+from fedsift import models
+from fedsift.types import Fit, Labelled, Predict, Recipe, Samples, Store
+
+SGD = Recipe(epochs=2, batch=8, lr=0.05, optimizer="sgd")
+CLASSES = 3
+
+
+def store(shape, seed=0, rows=60, mean=None):
+    """Bytes for images, floats for rows; every channel, or feature, is normalised by figures of its own."""
+    generator = np.random.default_rng(seed)
+    figures = (shape[0], *[1] * (len(shape) - 1))
+    images = len(shape) == 3
+    values = (
+        generator.integers(0, 256, (rows, *shape)).astype(np.uint8) if images else generator.normal(size=(rows, *shape))
+    )
+    centre = torch.from_numpy(generator.normal(120 if images else 0, 9 if images else 0.3, figures)).float()
+    spread = torch.from_numpy(
+        generator.uniform(70, 90, figures) if images else generator.uniform(0.5, 2, figures)
+    ).float()
+    values = torch.from_numpy(values)
+    return Store(values if images else values.float(), centre if mean is None else mean, spread)
+
+
+def data(of, n, seed=0, soft=False):
+    """n rows of a store, drawn from a seed, with labels or with distributions."""
+    generator = np.random.default_rng([seed, n])
+    rows = generator.choice(len(of.values), n, replace=False)
+    targets = generator.dirichlet(np.ones(CLASSES), n) if soft else np.eye(CLASSES)[generator.integers(0, CLASSES, n)]
+    return Labelled(Samples(of, rows), torch.from_numpy(targets).float())
+
+
+def fits(model, sizes=(21, 5, 12, 8), recipe=SGD, soft=False, of=None, **options):
+    """One job a size: unequal data, unequal starting weights, one store."""
+    of = of or store(model.shape)
+    return [
+        Fit(model, models.initial_state(model, i), data(of, n, i, soft), recipe, (7, "client", i), **options)
+        for i, n in enumerate(sizes)
+    ]
+
+
+def asks(jobs):
+    """What the starting weights of training jobs say about their data."""
+    return [Predict(job.model, job.state, job.data.samples) for job in jobs]
+
+
+def same(a, b):
+    """To the last bit: states or outputs."""
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def difference(a, b):
+    """The largest between two states or two outputs; what counts (integers) must be equal."""
+    if isinstance(a, np.ndarray):
+        return float(np.abs(a - b).max())
+    assert list(a) == list(b) and all(a[name].dtype == b[name].dtype for name in a)
+    assert all(torch.equal(a[name], b[name]) for name in a if not a[name].is_floating_point())
+    return max(float((a[name] - b[name]).abs().max()) for name in a if a[name].is_floating_point())
+
+
+def near(found, expected, atol=1e-5):
+    return all(difference(a, b) <= atol for a, b in zip(found, expected, strict=True))
+
+
+def astray(jobs, found, expected):
+    """||found - expected|| / ||expected - start||, the largest over jobs: Adam divides by gradients that may be next to
+    nothing, so two ways of rounding differ by a share of the way, not by a fixed amount."""
+    shares = []
+    for job, a, b in zip(jobs, found, expected, strict=True):
+        assert difference(a, b) >= 0  # the same names, types and counters
+        floats = [name for name in a if a[name].is_floating_point()]
+        error, way = (
+            torch.cat([(x[name] - y[name]).flatten() for name in floats]).norm() for x, y in ((a, b), (b, job.state))
+        )
+        assert way > 0
+        shares.append(float(error / way))
+    return max(shares)

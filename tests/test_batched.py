@@ -1,0 +1,216 @@
+"""The batched engine answers as the sequential one does: every network on the shelf, every recipe, any mixture."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedsift import models
+from fedsift.engines import batched
+from fedsift.engines.batched import Batched
+from fedsift.engines.sequential import Sequential
+from fedsift.types import Labelled, Mistake, Model, Predict, Recipe, Samples, Store
+from tests import parity, toys
+from tests.parity import SGD
+
+SHELF = ["mlp", "cnn", "cnn(width=0.5)", "resnet8", "resnet8(norm=group, width=0.5)", "resnet20(width=0.25)"]
+RECIPES = {
+    "sgd": SGD,
+    "plain sgd": replace(SGD, momentum=0.0),
+    "nesterov": replace(SGD, nesterov=True, weight_decay=0.01),
+    "adam": Recipe(epochs=2, batch=8, lr=2e-3, weight_decay=0.01),
+    "adamw": Recipe(epochs=2, batch=8, lr=2e-3, optimizer="adamw", weight_decay=0.1),
+}
+
+
+@pytest.fixture(autouse=True)
+def stack_every_network(monkeypatch):
+    """Large networks are left to threads on a CPU; here they are stacked, too."""
+    monkeypatch.setattr(batched, "LARGEST_ON_CPU", 10**12)
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def engine(request):
+    return Batched(request.param, threads=2 if request.param == "cpu" else None)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return Sequential("cpu", threads=2)
+
+
+def shelf(name, shape=(3, 8, 8)):
+    return models.model(name, shape, parity.CLASSES)
+
+
+def agree(engine, reference, jobs, atol=2e-5, share=1e-2):
+    """SGD adds up what was rounded: 1e-5 or so after a few steps. Adam: see `parity.astray`."""
+    found, expected = engine.run(jobs), reference.run(jobs)
+    if jobs[0].recipe.optimizer == "sgd":
+        assert parity.near(found, expected, atol)
+    assert parity.astray(jobs, found, expected) < share
+    asks = [Predict(job.model, state, job.data.samples) for job, state in zip(jobs, expected, strict=True)]
+    assert parity.near(engine.run(asks), reference.run(asks), 2e-5)
+
+
+# --- parity --------------------------------------------------------------------------------------------------------
+
+
+def test_the_whole_shelf_is_tested_here():
+    assert {name.partition("(")[0] for name in SHELF} == set(models.MODELS)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", SHELF)
+def test_every_network_and_optimiser(engine, reference, name, recipe):
+    model = shelf(name)
+    assert engine.explain(model).startswith(f"{name}: stacked (known layers")
+    agree(engine, reference, parity.fits(model, recipe=RECIPES[recipe]))
+
+
+VARIATIONS = {
+    "soft targets": {"soft": True},
+    "temperature": {"soft": True, "temperature": 3.0},
+    "crops": {"recipe": replace(SGD, augment="crop-flip")},
+    "milestones": {"recipe": replace(SGD, epochs=3, milestones=(4, 6)), "epoch": 3},
+    "one sample left over": {"sizes": (17, 9, 8, 2)},
+    "batches of their own size": {"sizes": (26, 13, 25), "recipe": replace(SGD, batch=13)},
+    "batches of one": {"sizes": (3, 2), "recipe": replace(SGD, batch=1, lr=0.01)},
+    "less than a batch": {"sizes": (5, 3, 4), "recipe": replace(SGD, batch=64)},
+    "one client": {"sizes": (11,)},
+}
+
+
+@pytest.mark.parametrize("variation", VARIATIONS)
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8(width=0.5)"])
+def test_every_turn_of_a_recipe(engine, reference, name, variation):
+    agree(engine, reference, parity.fits(shelf(name), **VARIATIONS[variation]))
+
+
+def test_a_mixed_list_comes_back_in_order(engine, reference):
+    """Architectures, recipes, stores and normalisations, fits and predictions side by side."""
+    stores = [parity.store((3, 8, 8), seed) for seed in (0, 1)]
+    stores.append(Store(stores[0].values, torch.tensor(100.0), torch.tensor(50.0)))  # one figure for all channels
+    stores.append(Store(stores[0].values, stores[1].mean, stores[1].std))  # the same images, other figures
+    jobs = [
+        job
+        for i, of in enumerate(stores)
+        for name in ("mlp", "cnn", "resnet8(width=0.25)")
+        for job in parity.fits(shelf(name), (9, 21), replace(SGD, epochs=1 + i % 2), of=of, epoch=i)
+    ]
+    everything = [work for job in jobs for work in (*parity.asks([job]), job)]
+    shuffled = [everything[i] for i in np.random.default_rng(0).permutation(len(everything))]
+    assert parity.near(engine.run(shuffled), reference.run(shuffled), 2e-5)
+
+
+def test_rows_of_features(engine, reference):
+    agree(engine, reference, parity.fits(shelf("mlp", (7,))))
+
+
+def test_one_set_of_samples_asked_of_many_networks(engine, reference):
+    """The public set: the same rows for everyone, more of them than go into one piece."""
+    of = parity.store((1, 8, 8), rows=150)
+    model = shelf("cnn", (1, 8, 8))
+    asks = [Predict(model, models.initial_state(model, i), Samples(of, np.arange(150))) for i in range(3)]
+    assert parity.near(engine.run(asks), reference.run(asks), 1e-5)
+
+
+# --- padding -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet8(width=0.5)"])
+def test_what_fills_a_short_batch_changes_nothing(name):
+    """Batches of 5 are made 8 with copies of the first sample. Were they counted, statistics and gradient would be those
+    of 8 samples: here of 5 equal ones and of 5 unlike ones, next to torch on the 5 alone."""
+    model = shelf(name)
+    jobs = parity.fits(model, (5,), replace(SGD, epochs=1))
+    (found,), (expected,) = Batched(threads=1).run(jobs), Sequential(threads=1).run(jobs)
+    data = jobs[0].data
+    eight = Labelled(data.samples[np.array([0, 1, 2, 3, 4, 0, 0, 0])], data.targets[[0, 1, 2, 3, 4, 0, 0, 0]])
+    (counted,) = Sequential(threads=1).run([replace(jobs[0], data=eight)])
+    assert parity.difference(found, expected) < 1e-5 < 1e-3 < parity.difference(counted, expected)
+
+
+# --- company -------------------------------------------------------------------------------------------------------
+
+COMPANY = ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)"]
+THIRTEEN = (21, 5, 12, 8, 16, 17, 3, 30, 2, 9, 11, 24, 7)
+
+
+@pytest.mark.parametrize("batch", [8, 16])
+@pytest.mark.parametrize("name", COMPANY)
+def test_an_answer_is_the_same_to_the_last_bit_in_any_company(name, batch):
+    jobs = parity.fits(shelf(name), THIRTEEN, replace(SGD, batch=batch, epochs=1))
+    everything = [*jobs, *parity.asks(jobs)]
+    together = Batched(threads=1).run(everything)
+    assert not parity.same(together[0], together[1])
+    others = {
+        "backwards": Batched(threads=1).run(everything[::-1])[::-1],
+        "two threads": Batched(threads=2).run(everything),
+        "little memory": Batched(threads=1, memory=1e-6).run(everything),
+    }
+    for how, answers in others.items():
+        assert all(map(parity.same, together, answers)), how
+    alone = Batched(threads=1)
+    for i in (0, 3, 6, 7, 8, 13, 19):
+        assert parity.same(together[i], alone.run([everything[i]])[0]), i
+
+
+def test_little_memory_cuts_a_group_and_much_does_not(monkeypatch):
+    sizes = []
+    honest = Batched._parts
+
+    def spy(self, jobs, members):
+        parts = honest(self, jobs, members)
+        sizes.append([len(part) for part in parts])
+        return parts
+
+    monkeypatch.setattr(Batched, "_parts", spy)
+    model = shelf("mlp", (1, 8, 8))
+    jobs = parity.fits(model, (8,) * 13)
+    need = Batched(threads=1)._bytes(batched.stack(model, batched.Kernels()), jobs[0])
+    answers = [Batched(threads=1, memory=share * need / batched.GIB).run(jobs) for share in (0.5, 4.5, 100)]
+    assert [max(parts) for parts in sizes] == [1, 4, 13] and [sum(parts) for parts in sizes] == [13] * 3
+    assert all(parity.same(a, b) and parity.same(a, c) for a, b, c in zip(*answers, strict=True))
+
+
+def test_a_group_is_cut_so_that_every_thread_has_work(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Batched, "_task", lambda self, part: lambda stop: seen.append(len(part)) or part)
+    Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 10))
+    Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 50))
+    assert sorted(seen[:2]) == [5, 5] and sorted(seen[2:]) == [12, 12, 13, 13]  # at most 16 together
+
+
+def test_memory_must_be_something():
+    with pytest.raises(Mistake, match="memory is a number of GiB above 0, not 0"):
+        Batched(memory=0)
+
+
+# --- the rule for large networks -----------------------------------------------------------------------------------
+
+
+def test_large_networks_run_one_by_one_on_a_cpu_without_a_warning(monkeypatch):
+    """resnet8 on 8x8 has 3 x 3 x (3 x 16 x 64 + 2 x 16 x 16 x 64 + ...) multiplications: more than a thousand."""
+    monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
+    model = shelf("resnet8(width=0.25)")
+    engine = Batched(threads=2)
+    assert engine.explain(model).endswith("million multiplications a sample keep a core busy)")
+    jobs = parity.fits(model)
+    assert all(map(parity.same, engine.run(jobs), Sequential(threads=1).run(jobs)))
+
+
+@pytest.mark.parametrize(
+    ("factory", "shape", "macs"),
+    [
+        (toys.linear, (6,), 12),  # 6 x 2
+        (lambda shape, classes: models.cnn(shape, classes), (1, 8, 8), 9 * 16 * 64 + 9 * 16 * 32 * 16 + 128 * 2),
+    ],
+)
+def test_multiplications_are_counted_by_hand(factory, shape, macs):
+    assert batched.stack(Model("counted", factory, shape, 2), batched.Kernels()).macs == macs
+
+
+def test_empty_work_is_no_work():
+    assert Batched().run([]) == []

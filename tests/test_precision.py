@@ -1,0 +1,67 @@
+"""How exact products are: an explicit choice, put back where it was found."""
+
+import pytest
+import torch
+
+from fedsift import engines, models
+from fedsift.engines.precision import PRECISIONS, Precision
+from fedsift.engines.sequential import Sequential
+from fedsift.types import Mistake
+from tests import parity
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def switches():
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+
+def test_a_precision_that_is_not_there_is_a_mistake():
+    with pytest.raises(Mistake, match="unknown precision 'float16'"):
+        Precision("float16", CPU)
+    with pytest.raises(Mistake, match="on a CPU use float32 or bfloat16"):
+        engines.choose("auto", "cpu", "tf32")
+    assert PRECISIONS == ("float32", "tf32", "bfloat16")
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("float32", False), ("tf32", True), ("bfloat16", False)])
+def test_cuda_products_are_switched_and_put_back_even_after_a_failure(name, rounds):
+    before = switches()
+    with pytest.raises(KeyError), Precision(name, CUDA).products():
+        assert switches() == (rounds, rounds)
+        raise KeyError
+    assert switches() == before
+
+
+def test_a_cpu_leaves_the_switches_alone():
+    before = switches()
+    for name in ("float32", "bfloat16"):
+        with Precision(name, CPU).products():
+            assert switches() == before
+
+
+def test_bfloat16_rounds_products_to_seven_bits_and_float32_does_not():
+    """1 + 2^-8 has 8 bits after the point: bfloat16 makes it 1, float32 keeps it."""
+    x = torch.tensor([[1 + 2.0**-8]])
+    results = {}
+    for name in ("float32", "bfloat16"):
+        with Precision(name, CPU).forward():
+            results[name] = float(torch.nn.functional.linear(x, torch.ones(1, 1)))
+    assert results == {"float32": 1 + 2.0**-8, "bfloat16": 1.0}
+
+
+def test_answers_in_bfloat16_are_float32_and_near():
+    """Seven bits of every factor: outputs are off by about 2^-8 of their size, and by more than float32 would be."""
+    model = models.model("cnn", (1, 8, 8), parity.CLASSES)
+    ask = parity.asks(parity.fits(model, (12,)))
+    (exact,), (rough,) = (Sequential(threads=1, precision=p).run(ask) for p in ("float32", "bfloat16"))
+    assert rough.dtype == exact.dtype == "float32"
+    assert 1e-5 < parity.difference(rough, exact) < 0.05 * abs(exact).max()
+
+
+def test_training_in_bfloat16_keeps_float32_weights():
+    model = models.model("mlp", (1, 8, 8), parity.CLASSES)
+    jobs = parity.fits(model, (8,))
+    exact, rough = (Sequential(threads=1, precision=p).run(jobs) for p in ("float32", "bfloat16"))
+    assert all(value.dtype == torch.float32 for value in rough[0].values())
+    assert 1e-6 < parity.astray(jobs, rough, exact) < 0.05
