@@ -50,7 +50,7 @@ class Batched:
         self.device, self.workers, self.precision = self._alone.device, self._alone.workers, self._alone.precision
         self._cuda = self.device.type == "cuda"
         self._memory = (memory or (torch.cuda.mem_get_info(self.device)[0] / 2 / GIB if self._cuda else 1.0)) * GIB
-        self._kernels = _kernels(self._cuda, precision)
+        self._kernels = kernels_for(self._cuda, precision)
         self._programs: dict[Model, Program | str] = {}
         self._resident: dict[int, tuple[Tensor, Tensor]] = {}
         self._replays: dict[Any, Any] = {}
@@ -186,7 +186,7 @@ def _samples(job: Work) -> Samples:
     return job.data.samples if isinstance(job, Fit) else job.samples
 
 
-def _kernels(cuda: bool, precision: str) -> Kernels:
+def kernels_for(cuda: bool, precision: str) -> Kernels:
     """Our own kernels use the matrix units, which round; float32 is left to torch's products."""
     if cuda and has_triton() and precision != "float32":
         from fedsift.engines.fused import FusedKernels
