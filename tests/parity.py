@@ -15,20 +15,17 @@ CLASSES = 3
 IMAGE, ROW = (2, 6, 6), (6,)
 
 
-def store(shape, seed=0, rows=60, mean=None):
+def store(shape, seed=0, rows=60):
     """Bytes for images, floats for rows; every channel, or feature, is normalised by figures of its own."""
-    generator = np.random.default_rng(seed)
+    generator, images = np.random.default_rng(seed), len(shape) == 3
     figures = (shape[0], *[1] * (len(shape) - 1))
-    images = len(shape) == 3
-    values = (
-        generator.integers(0, 256, (rows, *shape)).astype(np.uint8) if images else generator.normal(size=(rows, *shape))
-    )
-    centre = torch.from_numpy(generator.normal(120 if images else 0, 9 if images else 0.3, figures)).float()
-    spread = torch.from_numpy(
-        generator.uniform(70, 90, figures) if images else generator.uniform(0.5, 2, figures)
-    ).float()
-    values = torch.from_numpy(values)
-    return Store(values if images else values.float(), centre if mean is None else mean, spread)
+    if images:
+        values = torch.from_numpy(generator.integers(0, 256, (rows, *shape)).astype(np.uint8))
+        mean, std = generator.normal(120, 9, figures), generator.uniform(70, 90, figures)
+    else:
+        values = torch.from_numpy(generator.normal(size=(rows, *shape))).float()
+        mean, std = generator.normal(0, 0.3, figures), generator.uniform(0.5, 2, figures)
+    return Store(values, torch.from_numpy(mean).float(), torch.from_numpy(std).float())
 
 
 def data(of, n, seed=0, soft=False):

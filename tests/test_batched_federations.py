@@ -1,5 +1,8 @@
 """Whole federations on both engines: the same parties, the same bytes, nearly the same numbers."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,7 @@ from fedsift.engines.sequential import Sequential
 from fedsift.federation import federate
 
 LOCAL, DISTILL = fedsift.Recipe(epochs=2, batch=16), fedsift.Recipe(epochs=2, batch=16)
-ALGORITHMS = {
+ALGORITHMS: dict[str, Callable[[], Any]] = {
     "fas": lambda: fedsift.fas(20, local=LOCAL, distill=DISTILL),
     "fedavg": lambda: fedsift.fedavg(local=LOCAL),
     "ds_fl": lambda: fedsift.ds_fl(60, local=LOCAL, distill=DISTILL),
