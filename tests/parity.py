@@ -1,29 +1,31 @@
 """The same jobs for two engines, and how near their answers must be."""
 
+import warnings
+
 import numpy as np
 import torch
 
 from fedsift import models
-from fedsift.types import Fit, Labelled, Predict, Recipe, Samples, Store
+from fedsift.engines.batched import Batched
+from fedsift.engines.sequential import Sequential
+from fedsift.types import Fit, Labelled, Model, Predict, Recipe, Samples, Store
 
 SGD = Recipe(epochs=2, batch=8, lr=0.05, optimizer="sgd")
 CLASSES = 3
+IMAGE, ROW = (2, 6, 6), (6,)
 
 
-def store(shape, seed=0, rows=60, mean=None):
+def store(shape, seed=0, rows=60):
     """Bytes for images, floats for rows; every channel, or feature, is normalised by figures of its own."""
-    generator = np.random.default_rng(seed)
+    generator, images = np.random.default_rng(seed), len(shape) == 3
     figures = (shape[0], *[1] * (len(shape) - 1))
-    images = len(shape) == 3
-    values = (
-        generator.integers(0, 256, (rows, *shape)).astype(np.uint8) if images else generator.normal(size=(rows, *shape))
-    )
-    centre = torch.from_numpy(generator.normal(120 if images else 0, 9 if images else 0.3, figures)).float()
-    spread = torch.from_numpy(
-        generator.uniform(70, 90, figures) if images else generator.uniform(0.5, 2, figures)
-    ).float()
-    values = torch.from_numpy(values)
-    return Store(values if images else values.float(), centre if mean is None else mean, spread)
+    if images:
+        values = torch.from_numpy(generator.integers(0, 256, (rows, *shape)).astype(np.uint8))
+        mean, std = generator.normal(120, 9, figures), generator.uniform(70, 90, figures)
+    else:
+        values = torch.from_numpy(generator.normal(size=(rows, *shape))).float()
+        mean, std = generator.normal(0, 0.3, figures), generator.uniform(0.5, 2, figures)
+    return Store(values, torch.from_numpy(mean).float(), torch.from_numpy(std).float())
 
 
 def data(of, n, seed=0, soft=False):
@@ -81,3 +83,29 @@ def astray(jobs, found, expected):
         assert way > 0
         shares.append(float(error / way))
     return max(shares)
+
+
+def factory(net):
+    """A network class as a factory that keeps its name."""
+
+    def build(shape, classes):
+        return net(shape, classes)
+
+    build.__name__ = net.__name__
+    return build
+
+
+def compared(net, shape=IMAGE, sizes=(21, 5, 12, 8), threads=1, warned=0):
+    """Trains and asks on both engines; how the batched one says it ran, and its warnings."""
+    model = Model(net.__name__, factory(net), shape, CLASSES)
+    jobs = fits(model, sizes)
+    engine = Batched(threads=threads)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = engine.run([*jobs, *asks(jobs)])
+        engine.run(asks(jobs))
+    expected = Sequential(threads=1).run([*jobs, *asks(jobs)])
+    assert near(found, expected, 2e-5)
+    assert all(not same(job.state, state) for job, state in zip(jobs, found, strict=False))
+    assert len(caught) == warned
+    return engine.explain(model), [str(warning.message) for warning in caught]

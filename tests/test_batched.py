@@ -1,6 +1,7 @@
 """The batched engine answers as the sequential one does: every network on the shelf, every recipe, any mixture."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fedsift import models
 from fedsift.engines import batched
 from fedsift.engines.batched import Batched
 from fedsift.engines.sequential import Sequential
+from fedsift.engines.stacking import Kernels, stack
 from fedsift.types import Labelled, Mistake, Model, Predict, Recipe, Samples, Store
 from tests import parity, toys
 from tests.parity import SGD
@@ -69,7 +71,7 @@ def test_every_network_and_optimiser(engine, reference, name, recipe):
     agree(engine, reference, parity.fits(model, recipe=RECIPES[recipe]))
 
 
-VARIATIONS = {
+VARIATIONS: dict[str, dict[str, Any]] = {
     "soft targets": {"soft": True},
     "temperature": {"soft": True, "temperature": 3.0},
     "crops": {"recipe": replace(SGD, augment="crop-flip")},
@@ -169,7 +171,7 @@ def test_little_memory_cuts_a_group_and_much_does_not(monkeypatch):
     monkeypatch.setattr(Batched, "_parts", spy)
     model = shelf("mlp", (1, 8, 8))
     jobs = parity.fits(model, (8,) * 13)
-    need = Batched(threads=1)._bytes(batched.stack(model, batched.Kernels()), jobs[0])
+    need = Batched(threads=1)._bytes(stack(model, Kernels()), jobs[0])
     answers = [Batched(threads=1, memory=share * need / batched.GIB).run(jobs) for share in (0.5, 4.5, 100)]
     assert [max(parts) for parts in sizes] == [1, 4, 13] and [sum(parts) for parts in sizes] == [13] * 3
     assert all(parity.same(a, b) and parity.same(a, c) for a, b, c in zip(*answers, strict=True))
@@ -177,7 +179,12 @@ def test_little_memory_cuts_a_group_and_much_does_not(monkeypatch):
 
 def test_a_group_is_cut_so_that_every_thread_has_work(monkeypatch):
     seen = []
-    monkeypatch.setattr(Batched, "_task", lambda self, part: lambda stop: seen.append(len(part)) or part)
+
+    def task(self, part):
+        seen.append(len(part))
+        return lambda stop: part
+
+    monkeypatch.setattr(Batched, "_task", task)
     Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 10))
     Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 50))
     assert sorted(seen[:2]) == [5, 5] and sorted(seen[2:]) == [12, 12, 13, 13]  # at most 16 together
@@ -209,7 +216,7 @@ def test_large_networks_run_one_by_one_on_a_cpu_without_a_warning(monkeypatch):
     ],
 )
 def test_multiplications_are_counted_by_hand(factory, shape, macs):
-    assert batched.stack(Model("counted", factory, shape, 2), batched.Kernels()).macs == macs
+    assert stack(Model("counted", factory, shape, 2), Kernels()).macs == macs
 
 
 def test_empty_work_is_no_work():

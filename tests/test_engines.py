@@ -1,4 +1,4 @@
-"""The reference engine: one step by hand, and answers that never depend on company, order or threads."""
+"""What every engine does: one step by hand, and answers that never depend on company, order or threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedsift import engines, models
+from fedsift.engines.batched import Batched
 from fedsift.engines.sequential import Sequential
 from fedsift.types import Fit, Mistake, Predict, Recipe
 from tests import toys
@@ -14,8 +15,13 @@ from tests import toys
 SGD = Recipe(epochs=1, batch=2, lr=0.5, optimizer="sgd", momentum=0.0)
 
 
+@pytest.fixture(scope="module", params=[Sequential, Batched])
+def engine(request):
+    return request.param("cpu", threads=2)
+
+
 @pytest.fixture(scope="module")
-def engine():
+def reference():
     return Sequential("cpu", threads=2)
 
 
@@ -80,11 +86,11 @@ def test_what_went_in_is_left_alone(engine):
 
 @pytest.mark.parametrize("factory", [toys.linear, toys.with_batch_norm, toys.with_dropout])
 def test_an_answer_does_not_depend_on_company_order_or_threads(engine, factory):
-    recipe = Recipe(epochs=3, batch=4, lr=0.01)
+    recipe = Recipe(epochs=3, batch=8, lr=0.01)
     jobs = [fit(factory, recipe, key=(0, "client", i), n=11) for i in range(6)]
     together = engine.run(jobs)
     backwards = engine.run(jobs[::-1])[::-1]
-    alone = [Sequential("cpu", threads=1).run([job])[0] for job in jobs]
+    alone = [type(engine)("cpu", threads=1).run([job])[0] for job in jobs]
     assert all(same(a, b) and same(a, c) for a, b, c in zip(together, backwards, alone, strict=True))
     assert not same(together[0], together[1])
 
@@ -127,12 +133,26 @@ def with_weight_norm(shape, classes):
     return torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(shape[0], classes))
 
 
-@pytest.mark.parametrize("factory", [keeps_what_it_saw, always_random, with_weight_norm])
-def test_networks_with_a_life_of_their_own_answer_the_same_every_time(factory):
+OWN_PARAMETERS = pytest.mark.xfail(strict=True, raises=IndexError, reason="a parameter or buffer that is no layer's")
+
+
+@pytest.mark.filterwarnings("ignore:always_random cannot be stacked")
+@pytest.mark.parametrize(
+    ("kind", "factory"),
+    [
+        (Sequential, keeps_what_it_saw),
+        (Sequential, always_random),
+        (Sequential, with_weight_norm),
+        pytest.param(Batched, keeps_what_it_saw, marks=OWN_PARAMETERS),
+        (Batched, always_random),
+        pytest.param(Batched, with_weight_norm, marks=OWN_PARAMETERS),
+    ],
+)
+def test_networks_with_a_life_of_their_own_answer_the_same_every_time(kind, factory):
     recipe = Recipe(epochs=2, batch=4, lr=0.01)
     jobs = [fit(factory, recipe, key=(0, "client", i), n=9) for i in range(4)]
     asks = [Predict(job.model, job.state, job.data.samples) for job in jobs]
-    first, second = (Sequential("cpu", threads=n).run([*jobs, *asks, *jobs]) for n in (1, 2))
+    first, second = (kind("cpu", threads=n).run([*jobs, *asks, *jobs]) for n in (1, 2))
     assert all(same(a, b) for a, b in zip(first[:4], first[8:], strict=True))
     assert all(same(a, b) for a, b in zip(first[:4], second[:4], strict=True))
     assert all(np.array_equal(a, b) for a, b in zip(first[4:8], second[4:8], strict=True))
@@ -147,11 +167,11 @@ def looks_at_threads(shape, classes):
     return Net(shape[0], classes)
 
 
-def test_every_job_runs_on_one_thread(engine):
-    assert len(engine.run([fit(looks_at_threads), fit(looks_at_threads)])) == 2
+def test_every_job_runs_on_one_thread(reference):
+    assert len(reference.run([fit(looks_at_threads), fit(looks_at_threads)])) == 2
 
 
-def test_images_reach_convolutions_channels_last(engine):
+def test_images_reach_convolutions_channels_last(reference):
     seen = []
 
     def spy(shape, classes):
@@ -164,17 +184,17 @@ def test_images_reach_convolutions_channels_last(engine):
 
     images = np.zeros((4, 3, 8, 8), np.float32)
     model = toys.model(spy, (3, 8, 8))
-    engine.run([Fit(model, models.initial_state(model, 0), toys.labelled(images, [0, 1] * 2), SGD, (0,))])
+    reference.run([Fit(model, models.initial_state(model, 0), toys.labelled(images, [0, 1] * 2), SGD, (0,))])
     assert seen[-1] is True
 
 
-def test_two_callers_of_one_engine_do_not_stop_each_other():
-    shared = Sequential("cpu", threads=2)
+def test_two_callers_of_one_engine_do_not_stop_each_other(engine):
+    shared = engine
     short, long = fit(), fit(recipe=Recipe(epochs=300, batch=2))
     with ThreadPoolExecutor(2) as callers:
         slow = callers.submit(shared.run, [long])
         quick = [callers.submit(shared.run, [short]).result() for _ in range(3)]
-        assert same(slow.result()[0], Sequential("cpu", threads=1).run([long])[0])
+        assert same(slow.result()[0], type(engine)("cpu", threads=1).run([long])[0])
     assert all(same(answer[0], quick[0][0]) for answer in quick)
 
 
@@ -216,6 +236,8 @@ def test_the_choice_of_engine_says_what_and_why():
     engine, why = engines.choose("sequential", "cpu")
     assert isinstance(engine, Sequential)
     assert why == f"sequential engine on cpu, float32, {engine.workers.threads} thread(s) (asked for)"
+    engine, why = engines.choose(device="cpu")
+    assert isinstance(engine, Batched) and why.endswith("(auto: stacks equal networks where that pays)")
     with pytest.raises(Mistake, match="unknown engine 'sequental'; did you mean 'sequential'"):
         engines.choose("sequental")
     with pytest.raises(Mistake, match="unknown device 'gpu'"):

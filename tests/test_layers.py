@@ -74,8 +74,10 @@ def test_running_figures_by_hand():
 
 def test_normalising_by_hand():
     """(5 - 3) / sqrt(3 + 1) x 10 + 7 = 17."""
-    figures = (torch.full((1, 1), v) for v in (3.0, 3.0, 10.0, 7.0))
-    assert layers.normalise(torch.full((1, 2, 1), 5.0), *figures, eps=1.0).tolist() == [[[17.0], [17.0]]]
+    mean, variance, weight, bias = (torch.full((1, 1), v) for v in (3.0, 3.0, 10.0, 7.0))
+    assert layers.normalise(torch.full((1, 2, 1), 5.0), mean, variance, weight, bias, 1.0).tolist() == [
+        [[17.0], [17.0]]
+    ]
 
 
 def test_the_pull_of_the_loss_by_hand():
@@ -166,7 +168,7 @@ def test_batch_norm_of_padded_batches_is_batch_norm_of_the_real_samples(counts, 
         theirs = torch.autograd.grad(y, [mine, *norm.parameters()], pull[i, :size])
         assert all(close(a, b, 1e-3) for a, b in zip((dx[i, :size], dw[i], db[i]), theirs, strict=True))
         assert not dx[i, size:].any()
-        assert close(running[0][i], norm.running_mean) and close(running[1][i], norm.running_var)  # type: ignore[arg-type]
+        assert close(running[0][i], norm.running_mean) and close(running[1][i], norm.running_var)
 
 
 @settings(max_examples=20)
@@ -183,7 +185,7 @@ def test_group_norm(sizes, spatial, affine, m, b, seed):
     for i in range(m):
         figures = (None, None) if weight is None or bias is None else (weight[i], bias[i])
         mine = as_image(x[i]) if spatial else x[i]
-        expected = F.group_norm(mine, groups, *figures, eps=1e-3)
+        expected = F.group_norm(mine, groups, figures[0], figures[1], 1e-3)
         assert close(found[i], expected.permute(0, 2, 3, 1) if spatial else expected)
 
 
