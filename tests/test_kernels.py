@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gpu
 # Inputs of products are rounded to 10 bits, or 7: an error of 2^-11, or 2^-8, a factor. Where a ReLU's input is next to
 # nothing its sign may flip, so gradients are further off than values.
 VALUES = {"tf32": 3e-3, "bfloat16": 2e-2}
-GRADIENTS = {"tf32": 2e-2, "bfloat16": 0.1}
+GRADIENTS = {"tf32": 5e-2, "bfloat16": 0.3}
 TRAINED = {"tf32": 0.05, "bfloat16": 0.2}
 
 
