@@ -19,7 +19,7 @@ LAYERS = [
     {"federation"},
     {"config"},
     {"runs"},
-    {"report"},
+    {"report", "flower"},
     {"cli"},
     {"__main__"},
 ]

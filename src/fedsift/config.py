@@ -238,6 +238,10 @@ def build(experiment: Experiment) -> Federation:
     return Federation(algorithm, everyone, task, e.clients.cohort, e.seed)
 
 
+def algorithm(experiment: Experiment) -> Algorithm:
+    return _algorithm(experiment)[0]
+
+
 def unused(experiment: Experiment) -> list[str]:
     """The keys that have a value which this experiment does not use; a whole section is named with its dot."""
     e = experiment

@@ -54,20 +54,32 @@ class Run:
     def finished(self) -> bool:
         return self.state.round >= self.experiment.rounds
 
-    def save(self, record: Record, seconds: float) -> None:
+    def save(self, record: Record, seconds: float, **measured: int) -> None:
+        """A finished round; what was `measured` beside the seconds differs between equal runs, as they do."""
         row: dict[str, Any] = {"round": record.round, "accuracy": record.accuracy, "accuracies": record.accuracies}
         extra = {"client_accuracy": record.client_accuracy, "disagreement": record.disagreement}
         row |= {name: value for name, value in extra.items() if value is not None} | record.counts
+        row |= {"missing": record.bytes.missing} if record.bytes.missing else {}
         _append(self.folder / METRICS, row)
         _append(self.folder / LEDGER, record.bytes.to_json())
-        _append(self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)})
+        _append(self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)} | measured)
         write_atomically(self.folder / CHECKPOINT, to_bytes(record.state))
         self.state = record.state
 
 
-def begin(folder: Path, experiment: Experiment, *, resume: bool = False, note: str = "") -> Run:
-    """A new run in a new folder, or, with `resume`, an old one where it stopped."""
-    federation = config.build(experiment)
+def begin(
+    folder: Path,
+    experiment: Experiment,
+    *,
+    resume: bool = False,
+    note: str = "",
+    federation: Federation | None = None,
+) -> Run:
+    """A new run in a new folder, or, with `resume`, an old one where it stopped.
+
+    The federation is the one the experiment describes, unless its parties are elsewhere and another stands for them.
+    """
+    federation = federation or config.build(experiment)
     first = federation.start()
     old = folder.exists() and not _is_blank(folder)
     if old:
@@ -234,7 +246,7 @@ def _last_state(folder: Path) -> State | None:
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
     """The old file or the new one, never half of either, whatever happens."""
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
     try:
@@ -242,7 +254,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except BaseException:
