@@ -1,0 +1,96 @@
+"""A Flower grid in one process: nodes are called when their replies are pulled, and may be made to misbehave."""
+
+import importlib.util
+from pathlib import Path
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedsift.flower import client_app, letters, project
+from fedsift.flower.server import serve
+from fedsift.flower.settings import Settings
+
+
+def a_task(folder: Path):
+    """The task of a freshly written project, loaded as Flower would load it."""
+    project.create(folder)
+    spec = importlib.util.spec_from_file_location("task", folder / "task.py")
+    task = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(task)
+    return task
+
+
+class Node:
+    """A SuperNode: its settings, its app, its state; `meddle(letter type, reply) -> reply` may change what it says."""
+
+    def __init__(self, task, partition, run_config, **node_config):
+        self.app = client_app(task)
+        self.config = {"partition-id": partition, **node_config}
+        self.context = Context(0, 0, self.config, RecordDict(), run_config)
+        self.meddle = lambda message, reply: reply
+
+    def restart(self):
+        self.context.state = RecordDict()
+
+    def __call__(self, message):
+        try:
+            reply = self.app(message, self.context)
+        except Exception as error:  # as Flower does
+            reply = Message(Error(2, str(error)), reply_to=message)
+        return self.meddle(message, reply)
+
+
+class FakeGrid(Grid):
+    def __init__(self, nodes):
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.nodes = dict(nodes)
+        self.mail = {}
+        self.sent = []  # (type, round, node, letter)
+        self.extra = []  # replies nobody asked for
+
+    def set_run(self, run): ...
+
+    @property
+    def run(self):
+        raise NotImplementedError
+
+    def create_message(self, *args, **kwargs):
+        raise NotImplementedError
+
+    def send_and_receive(self, messages, *, timeout=None):
+        raise NotImplementedError
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        ids = []
+        for message in messages:
+            id = f"message-{len(self.sent)}"
+            message.metadata.__dict__["_message_id"] = id
+            self.mail[id] = message
+            self.sent.append(message)
+            ids.append(id)
+        return ids
+
+    def pull_messages(self, message_ids):
+        replies = [self.nodes[self.mail[id].metadata.dst_node_id](self.mail[id]) for id in message_ids]
+        extra, self.extra = self.extra, []
+        return [reply for reply in replies if reply is not None] + extra
+
+    def uplinks(self):
+        """Round and node of every turn asked for."""
+        return [(int(m.metadata.group_id), m.metadata.dst_node_id) for m in self.sent if m.metadata.message_type == letters.TURN]
+
+
+def federation(task, overrides, count, folder, **how):
+    """A grid of `count` nodes with odd ids, and the settings of a run in `folder`."""
+    run_config = {"overrides": overrides}
+    grid = FakeGrid({10 * p + 7: Node(task, p, run_config) for p in range(count)})
+    quick = {"deadline": 0.2, "wait": 0.2, "poll": 0.001} | how
+    return grid, Settings(overrides=overrides, folder=str(folder), **quick)
+
+
+def play(task, grid, how):
+    return serve(task, grid, how, {})
