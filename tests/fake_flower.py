@@ -1,7 +1,8 @@
 """A Flower grid in one process: nodes are called when their replies are pulled, and may be made to misbehave."""
 
-import importlib.util
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -15,9 +16,10 @@ from fedsift.flower.settings import Settings
 def a_task(folder: Path):
     """The task of a freshly written project, loaded as Flower would load it."""
     project.create(folder)
-    spec = importlib.util.spec_from_file_location("task", folder / "task.py")
-    task = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(task)
+    loader = SourceFileLoader("task", str(folder / "task.py"))
+    task = ModuleType("task")
+    task.__file__ = loader.path
+    loader.exec_module(task)
     return task
 
 
@@ -81,7 +83,11 @@ class FakeGrid(Grid):
 
     def uplinks(self):
         """Round and node of every turn asked for."""
-        return [(int(m.metadata.group_id), m.metadata.dst_node_id) for m in self.sent if m.metadata.message_type == letters.TURN]
+        return [
+            (int(m.metadata.group_id), m.metadata.dst_node_id)
+            for m in self.sent
+            if m.metadata.message_type == letters.TURN
+        ]
 
 
 def federation(task, overrides, count, folder, **how):

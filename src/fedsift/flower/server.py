@@ -90,9 +90,9 @@ class Host:
         self.roll.gather(set(range(len(self.here.models))), self.how.wait)
         while not self.run.finished:
             begun = time.perf_counter()
-            self.post.traffic = Traffic()
             record = self._round()
             self.run.save(record, time.perf_counter() - begun, **self._measured(record))
+            self.post.traffic = Traffic()
             LOG.info("fedsift: round %s done, accuracy %.4f", record.round, record.accuracy)
 
     def _round(self) -> Record:

@@ -1,0 +1,173 @@
+"""A SuperLink and SuperNodes on this machine's loopback: started here, and stopped here whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsift.flower.certificates import Certificates
+from fedsift.runs import write_atomically
+from fedsift.types import Mistake
+
+HOST = "127.0.0.1"
+MARK = (
+    "FEDSIFT_STARTED_BY"  # in the environment of everything started here, so that it can be told from everything else
+)
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "NO_PROXY": f"{HOST},localhost",
+    "no_proxy": f"{HOST},localhost",
+}
+
+
+class Deployment:
+    """Use it in a `with`; logs and Flower's own files go into `home`. With certificates: TLS and authenticated nodes."""
+
+    def __init__(self, home: Path, certificates: Certificates | None = None, *, simulation: bool = False) -> None:
+        self.home, self.certificates, self.simulation = home.resolve(), certificates, simulation
+        self.port = free_port()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.mark = uuid.uuid4().hex
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.home / "flwr"), "PATH": path, MARK: self.mark}
+
+    def __enter__(self) -> Deployment:
+        (self.home / "flwr").mkdir(parents=True, exist_ok=True)
+        write_atomically(self.home / "flwr" / "config.toml", self._connection().encode())
+        try:
+            self._start_link()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- starting --------------------------------------------------------------------------------------------------
+
+    def node(self, settings: Mapping[str, Any], key: Path | None = None, trust: bool = True) -> subprocess.Popen[bytes]:
+        """A SuperNode; `key` is its private key, and without `trust` it speaks plaintext."""
+        where = ["--superlink", f"{HOST}:{self.port}", "--port", str(free_port())]
+        if self.certificates and trust:
+            where += ["--root-certificates", str(self.certificates.ca)]
+        else:
+            where += ["--insecure"]
+        where += ["--auth-supernode-private-key", str(key)] if key else []
+        config = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
+        return self._start(f"node-{len(self.processes) - 1}", "flower-supernode", *where, "--node-config", config)
+
+    def _start_link(self) -> None:
+        options = ["--host", HOST, "--port", str(self.port), *(["--simulation"] if self.simulation else [])]
+        if self.certificates:
+            c = self.certificates
+            files = ["--ssl-ca-certfile", c.ca, "--ssl-certfile", c.server, "--ssl-keyfile", c.server_key]
+            options += [*map(str, files), "--enable-supernode-auth"]
+        else:
+            options += ["--insecure"]
+        link = self._start("superlink", "flower-superlink", *options)
+        until = time.monotonic() + 60
+        while not self._healthy():
+            if link.poll() is not None or time.monotonic() > until:
+                raise Mistake(f"the SuperLink did not start; see {self.home / 'superlink.log'}")
+            time.sleep(0.2)
+
+    def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        with open(self.home / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.processes.append(process)
+        return process
+
+    def _healthy(self) -> bool:
+        trust = ssl.create_default_context(cafile=str(self.certificates.ca)) if self.certificates else None
+        scheme = "https" if trust else "http"
+        handlers = [urllib.request.ProxyHandler({}), *([urllib.request.HTTPSHandler(context=trust)] if trust else [])]
+        with contextlib.suppress(OSError):
+            return (
+                urllib.request.build_opener(*handlers).open(f"{scheme}://{HOST}:{self.port}/health", timeout=2).status
+                == 200
+            )
+        return False
+
+    def _connection(self) -> str:
+        secure = (
+            f"root-certificates = {json.dumps(str(self.certificates.ca))}" if self.certificates else "insecure = true"
+        )
+        return f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "{HOST}:{self.port}"\n{secure}\n'
+
+    # --- driving ---------------------------------------------------------------------------------------------------
+
+    def submit(self, app: Path, run_config: Mapping[str, Any], nodes: int | None = None) -> str:
+        """Hand the project in; the id of the run. `nodes` is for Flower's simulation, which makes its own."""
+        config = " ".join(f"{name}={json.dumps(value)}" for name, value in run_config.items())
+        simulated = ["--federation-config", f"num-supernodes={nodes}"] if self.simulation else []
+        answer = self.flwr("run", str(app), "local", "--run-config", config, *simulated, "--format", "json")
+        return str(answer["run-id"])
+
+    def status(self, run: str) -> str:
+        """pending, starting, running, finished:completed, finished:failed or finished:stopped."""
+        return str(self.flwr("list", "local", "--run-id", run, "--format", "json")["runs"][0]["status"])
+
+    def register(self, public_key: Path) -> None:
+        """Let the SuperNode with this key in."""
+        self.flwr("supernode", "register", str(public_key), "local", "--format", "json")
+
+    def flwr(self, *arguments: str) -> dict[str, Any]:
+        """What Flower's command line answers, as JSON."""
+        done = subprocess.run(["flwr", *arguments], env=self.environment, capture_output=True, text=True, timeout=120)
+        try:
+            answer = json.loads(done.stdout[done.stdout.index("{") :])
+        except ValueError:
+            answer = {}
+        if done.returncode or not answer.get("success", True):
+            said = answer.get("error-message") or f"{done.stdout}{done.stderr}".strip()
+            raise Mistake(f"`flwr {' '.join(arguments[:2])}` failed: {said}")
+        return dict(answer)
+
+    # --- stopping --------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Everything that was started here, and only that: first politely, then for good."""
+        for sign, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
+            for pid in self.alive():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, sign)
+            until = time.monotonic() + patience
+            while self.alive() and time.monotonic() < until:
+                time.sleep(0.1)
+
+    def alive(self) -> set[int]:
+        """Processes started here that still run, and theirs: some detach themselves but keep our mark."""
+        mine = {process.pid for process in self.processes if process.poll() is None}
+        return mine | set(marked(self.mark))
+
+
+def marked(mark: str) -> Iterator[int]:
+    """Running processes with this mark in their environment, where the system shows it (Linux)."""
+    wanted = f"{MARK}={mark}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                yield int(entry.name)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
