@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from fedsift.cli import flower
 from fedsift.cli.parts import all_parts
 from fedsift.cli.playing import engine_for, fresh_folder, play, where_it_stands
 from fedsift.cli.saying import comparison, literal, load_runs, mistake, new_table, plainly, print_table, say, size, warn
@@ -22,6 +23,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Federated distillation: clients share soft labels on a public set; every byte is counted.",
 )
+
+app.add_typer(flower.app, name="flower")
 
 Runs = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]

@@ -21,7 +21,7 @@ def play(playing: list[Run], engine: Any, quiet: bool, go_on: str) -> None:
     from fedsift import runs
 
     try:
-        with _display(playing, quiet) as tell:
+        with display(playing, quiet) as tell:
             for one, record in runs.play(playing, engine):
                 tell(one, record)
     except KeyboardInterrupt:
@@ -33,7 +33,7 @@ def play(playing: list[Run], engine: Any, quiet: bool, go_on: str) -> None:
 
 
 @contextlib.contextmanager
-def _display(playing: list[Run], quiet: bool) -> Iterator[Any]:
+def display(playing: list[Run], quiet: bool) -> Iterator[Any]:
     from rich.console import Console
 
     console = Console(stderr=True)

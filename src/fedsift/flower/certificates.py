@@ -66,6 +66,30 @@ def create(
     return made
 
 
+def commands(made: Certificates, nodes: int, host: str) -> str:
+    """How to start a federation with these files: each block on its own machine."""
+    ca, home = made.ca.name, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1"
+    lines = [
+        "# on the server (it needs ca.crt, server.crt and server.key)",
+        f"{home} flower-superlink --host 0.0.0.0 --port 8000 --ssl-ca-certfile {ca} --ssl-certfile {made.server.name} "
+        f"--ssl-keyfile {made.server_key.name} --enable-supernode-auth",
+        "",
+        "# where you submit from: ~/.flwr/config.toml",
+        f'#   [superlink]\n#   default = "ours"\n#   [superlink.ours]\n#   address = "{host}:8000"',
+        f'#   root-certificates = "{made.ca.resolve()}"',
+        *(f"flwr supernode register {made.node_public_key(node).name} ours" for node in range(nodes)),
+        "flwr run PROJECT ours --stream",
+    ]
+    for node in range(nodes):
+        lines += [
+            "",
+            f"# on node {node} (it needs ca.crt and node-{node}.key)",
+            f"flower-supernode --superlink {host}:8000 --root-certificates {ca} --auth-supernode-private-key "
+            f"{made.node_key(node).name} --node-config 'partition-id={node} memory=\"/var/lib/fedsift\"'",
+        ]
+    return "\n".join(lines) + "\n"
+
+
 def _authority(days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP384R1())
     name = _name("fedsift private authority")

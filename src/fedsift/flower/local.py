@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.flower.certificates import Certificates
-from fedsift.runs import write_atomically
+from fedsift.runs import TIMING, write_atomically
 from fedsift.types import Mistake
 
 HOST = "127.0.0.1"
@@ -124,6 +125,18 @@ class Deployment:
         """pending, starting, running, finished:completed, finished:failed or finished:stopped."""
         return str(self.flwr("list", "local", "--run-id", run, "--format", "json")["runs"][0]["status"])
 
+    def log(self, run: str) -> str:
+        """What the server of a run has said."""
+        command = ["flwr", "log", run, "local", "--show"]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120).stdout
+
+    def reason(self, run: str) -> str:
+        """Why a run failed: the last line of its last traceback; the whole log is kept."""
+        log = self.log(run)
+        (self.home / "server.log").write_text(log)
+        errors = [line for line in log.splitlines() if re.match(r"[\w.]+(Error|Mistake|TooFew)\b", line)]
+        return errors[-1] if errors else f"see {self.home / 'server.log'}"
+
     def register(self, public_key: Path) -> None:
         """Let the SuperNode with this key in."""
         self.flwr("supernode", "register", str(public_key), "local", "--format", "json")
@@ -171,3 +184,22 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+def follow(deployment: Deployment, run: str, folder: Path, done: int, rounds: int, look: float = 15.0) -> Iterator[int]:
+    """The number of rounds on disk, whenever it has grown; until all are, or the run has ended in another way."""
+    checked = time.monotonic()
+    while done < rounds:
+        time.sleep(0.3)
+        if (now := _rounds(folder)) > done:
+            done = now
+            yield done
+        if time.monotonic() > checked + look:  # asking Flower takes seconds of work
+            checked, status = time.monotonic(), deployment.status(run)
+            if status.startswith("finished") and _rounds(folder) < rounds:
+                raise Mistake(f"the run ended early ({status}): {deployment.reason(run)}")
+
+
+def _rounds(folder: Path) -> int:
+    timing = folder / TIMING
+    return timing.read_bytes().count(b"\n") if timing.is_file() else 0
