@@ -22,7 +22,7 @@ from fedsift.flower.party import party
 from fedsift.flower.server import TooFew
 from fedsift.flower.settings import Settings, settings
 from fedsift.types import Mistake
-from tests.fake_flower import Node, a_task, federation, play
+from tests.fake_flower import a_task, federation, play
 
 TINY = "clients=4 cohort=3 data.private=60 data.public=30 local.epochs=1 distill.epochs=1 device=cpu model=mlp budget=6"
 SYSTEMS = {
@@ -172,19 +172,21 @@ def swallow(client, lost):
 def test_late_and_repeated_messages_change_nothing(system, task, tmp_path):
     """Every node hears each message twice, and all its old ones again and again."""
     grid, how = federation(task, overrides(system), 4, tmp_path / "run")
-    for node in grid.nodes.values():
-        node.old = []
-        node.__class__ = Stutterer
+    for number, node in grid.nodes.items():
+        grid.nodes[number] = Stutterer(node)
     run = play(task, grid, how)
     assert same_server(run.state, without(task, system, set()))
 
 
-class Stutterer(Node):
+class Stutterer:
+    def __init__(self, node):
+        self.node, self.old = node, []
+
     def __call__(self, message):
         for old in self.old:
-            super().__call__(old)
+            self.node(old)
         self.old.append(message)
-        first, second = super().__call__(message), super().__call__(message)
+        first, second = self.node(message), self.node(message)
         if message.metadata.message_type == letters.TURN:
             assert letters.read(first.content, Answer).payload == letters.read(second.content, Answer).payload
         return second

@@ -26,6 +26,7 @@ HOST = "127.0.0.1"
 MARK = (
     "FEDSIFT_STARTED_BY"  # in the environment of everything started here, so that it can be told from everything else
 )
+RETRIES = 3  # of a node to reach the SuperLink, which is there before any node is
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -69,6 +70,7 @@ class Deployment:
         else:
             where += ["--insecure"]
         where += ["--auth-supernode-private-key", str(key)] if key else []
+        where += ["--max-retries", str(RETRIES)]
         config = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
         return self._start(f"node-{len(self.processes) - 1}", "flower-supernode", *where, "--node-config", config)
 
