@@ -1,5 +1,6 @@
 """A Flower grid in one process: nodes are called when their replies are pulled, and may be made to misbehave."""
 
+import json
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -8,9 +9,38 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedsift import runs
+from fedsift.federation import State
 from fedsift.flower import client_app, letters, project
 from fedsift.flower.server import serve
 from fedsift.flower.settings import Settings
+
+TINY = "clients=4 cohort=3 data.private=60 data.public=30 local.epochs=1 distill.epochs=1 device=cpu model=mlp budget=6"
+SYSTEMS = {
+    "fd": "algorithm=fd",
+    "fas": "algorithm=fas sampler=low-entropy codec=quantized(2)",
+    "soft labels down": "algorithm=fas algorithm.download=soft-labels",
+    "ds-fl": "algorithm=ds-fl",
+    "cfd": "algorithm=cfd budget=20",
+    "cfd, all that was missed": "algorithm=cfd budget=20 algorithm.absent=missed",
+    "delta up, weights down": "algorithm=fd sampler=low-entropy codec=delta(quantized(2)) budget=20",
+    "mixed models": 'algorithm=fas clients.models={"mlp"=2,"cnn"=2}',
+    "fedavg": "algorithm=fedavg",
+    "fedpaq": "algorithm=fedpaq",
+    "feddf": "algorithm=feddf",
+    "fd-jeong": "algorithm=fd-jeong",
+    "mix2fld": "algorithm=mix2fld",
+}
+WITH_MEMORY = [
+    "soft labels down",
+    "ds-fl",
+    "cfd",
+    "cfd, all that was missed",
+    "delta up, weights down",
+    "fd-jeong",
+    "mix2fld",
+]
+ROUNDS = 4
 
 
 def a_task(folder: Path):
@@ -100,3 +130,17 @@ def federation(task, overrides, count, folder, **how):
 
 def play(task, grid, how):
     return serve(task, grid, how, {})
+
+
+def overrides(system, rounds=ROUNDS):
+    """Quoted as a shell would need it: values may hold quotes."""
+    return " ".join(f"'{word}'" for word in f"{TINY} rounds={rounds} {SYSTEMS[system]}".split())
+
+
+def rows(folder, name):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def same_server(one: State, other: State):
+    """Students and notes, bit for bit."""
+    return runs.to_bytes(State(0, one.server)) == runs.to_bytes(State(0, other.server))

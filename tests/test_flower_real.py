@@ -143,7 +143,7 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
     assert rows(folder, runs.LEDGER) == rows(tmp_path / "simulated", runs.LEDGER)
     for here, there in zip(rows(folder, runs.METRICS), rows(tmp_path / "simulated", runs.METRICS), strict=True):
         assert here["accuracies"] == there["accuracies"] and here["client_accuracy"] == there["client_accuracy"]
-    assert "start anew" not in three.log(again)
+    assert "starts anew" not in three.log(again)
     pace += [row["seconds"] for row in rows(folder, runs.TIMING)[1:]]
 
 

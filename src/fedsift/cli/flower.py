@@ -125,10 +125,10 @@ def _check_resume(out: Path | None, resume: bool) -> None:
 
 
 def _check_ray() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("ray") is None:
-        raise mistake("Flower's simulation needs ray; install it with: pip install 'flwr[simulation]'")
+    try:
+        import ray  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError:
+        raise mistake("Flower's simulation needs ray; install it with: pip install 'flwr[simulation]'") from None
 
 
 def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet: bool) -> None:

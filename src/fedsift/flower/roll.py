@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 import fedsift
@@ -14,6 +15,7 @@ from fedsift.flower.post import Post
 from fedsift.types import Model
 
 LOG = logging.getLogger("flwr")
+CALLS = 3
 
 
 @dataclass
@@ -25,6 +27,7 @@ class Roll:
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     models: dict[int, Model] = field(default_factory=dict)  # of clients that have said hello
     refused: dict[int, str] = field(default_factory=dict)  # node -> why
+    silent: Counter[int] = field(default_factory=Counter)  # node -> how often
 
     def gather(self, wanted: set[int], wait: float) -> None:
         """Call the roll until all the wanted clients are there, or for `wait` seconds."""
@@ -48,8 +51,8 @@ class Roll:
                 self._admit(node, hello)
         for node, refusal in replies.refusals.items():
             self._refuse(node, refusal.why)
-        for node, why in replies.silent.items():  # may be there again next time
-            LOG.warning("fedsift: node %s has not said who it is: %s", node, why)
+        for node, why in replies.silent.items():
+            self._wonder(node, why)
 
     def _objection(self, hello: Hello) -> str | None:
         """Why this node cannot take part; None if it can."""
@@ -71,6 +74,14 @@ class Roll:
         self.nodes[hello.client] = node
         self.models[hello.client] = next(model for model in self.here.models if model.name == hello.model)
         LOG.info("fedsift: node %s is client %s with model %s", node, hello.client, hello.model)
+
+    def _wonder(self, node: int, why: str) -> None:
+        """It may speak the next time; one that never does must not hold up every round."""
+        self.silent[node] += 1
+        if self.silent[node] < CALLS:
+            LOG.warning("fedsift: node %s has not said who it is: %s", node, why)
+        else:
+            self._refuse(node, f"asked {CALLS} times, it has not said who it is: {why}")
 
     def _refuse(self, node: int, why: str) -> None:
         self.refused[node] = why

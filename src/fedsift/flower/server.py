@@ -128,11 +128,12 @@ class Host:
         there = [client for client in cohort if client.id in self.roll.nodes]
         last = {id: int(memory["last"]) for id, memory in state.memories.items() if "last" in memory}
         lost = self._ask(federation, talk, there, last, r, self.how.deadline)
-        if lost and isinstance(federation.algorithm, Forgets):
-            for client in lost:
+        for client in lost:
+            LOG.warning("fedsift: client %s has lost its memory and starts anew", client.id)
+            talk.learnt[client.id] = {}
+            if isinstance(federation.algorithm, Forgets):
                 talk.server = federation.algorithm.forget(talk.server, client.id)
         if lost:
-            LOG.warning("fedsift: clients that start anew: %s", [client.id for client in lost])
             self._ask(federation, talk, lost, {}, r, max(1.0, until - time.monotonic()))
         order = {id: talk.said[id] for id in (client.id for client in cohort) if id in talk.said}
         return Talk(talk.server, talk.heard, order, talk.learnt, talk.missing)
