@@ -19,7 +19,7 @@ from tests.test_runs import KINDS, PROGRAM, TINY, bits, let_go, lines, rounds_in
 from tests.test_runs import cli as fedsift
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
-VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory"]
+VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory", "flower"]
 SUMMARY = ["run", "rounds", "accuracy", "accuracy_last", "uplink_bytes", "downlink_bytes", "seconds"]
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
 
