@@ -11,7 +11,6 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 
@@ -38,7 +37,6 @@ def on_flower(folder, out, home, settings, nodes, simulation):
         rounds = config.read(str(folder / project.EXPERIMENT), settings).rounds
         for _ in local.follow(deployment, run, out, 0, rounds):
             pass
-        time.sleep(1)  # the checkpoint is written after the line that was waited for
 
 
 def timing(folder):

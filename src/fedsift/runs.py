@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import platform
@@ -210,8 +211,7 @@ def to_bytes(state: State) -> bytes:
 def from_bytes(blob: bytes) -> State:
     from safetensors.torch import load as load_tensors
 
-    size = int.from_bytes(blob[:8], "little")
-    rounds = int(json.loads(blob[8 : 8 + size])["__metadata__"]["round"])
+    rounds = _rounds_of(io.BytesIO(blob))
     tree: Tree = {"students": {}, "notes": {}, "memories": {}}
     for key, value in load_tensors(blob).items():
         kind, *path, name = json.loads(key)
@@ -221,6 +221,20 @@ def from_bytes(blob: bytes) -> State:
         here[name] = value.numpy() if kind == "array" else value
     memories = {int(client): memory for client, memory in tree["memories"].items()}
     return State(rounds, Server(tree["students"], tree["notes"]), memories)
+
+
+def rounds_played(folder: Path) -> int:
+    """How many rounds of a run, perhaps of another process, are saved for good; only the head of the checkpoint is read."""
+    try:
+        with open(folder / CHECKPOINT, "rb") as file:
+            return _rounds_of(file)
+    except FileNotFoundError:
+        return 0
+
+
+def _rounds_of(checkpoint: IO[bytes]) -> int:
+    size = int.from_bytes(checkpoint.read(8), "little")
+    return int(json.loads(checkpoint.read(size))["__metadata__"]["round"])
 
 
 def _leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:

@@ -136,7 +136,7 @@ def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet
     from fedsift import runs
     from fedsift.flower import local
 
-    done = len(runs.load(folder).metrics) if (folder / runs.CHECKPOINT).is_file() else 0
+    done = runs.rounds_played(folder)
     playing: Any = SimpleNamespace(experiment=experiment, state=SimpleNamespace(round=done))
     with display([playing], quiet) as tell:
         for count in local.follow(deployment, run, folder, done, experiment.rounds):

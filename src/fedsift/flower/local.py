@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.flower.certificates import Certificates
-from fedsift.runs import TIMING, write_atomically
+from fedsift.runs import rounds_played, write_atomically
 from fedsift.types import Mistake
 
 HOST = "127.0.0.1"
@@ -189,19 +189,14 @@ def free_port() -> int:
 
 
 def follow(deployment: Deployment, run: str, folder: Path, done: int, rounds: int, look: float = 15.0) -> Iterator[int]:
-    """The number of rounds on disk, whenever it has grown; until all are, or the run has ended in another way."""
+    """The number of rounds saved, whenever it has grown; until all are, or the run has ended in another way."""
     checked = time.monotonic()
     while done < rounds:
         time.sleep(0.3)
-        if (now := _rounds(folder)) > done:
+        if (now := rounds_played(folder)) > done:
             done = now
             yield done
         if time.monotonic() > checked + look:  # asking Flower takes seconds of work
             checked, status = time.monotonic(), deployment.status(run)
-            if status.startswith("finished") and _rounds(folder) < rounds:
+            if status.startswith("finished") and rounds_played(folder) < rounds:
                 raise Mistake(f"the run ended early ({status}): {deployment.reason(run)}")
-
-
-def _rounds(folder: Path) -> int:
-    timing = folder / TIMING
-    return timing.read_bytes().count(b"\n") if timing.is_file() else 0

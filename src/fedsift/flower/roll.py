@@ -27,14 +27,15 @@ class Roll:
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     models: dict[int, Model] = field(default_factory=dict)  # of clients that have said hello
     refused: dict[int, str] = field(default_factory=dict)  # node -> why
+    away: set[int] = field(default_factory=set)  # clients whose nodes were refused
     silent: Counter[int] = field(default_factory=Counter)  # node -> how often
 
     def gather(self, wanted: set[int], wait: float) -> None:
-        """Call the roll until all the wanted clients are there, or for `wait` seconds."""
+        """Call the roll until all the wanted clients are there or turned away, or for `wait` seconds."""
         until = time.monotonic() + wait
         while True:
             self.call(wait)
-            if wanted <= self.nodes.keys() or time.monotonic() >= until:
+            if wanted <= self.nodes.keys() | self.away or time.monotonic() >= until:
                 return
             time.sleep(self.post.poll)
 
@@ -47,6 +48,7 @@ class Roll:
             why = self._objection(hello)
             if why:
                 self._refuse(node, why)
+                self.away.add(hello.client)
             else:
                 self._admit(node, hello)
         for node, refusal in replies.refusals.items():
