@@ -85,7 +85,7 @@ def three(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pace():
     """Seconds a round has taken here: a deadline must suit the machine."""
-    return [20.0]
+    return [15.0]
 
 
 def submit(deployment, app, folder, overrides, **how):
@@ -155,7 +155,7 @@ def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
         for client, name in enumerate(("raise", "hang", "die", "malformed", "public", "version"), 3)
     }
     overrides = f"{TINY} clients=9 cohort=9 rounds=1 algorithm=fas"
-    run = submit(three, app, tmp_path / "run", overrides, deadline=max(20.0, 3 * pace[-1]), minimum=3)
+    run = submit(three, app, tmp_path / "run", overrides, deadline=max(25.0, 4 * pace[-1]), minimum=3)
     until(lambda: all(sign.exists() for sign in signs.values()))
     os.killpg(nodes[5].pid, signal.SIGKILL)
     until(lambda: rows(tmp_path / "run", runs.TIMING))

@@ -202,7 +202,8 @@ def show(
         sent_by = ledger.per_client(history.ledger)
         for client in history.clients:
             up, down = sent_by.get(client["client"], (0, 0))
-            about = (str(client["client"]), literal(client["model"]), " ".join(map(str, client["labels"])))
+            labels = " ".join(map(str, client["labels"])) if any(client["labels"]) else "known to its node"
+            about = (str(client["client"]), literal(client["model"]), labels)
             clients.add_row(*about, size(up), size(down))
         print_table(clients)
         print_table(comparison([history]))

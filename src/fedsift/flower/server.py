@@ -98,10 +98,12 @@ class Host:
     def _round(self) -> Record:
         """Played again while fewer than the minimum answer; clients answer a repeated round alike."""
         state = self.run.state
-        for _ in range(self.how.tries):
+        for attempt in range(self.how.tries):
             federation = self._federation()
             r = federation.round(state.round)
             cohort = federation.drawn(r)
+            if attempt:
+                self.roll.gather({client.id for client in cohort}, self.how.wait)
             talk = self._talk(federation, state, cohort, r)
             for client, why in talk.missing.items():
                 LOG.warning("fedsift: round %s is without client %s: %s", r.number, client, why)
@@ -109,7 +111,6 @@ class Host:
                 state = State(state.round, talk.server, state.memories)
                 return drive(federation.conclude(state, talk.heard, talk.said, talk.learnt, talk.missing), self.engine)
             LOG.warning("fedsift: round %s has %s replies of %s", r.number, len(talk.said), self.how.minimum)
-            self.roll.gather({client.id for client in cohort}, self.how.wait)
         raise TooFew(
             f"round {state.round} had fewer than {self.how.minimum} replies in {self.how.tries} tries; the last time: "
             f"{'; '.join(f'client {client}: {why}' for client, why in talk.missing.items())}"
@@ -119,8 +120,7 @@ class Host:
         """With the models clients say they have; the experiment's for those not heard of yet."""
         self.roll.call(self.how.wait)
         models = [self.roll.models.get(id, model) for id, model in enumerate(self.here.models)]
-        run = self.run.federation
-        return self.here.federation(run.task.test, models) if self.roll.models else run
+        return self.here.federation(self.run.federation.task.test, models)
 
     def _talk(self, federation: Federation, state: State, cohort: list[Client], r: Round) -> Talk:
         until = time.monotonic() + self.how.deadline
