@@ -7,13 +7,13 @@ from flwr.app import Error, Message, RecordDict
 
 from fedsift import config, runs
 from fedsift.engines.sequential import Sequential
-from fedsift.federation import Federation, drive
+from fedsift.federation import Federation, State, drive
 from fedsift.flower import letters
 from fedsift.flower.letters import Answer
 from fedsift.flower.memories import InRun, Memories
 from fedsift.flower.party import party
 from fedsift.flower.settings import Settings
-from fedsift.types import Mistake
+from fedsift.types import Forgets, Mistake
 from tests.fake_flower import ROUNDS, SYSTEMS, WITH_MEMORY, federation, overrides, play, rows, same_server
 
 
@@ -73,20 +73,32 @@ def test_memory_is_kept_where_it_should_be(task, tmp_path):
 # --- messages that are lost, late and repeated -----------------------------------------------------------------------
 
 
-def without(task, system, lost):
-    """The reference: a simulation in which the turns in `lost`, {(round, client)}, never happened."""
+def without(task, system, lost, amnesia=ROUNDS):
+    """The reference: a simulation in which the turns in `lost`, {(round, client)}, never happened.
+
+    After the round `amnesia` all clients forget everything; the server forgets each when it hears of it.
+    """
     federation = config.build(experiment(task, system))
     state, engine = federation.start(), Sequential()
+    forgot: set[int] = set()
     for number in range(ROUNDS):
         r = federation.round(number)
         cohort = federation.drawn(r)
-        heard = federation.algorithm.announce(state.server, cohort, r)
+        server, memories = state.server, dict(state.memories)
+        for client in cohort:
+            if client.id in forgot:
+                forgot.remove(client.id)
+                memories.pop(client.id)
+                if isinstance(federation.algorithm, Forgets):
+                    server = federation.algorithm.forget(server, client.id)
+        heard = federation.algorithm.announce(server, cohort, r)
         said, learnt = {}, {}
         for client in cohort:
             if (number, client.id) not in lost:
-                turn = federation.algorithm.client_turn(client, state.memories.get(client.id, {}), heard[client.id], r)
+                turn = federation.algorithm.client_turn(client, memories.get(client.id, {}), heard[client.id], r)
                 learnt[client.id], said[client.id] = drive(turn, engine)
-        state = drive(federation.conclude(state, heard, said, learnt), engine).state
+        state = drive(federation.conclude(State(number, server, memories), heard, said, learnt), engine).state
+        forgot |= {id for id, memory in state.memories.items() if memory} if number == amnesia else set()
     return state
 
 
@@ -229,24 +241,22 @@ def test_a_server_killed_and_resumed_ends_as_one_that_was_not(system, turns, tas
 
 @pytest.mark.parametrize("system", WITH_MEMORY)
 def test_a_client_that_lost_its_memory_starts_anew(system, task, tmp_path, caplog):
-    """As if it were in the federation for the first time; the others do not notice."""
+    """Server and client both go on as if they met for the first time, in the same round."""
     grid, how = federation(task, overrides(system), 4, tmp_path / "run")
-    for node in grid.nodes.values():
-        node.meddle = forgetful(node)
+    push = grid.push_messages
+
+    def restart(messages):
+        """All nodes, when the first message of round 2 is sent."""
+        if messages[0].metadata.group_id == "2" and not any(number == 2 for number, _ in grid.uplinks()):
+            for node in grid.nodes.values():
+                node.restart()
+        return push(messages)
+
+    grid.push_messages = restart
     run = play(task, grid, how)
-    assert run.finished and "starts anew" in caplog.text
+    assert "has lost its memory and starts anew" in caplog.text
     assert not any("missing" in row for row in rows(run.folder, runs.METRICS))
-    again = [at for at in set(grid.uplinks()) if grid.uplinks().count(at) == 2]
-    assert {number for number, _ in again} <= {2, 3} and again
-
-
-def forgetful(node):
-    def meddle(message, reply):
-        if message.metadata.group_id == "1":
-            node.restart()
-        return reply
-
-    return meddle
+    assert same_server(run.state, without(task, system, set(), amnesia=1))
 
 
 def test_a_damaged_memory_is_a_lost_one():

@@ -131,6 +131,7 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
     folder = tmp_path / "run"
     submit(three, app, folder, overrides)
     until(lambda: len(rows(folder, runs.TIMING)) == 1)
+    time.sleep(3)  # in the middle of the next round: all its messages are on their way
     servers = [
         pid for pid in local.marked(three.mark) if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
