@@ -175,6 +175,7 @@ def test_mistakes_of_up_are_said_before_anything_is_started(tmp_path, monkeypatc
     for words, complaint in (
         (["nowhere"], "has no experiment.toml; make a project with: fedsift flower new nowhere"),
         (["app", "algorithm=gossip"], "gossip has no server, so it cannot run on Flower"),
+        (["app", "clients.models={mlp=3}"], "clients.models names 3 clients, but there are 4"),
         (["app", "sampler=entropi"], "unknown sampler 'entropi'"),
         (["app", "--resume"], "--resume needs --out"),
         (["app", "--out", "app"], "app exists; add --resume to go on with it"),
@@ -226,6 +227,13 @@ def test_a_run_is_named_so_that_its_name_can_be_a_folder(run):
     """It becomes one on the node's disk."""
     with pytest.raises(WireError, match="impossible run or round"):
         letters.read(letters.write(Call(run, 1, 0, b"")), Call)
+
+
+@pytest.mark.parametrize("why", ["a\nfedsift: round 1 done", "x" * 501, "\x1b[31m"])
+def test_a_refusal_cannot_forge_the_log(why):
+    with pytest.raises(WireError, match="of many lines or without end"):
+        letters.read(letters.write(Refusal(why)), Refusal)
+    assert letters.read(letters.write(Refusal(letters.one_line(why))), Refusal).why.isprintable()
 
 
 def test_a_call_for_a_round_beyond_the_end_is_refused(task, tmp_path):

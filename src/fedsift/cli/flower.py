@@ -112,6 +112,9 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
     experiment = config.read(str(folder / project.EXPERIMENT), settings)
     if nodes is not None and experiment.clients.cohort > nodes:
         experiment = config.read(str(folder / project.EXPERIMENT), [*settings, f"cohort={nodes}"])
+    dealt = sum((experiment.clients.models or {"": experiment.clients.count}).values())
+    if dealt != experiment.clients.count:
+        raise mistake(f"clients.models names {dealt} clients, but there are {experiment.clients.count}")
     if isinstance(config.algorithm(experiment), PeerToPeer):
         raise mistake(f"{experiment.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`")
     return experiment

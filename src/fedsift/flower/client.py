@@ -78,7 +78,7 @@ def _replied(message: Message, answer: Callable[[], Letter]) -> Message:
     try:
         letter = answer()
     except (Mistake, WireError) as error:
-        letter = Refusal(str(error)[: letters.LONGEST])
+        letter = Refusal(letters.one_line(str(error)))
     except Exception as error:
         LOG.exception("fedsift: this turn failed")
         letter = Refusal(f"{type(error).__name__} on the node; its log has the details")

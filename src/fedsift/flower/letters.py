@@ -99,8 +99,13 @@ def _check(letter: Letter) -> None:
         raise WireError("malformed message: an impossible run or round")
     if isinstance(letter, Answer) and not (isnan(letter.accuracy) or 0 <= letter.accuracy <= 1):
         raise WireError("malformed message: an impossible accuracy")
-    if isinstance(letter, Refusal) and len(letter.why) > LONGEST:
-        raise WireError("malformed message: an endless refusal")
+    if isinstance(letter, Refusal) and letter.why != one_line(letter.why):
+        raise WireError("malformed message: a refusal of many lines or without end")
+
+
+def one_line(text: str) -> str:
+    """Fit for a log in which every line is one of ours."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:LONGEST]
 
 
 def nothing() -> RecordDict:

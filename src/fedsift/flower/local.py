@@ -129,8 +129,7 @@ class Deployment:
 
     def log(self, run: str) -> str:
         """What the server of a run has said."""
-        command = ["flwr", "log", run, "local", "--show"]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120).stdout
+        return self._run("flwr", "log", run, "local", "--show").stdout
 
     def reason(self, run: str) -> str:
         """Why a run failed: the last line of its last traceback; the whole log is kept."""
@@ -145,7 +144,10 @@ class Deployment:
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """What Flower's command line answers, as JSON."""
-        done = subprocess.run(["flwr", *arguments], env=self.environment, capture_output=True, text=True, timeout=120)
+        try:
+            done = self._run("flwr", *arguments)
+        except subprocess.TimeoutExpired as late:
+            raise Mistake(f"`flwr {arguments[0]}` has not answered within {late.timeout:g} s") from None
         try:
             answer = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError:
@@ -154,6 +156,9 @@ class Deployment:
             said = answer.get("error-message") or f"{done.stdout}{done.stderr}".strip()
             raise Mistake(f"`flwr {' '.join(arguments[:2])}` failed: {said}")
         return dict(answer)
+
+    def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120)
 
     # --- stopping --------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class Post:
 
 def _sort(replies: Replies, node: int, reply: Message, expected: type[Letter]) -> None:
     if reply.has_error():
-        replies.silent[node] = f"Flower error {reply.error.code}: {reply.error.reason}"[: letters.LONGEST]
+        replies.silent[node] = letters.one_line(f"Flower error {reply.error.code}: {reply.error.reason}")
         return
     try:
         letter = letters.read(reply.content, expected, Refusal)
