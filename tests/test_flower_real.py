@@ -231,7 +231,8 @@ def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
 def test_up_uses_flowers_simulation_where_ray_is_there(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="Flower's simulation needs ray (225 MB), which is not among the tested packages")
     project.create(tmp_path / "app")
-    command = [sys.executable, "-m", "fedsift", "flower", "up", "app", *TINY.split(), "rounds=2", "--simulation"]
+    overrides = f"{TINY} rounds=3 algorithm=cfd budget=20"  # memory in the state of the run
+    command = [sys.executable, "-m", "fedsift", "flower", "up", "app", *overrides.split(), "--simulation"]
     subprocess.run([*command, "--out", "run"], cwd=tmp_path, check=True, capture_output=True)
-    state = simulated(tmp_path / "app", tmp_path / "simulated", f"{TINY} rounds=2", monkeypatch)
-    assert server_bits(checkpoint(tmp_path / "run", 2)) == server_bits(state)
+    state = simulated(tmp_path / "app", tmp_path / "simulated", overrides, monkeypatch)
+    assert server_bits(checkpoint(tmp_path / "run", 3)) == server_bits(state)
