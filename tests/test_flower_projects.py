@@ -3,6 +3,7 @@
 import stat
 import subprocess
 import sys
+import time
 import tomllib
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from fedsift import config, runs
 from fedsift.codecs import WireError
-from fedsift.flower import certificates, letters, project
+from fedsift.flower import certificates, letters, local, project
 from fedsift.flower.letters import Answer, Call, Hello, Refusal
 from fedsift.flower.party import party
 from fedsift.flower.settings import Settings, settings
@@ -183,6 +184,23 @@ def test_mistakes_of_up_are_said_before_anything_is_started(tmp_path, monkeypatc
         done = fedsift("flower", "up", *words)
         assert (done.exit_code, done.stdout) == (2, "") and complaint in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_deployment_stops_what_it_started_and_theirs_and_nothing_else(tmp_path):
+    """A process that detaches itself and rubs out its environment is stopped all the same; one of ours is not touched."""
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    deployment = local.Deployment(tmp_path)
+    hidden = [sys.executable, "-c", "import time; time.sleep(60)"]
+    child = f"import subprocess; subprocess.Popen({hidden!r}, env={{}}, start_new_session=True).wait()"
+    deployment._start("one", sys.executable, "-c", child)
+    while len(deployment.alive()) < 2:
+        time.sleep(0.02)
+    started = deployment.alive()
+    deployment.stop()
+    assert not deployment.alive() and not started & local.processes().keys()
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
 
 
 def test_simulation_without_ray_names_what_to_install(tmp_path, monkeypatch):

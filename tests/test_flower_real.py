@@ -234,5 +234,14 @@ def test_up_uses_flowers_simulation_where_ray_is_there(tmp_path, monkeypatch):
     overrides = f"{TINY} rounds=3 algorithm=cfd budget=20"  # memory in the state of the run
     command = [sys.executable, "-m", "fedsift", "flower", "up", "app", *overrides.split(), "--simulation"]
     subprocess.run([*command, "--out", "run"], cwd=tmp_path, check=True, capture_output=True)
+    left = [entry for entry in Path("/proc").glob("[0-9]*") if lives_in(entry, tmp_path)]
+    assert not left
     state = simulated(tmp_path / "app", tmp_path / "simulated", overrides, monkeypatch)
     assert server_bits(checkpoint(tmp_path / "run", 3)) == server_bits(state)
+
+
+def lives_in(process, folder):
+    """Whether a process was started in this folder; Ray's rub out their environment."""
+    with contextlib.suppress(OSError):
+        return str(folder) in str((process / "cwd").readlink())
+    return False

@@ -16,7 +16,7 @@ import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedsift.flower.certificates import Certificates
 from fedsift.runs import rounds_played, write_atomically
@@ -44,6 +44,7 @@ class Deployment:
         self.port = free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
         self.mark = uuid.uuid4().hex
+        self.seen: dict[int, str] = {}  # pid -> born
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.home / "flwr"), "PATH": path, MARK: self.mark}
 
@@ -173,13 +174,42 @@ class Deployment:
                 time.sleep(0.1)
 
     def alive(self) -> set[int]:
-        """Processes started here that still run, and theirs: some detach themselves but keep our mark."""
+        """Processes started here that still run, and theirs. Some detach themselves and some rub out our mark, so whoever was
+        once seen among them is remembered."""
+        now = processes()
         mine = {process.pid for process in self.processes if process.poll() is None}
-        return mine | set(marked(self.mark))
+        roots = mine | set(marked(self.mark))
+        self.seen |= {pid: now[pid].born for pid in roots | descendants(roots, now) if pid in now}
+        return mine | {pid for pid, born in self.seen.items() if pid in now and now[pid].born == born}
+
+
+class Process(NamedTuple):
+    parent: int
+    born: str  # with the pid, no other process: pids are used again
+
+
+def processes() -> dict[int, Process]:
+    """All that run, where the system tells (Linux)."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, parent, *rest = (entry / "stat").read_text().rpartition(")")[2].split()
+            if state != "Z":
+                found[int(entry.name)] = Process(int(parent), rest[17])
+    return found
+
+
+def descendants(roots: set[int], now: Mapping[int, Process]) -> set[int]:
+    """Children of the roots, and theirs."""
+    family, new = set(roots), set(roots)
+    while new:
+        new = {pid for pid, process in now.items() if process.parent in new} - family
+        family |= new
+    return family - roots
 
 
 def marked(mark: str) -> Iterator[int]:
-    """Running processes with this mark in their environment, where the system shows it (Linux)."""
+    """Running processes with this mark in their environment."""
     wanted = f"{MARK}={mark}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -198,6 +228,7 @@ def follow(deployment: Deployment, run: str, folder: Path, done: int, rounds: in
     checked = time.monotonic()
     while done < rounds:
         time.sleep(0.3)
+        deployment.alive()  # to know them all when they are to be stopped
         if (now := rounds_played(folder)) > done:
             done = now
             yield done
