@@ -1,5 +1,7 @@
 """Shared by all tests: small reproducible runs of hypothesis, GPU tests only where there is a GPU."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import settings
@@ -14,3 +16,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     config.hook.pytest_deselected(items=gpu)
     items[:] = [item for item in items if item not in gpu]
+
+
+@pytest.fixture(scope="session")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The task of a new Flower project."""
+    from tests.fake_flower import a_task
+
+    return a_task(tmp_path_factory.mktemp("project") / "app")

@@ -20,7 +20,7 @@ LAYERS = [
     {"config", "checkpoints"},
     {"runs"},
     {"sweeps", "bench"},
-    {"report"},
+    {"report", "flower"},
     {"cli"},
     {"__main__"},
 ]

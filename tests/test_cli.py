@@ -19,7 +19,7 @@ from tests.test_runs import KINDS, PROGRAM, TINY, bits, lines, rounds_in, straig
 from tests.test_runs import cli as fedsift
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
-VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory", "data", "bench"]
+VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory", "data", "bench", "flower"]
 SUMMARY = ["run", "rounds", "accuracy", "accuracy_last", "uplink_bytes", "downlink_bytes", "seconds"]
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
 

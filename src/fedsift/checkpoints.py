@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
+from typing import IO
 
 import numpy as np
 import torch
@@ -24,8 +26,7 @@ def to_bytes(state: State) -> bytes:
 def from_bytes(blob: bytes) -> State:
     from safetensors.torch import load as load_tensors
 
-    size = int.from_bytes(blob[:8], "little")
-    rounds = int(json.loads(blob[8 : 8 + size])["__metadata__"]["round"])
+    rounds = rounds_of(io.BytesIO(blob))
     tree: Tree = {"students": {}, "notes": {}, "memories": {}}
     for key, value in load_tensors(blob).items():
         kind, *path, name = json.loads(key)
@@ -35,6 +36,12 @@ def from_bytes(blob: bytes) -> State:
         here[name] = value.numpy() if kind == "array" else value
     memories = {int(client): memory for client, memory in tree["memories"].items()}
     return State(rounds, Server(tree["students"], tree["notes"]), memories)
+
+
+def rounds_of(checkpoint: IO[bytes]) -> int:
+    """How many rounds a checkpoint has seen; only its head is read."""
+    size = int.from_bytes(checkpoint.read(8), "little")
+    return int(json.loads(checkpoint.read(size))["__metadata__"]["round"])
 
 
 def _leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:

@@ -220,6 +220,10 @@ def _dataset(part: DataPart) -> data.Dataset:
     return data.with_public(data.load(part.name), part.public_from)
 
 
+def algorithm(experiment: Experiment) -> Algorithm:
+    return _algorithm(experiment)[0]
+
+
 def unused(experiment: Experiment) -> list[str]:
     """The keys that have a value which this experiment does not use; a whole section is named with its dot."""
     e = experiment

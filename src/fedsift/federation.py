@@ -90,13 +90,17 @@ def clients(
     `model` is a name or factory, or {model: how many clients have it}.
     """
     parts = deal(private.labels, count, partition or Dirichlet(1.0), seeding.rng(seed, "partition"))
+    return Clients(private, parts, models_of(model, count, private.samples.shape, private.classes))
+
+
+def models_of(model: ModelLike | Mapping[Any, int], count: int, shape: tuple[int, ...], classes: int) -> Mix:
+    """The model of every client, in the order of their ids."""
     mix = model if isinstance(model, Mapping) else {model: count}
     if sum(mix.values()) != count:
         raise Mistake(f"models are given to {sum(mix.values())} clients, but there are {count}")
     if min(mix.values()) < 0:
         raise Mistake(f"a model cannot be given to {min(mix.values())} clients")
-    models = Mix((make_model(what, private.samples.shape, private.classes), n) for what, n in mix.items())
-    return Clients(private, parts, models)
+    return Mix((make_model(what, shape, classes), n) for what, n in mix.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,29 +176,50 @@ class Federation:
             check(model)
         return State(0, self.algorithm.start(self.round(0)))
 
+    def drawn(self, r: Round) -> list[Client]:
+        """The cohort of a round."""
+        return [self.clients[id] for id in self.cohort_of(r.number)]
+
     def play(self, state: State) -> Turn:
         """One round as a turn: announce, the cohort side by side, the server, the test. Returns the Record."""
         r = self.round(state.round)
-        cohort = [self.clients[id] for id in self.cohort_of(r.number)]
+        cohort = self.drawn(r)
         heard = self.algorithm.announce(state.server, cohort, r)
         turns = [self.algorithm.client_turn(c, state.memories.get(c.id, {}), heard[c.id], r) for c in cohort]
         spoken = yield from together(turns)
         said = {client.id: message for client, (_, message) in zip(cohort, spoken, strict=True)}
         learnt = {client.id: memory for client, (memory, _) in zip(cohort, spoken, strict=True) if memory}
+        return (yield from self.conclude(state, heard, said, learnt))
+
+    def conclude(
+        self,
+        state: State,
+        heard: Mapping[int, bytes],
+        said: Mapping[int, bytes],
+        learnt: Mapping[int, Tree],
+        missing: Mapping[int, str] | None = None,
+    ) -> Turn:
+        """A round once the clients have spoken: the server's turn, the test, the count. Returns the Record.
+
+        Where clients keep their models to themselves, `learnt` has the accuracy each has measured in place of a model.
+        """
+        r = self.round(state.round)
         server = yield from self.algorithm.server_turn(state.server, said, r)
-        state = State(state.round + 1, server, state.memories | learnt)
-        models = self.algorithm.evaluated(server, state.memories, r)
-        own = {
-            f"client {id}": (r.model_of(id), memory["model"])
+        state = State(state.round + 1, server, state.memories | dict(learnt))
+        here = {id: memory for id, memory in sorted(state.memories.items()) if "model" in memory}
+        own = {f"client {id}": (r.model_of(id), memory["model"]) for id, memory in here.items()}
+        told = {
+            f"client {id}": float(memory["accuracy"])
             for id, memory in sorted(state.memories.items())
-            if "model" in memory
+            if "accuracy" in memory
         }
+        models = self.algorithm.evaluated(server, here, r)
         every = yield from evaluation.evaluate(models | own, self.task.test)
-        accuracies = {name: every.accuracies[name] for name in models}
-        clients = [every.accuracies[name] for name in own]
+        accuracies = {name: every.accuracies[name] for name in models} or told
+        clients = [*(every.accuracies[name] for name in own), *told.values()]
         peers = self.algorithm if isinstance(self.algorithm, PeerToPeer) else None
         edges = {client: peers.receivers(client, r) for client in said} if peers else None
-        counted = RoundBytes.count(r.number, said, heard, edges)
+        counted = RoundBytes.count(r.number, said, heard, edges, missing)
         counts = {name: int(count) for name, count in server.notes.get("counts", {}).items()}
         return Record(r.number, accuracies, counted, state, models, mean_of(clients), every.disagreement, counts)
 

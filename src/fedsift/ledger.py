@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -16,6 +16,7 @@ class RoundBytes:
     down: dict[int, int]
     broadcast: int
     edges: dict[str, int] | None = None  # "3>5": bytes from client 3 to client 5, where there is no server
+    missing: dict[int, str] = field(default_factory=dict)  # clients of the cohort that were not heard, and why
 
     @classmethod
     def count(
@@ -24,6 +25,7 @@ class RoundBytes:
         said: Mapping[int, bytes],
         heard: Mapping[int, bytes],
         receivers: Mapping[int, Sequence[int]] | None = None,
+        missing: Mapping[int, str] | None = None,
     ) -> RoundBytes:
         """A broadcast sends each distinct message once. With `receivers`, messages go from client to client."""
         if receivers is not None:
@@ -33,6 +35,7 @@ class RoundBytes:
             {client: len(message) for client, message in said.items()},
             {client: len(message) for client, message in heard.items()},
             sum(len(message) for message in set(heard.values())),
+            missing=dict(missing or {}),
         )
 
     @classmethod
@@ -54,13 +57,15 @@ class RoundBytes:
         return sum(self.down.values())
 
     def to_json(self) -> dict[str, Any]:
+        row = {"round": self.round, "up": self.up, "down": self.down, "broadcast": self.broadcast}
         edges = {} if self.edges is None else {"edges": self.edges}
-        return {"round": self.round, "up": self.up, "down": self.down, "broadcast": self.broadcast} | edges
+        return row | edges | ({"missing": self.missing} if self.missing else {})
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> RoundBytes:
         up, down = ({int(client): size for client, size in row[way].items()} for way in ("up", "down"))
-        return cls(row["round"], up, down, row["broadcast"], row.get("edges"))
+        missing = {int(client): why for client, why in row.get("missing", {}).items()}
+        return cls(row["round"], up, down, row["broadcast"], row.get("edges"), missing)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ import torch
 
 from fedsift import __version__, config, evaluation, ledger
 from fedsift.checkpoints import from_bytes as from_bytes
+from fedsift.checkpoints import rounds_of
 from fedsift.checkpoints import to_bytes as to_bytes
 from fedsift.config import Experiment
 from fedsift.federation import Federation, Record, State, apart
@@ -59,13 +60,15 @@ class Run:
     def finished(self) -> bool:
         return self.state.round >= self.experiment.rounds
 
-    def save(self, record: Record, seconds: float) -> None:
+    def save(self, record: Record, seconds: float, **measured: int) -> None:
+        """A finished round; what was `measured` beside the seconds differs between equal runs, as they do."""
         row: dict[str, Any] = {"round": record.round, "accuracy": record.accuracy, "accuracies": record.accuracies}
         extra = {"client_accuracy": record.client_accuracy, "disagreement": record.disagreement}
         row |= {name: value for name, value in extra.items() if value is not None} | record.counts
+        row |= {"missing": record.bytes.missing} if record.bytes.missing else {}
         _append(self.folder / METRICS, row)
         _append(self.folder / LEDGER, record.bytes.to_json())
-        _append(self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)})
+        _append(self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)} | measured)
         write_atomically(self.folder / CHECKPOINT, to_bytes(record.state))
         self.state = record.state
 
@@ -88,7 +91,10 @@ def build(experiment: Experiment) -> Built:
 def begin(
     folder: Path, experiment: Experiment, *, resume: bool = False, note: str = "", built: Built | None = None
 ) -> Run:
-    """A new run in a new folder, or, with `resume`, an old one where it stopped."""
+    """A new run in a new folder, or, with `resume`, an old one where it stopped.
+
+    The federation is the one the experiment describes, unless its parties are elsewhere and another was built for them.
+    """
     federation, first = built or build(experiment)
     old = folder.exists() and not _is_blank(folder)
     if old:
@@ -227,6 +233,15 @@ def stored(folder: Path, overrides: Sequence[str] = ()) -> Experiment:
     return config.read(str(folder / CONFIG), overrides)
 
 
+def rounds_played(folder: Path) -> int:
+    """How many rounds of a run, perhaps of another process, are saved for good."""
+    try:
+        with open(folder / CHECKPOINT, "rb") as file:
+            return rounds_of(file)
+    except FileNotFoundError:
+        return 0
+
+
 def _last_state(folder: Path) -> State | None:
     path = folder / CHECKPOINT
     if not path.is_file():
@@ -250,7 +265,7 @@ def resume_command(folder: Path) -> str:
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
     """The old file or the new one, never half of either, whatever happens."""
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
     try:
@@ -258,7 +273,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except BaseException:

@@ -251,6 +251,13 @@ class PeerToPeer(Protocol):
     def receivers(self, client: int, r: Round) -> list[int]: ...
 
 
+@runtime_checkable
+class Forgets(Protocol):
+    """An algorithm whose server mirrors something of its clients' memories: a client that lost its own starts anew."""
+
+    def forget(self, server: Server, client: int) -> Server: ...
+
+
 class Algorithm(Protocol):
     """A federated algorithm: what is announced, and one turn for each kind of party. Only bytes cross."""
 

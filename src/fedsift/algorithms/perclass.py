@@ -145,6 +145,10 @@ class Mix2FLD:
     def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:
         return students.reported(server, r)
 
+    def forget(self, server: Server, client: int) -> Server:
+        """A client that does not know it has sent its seeds will send them again."""
+        return Server(server.students, students.without(server.notes, client, "seeds"))
+
     def _codec(self, r: Round) -> SeedCodec:
         return SeedCodec(r.public.shape, r.classes, self.seeds)
 

@@ -12,6 +12,7 @@ from fedsift import shelf
 from fedsift.aggregators import AGGREGATORS, Aggregator, mean
 from fedsift.algorithms import students
 from fedsift.algorithms.lessons import ABSENT, Lessons
+from fedsift.algorithms.students import without
 from fedsift.codecs import CODECS, WEIGHT_CODECS, SoftLabelCodec, WeightCodec, down_weight_codec, soft_label_codec
 from fedsift.models import initial_state
 from fedsift.numerics import softmax
@@ -95,6 +96,10 @@ class SoftLabelFD:
 
     def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:
         return students.reported(server, r)
+
+    def forget(self, server: Server, client: int) -> Server:
+        """As if nothing had ever been said to or by this client: the references of delta codecs go."""
+        return Server(server.students, without(server.notes, client, "sent", "heard"))
 
     def _download(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         """Weights down: take them. Soft labels down: distil them into the client's own model."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fedsift.codecs import WeightCodec
 from fedsift.models import initial_state
-from fedsift.types import Client, Model, Round, Server, State
+from fedsift.types import Client, Model, Round, Server, State, Tree
 
 
 def fresh(r: Round) -> dict[str, State]:
@@ -21,3 +21,11 @@ def weights_down(codec: WeightCodec, server: Server, cohort: Iterable[Client], r
 
 def reported(server: Server, r: Round) -> dict[str, tuple[Model, State]]:
     return {model.name: (model, server.students[model.name]) for model in r.models}
+
+
+def without(notes: Tree, client: int, *kinds: str) -> Tree:
+    """Notes that are kept per client, less those of one."""
+    gone = str(client)
+    return notes | {
+        kind: {id: note for id, note in notes[kind].items() if id != gone} for kind in kinds if kind in notes
+    }

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from fedsift.cli import datasets
+from fedsift.cli import datasets, flower
 from fedsift.cli.benching import bench
 from fedsift.cli.options import Json
 from fedsift.cli.parts import all_parts
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 
 app.add_typer(datasets.app, name="data")
+app.add_typer(flower.app, name="flower")
 
 SHOWN = 100  # clients in the table of `fedsift show`; a federation may have a million
 Runs = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]
@@ -222,7 +223,8 @@ def show(
         sent_by = ledger.per_client(history.ledger)
         for client in history.clients[:SHOWN]:
             up, down = sent_by.get(client["client"], (0, 0))
-            about = (str(client["client"]), literal(client["model"]), " ".join(map(str, client["labels"])))
+            labels = " ".join(map(str, client["labels"])) if any(client["labels"]) else "known to its node"
+            about = (str(client["client"]), literal(client["model"]), labels)
             clients.add_row(*about, size(up), size(down))
         print_table(clients)
         if (everyone := history.experiment.clients.count) > SHOWN:

@@ -28,7 +28,7 @@ def play(playing: list[Run], engine: Any, quiet: bool, go_on: str) -> None:
     """Play to the end with a live display (lines, where there is no terminal). Whatever stops it: say how to go on."""
     from fedsift import runs
 
-    with saying_how_to_go_on(go_on, playing[0].folder), _display(playing, quiet) as tell:
+    with saying_how_to_go_on(go_on, playing[0].folder), display(playing, quiet) as tell:
         for one, record in runs.play(playing, engine):
             tell(one, record)
 
@@ -37,7 +37,7 @@ def play_sweep(sweep: Playing, engine: Any, quiet: bool) -> None:
     """As `play`; a cell that fails is told at once, and the others go on."""
     from fedsift import runs, sweeps
 
-    with _display(sweep.runs, quiet) as tell:
+    with display(sweep.runs, quiet) as tell:
         for one, outcome in sweeps.play(sweep, engine):
             if isinstance(outcome, Exception):
                 warn(f"cell {one.folder.name} failed: {runs.in_words(outcome)}")
@@ -63,7 +63,7 @@ def saying_how_to_go_on(command: str, begun: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _display(playing: list[Run], quiet: bool) -> Iterator[Tell]:
+def display(playing: list[Run], quiet: bool) -> Iterator[Tell]:
     from rich.console import Console
 
     console = Console(stderr=True)

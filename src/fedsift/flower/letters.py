@@ -1,0 +1,113 @@
+"""What crosses on Flower: the very bytes of a codec, and beside them a few plain values. All of it is hostile."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from math import isnan
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedsift.codecs import WireError
+
+HELLO, TURN = "query.hello", "train.turn"  # message types, as Flower routes them
+NEVER = -1  # in the place of a round
+LONGEST = 500  # letters of a word of refusal
+
+_VALUES, _PAYLOAD, _BYTES = "fedsift", "payload", "bytes"
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Who a node is and what it has: the server decides whether they fit together."""
+
+    client: int
+    version: str
+    experiment: str  # digest
+    public: str  # fingerprint
+    model: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """The server to a client: your turn. `last` is the latest round whose answer the server took up and built on."""
+
+    run: str  # names the run across restarts
+    round: int
+    last: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A client's turn. Where it keeps a model of its own, also how good that is on the test samples it has."""
+
+    round: int
+    remembers: bool  # whether the next turn will need what this one left behind
+    payload: bytes
+    accuracy: float = float("nan")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there is no answer. `lost`: the client does not have the memory the server builds on."""
+
+    why: str
+    lost: bool = False
+
+
+Letter = Hello | Call | Answer | Refusal
+
+
+def write(letter: Letter) -> RecordDict:
+    values = asdict(letter)
+    payload = values.pop("payload", None)
+    records = RecordDict({_VALUES: ConfigRecord({"kind": type(letter).__name__} | values)})
+    if payload is not None:
+        records[_PAYLOAD] = ArrayRecord({_BYTES: Array("uint8", (len(payload),), "bytes", payload)})
+    return records
+
+
+def read(records: RecordDict, *expected: type[Letter]) -> Any:
+    """The letter, if it is one of the expected kinds and every value is what it should be."""
+    values = dict(records.config_records.get(_VALUES, {}))
+    name = values.pop("kind", None)
+    kind = next((kind for kind in expected if kind.__name__ == name), None)
+    if kind is None:
+        raise WireError("foreign message: it is not the letter that was expected")
+    types = {name: field.type for name, field in kind.__dataclass_fields__.items()}
+    if "payload" in types:
+        values["payload"] = _payload(records)
+    if values.keys() != types.keys() or any(type(values[name]).__name__ != types[name] for name in types):
+        raise WireError("malformed message: its values are not those of its kind")
+    letter = kind(**values)  # type: ignore[arg-type]
+    _check(letter)
+    return letter
+
+
+def _payload(records: RecordDict) -> bytes:
+    arrays = records.array_records.get(_PAYLOAD)
+    if arrays is None or _BYTES not in arrays:
+        raise WireError("malformed message: it has no payload")
+    return arrays[_BYTES].data
+
+
+def _check(letter: Letter) -> None:
+    if isinstance(letter, Call) and not (_TOKEN.fullmatch(letter.run) and letter.round > letter.last >= NEVER):
+        raise WireError("malformed message: an impossible run or round")
+    if isinstance(letter, Answer) and not (isnan(letter.accuracy) or 0 <= letter.accuracy <= 1):
+        raise WireError("malformed message: an impossible accuracy")
+    if isinstance(letter, Refusal) and letter.why != one_line(letter.why):
+        raise WireError("malformed message: a refusal of many lines or without end")
+
+
+def one_line(text: str) -> str:
+    """Fit for a log in which every line is one of ours."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:LONGEST]
+
+
+def nothing() -> RecordDict:
+    """For a message whose type says it all."""
+    return RecordDict()

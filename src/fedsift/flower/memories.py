@@ -1,0 +1,109 @@
+"""A client's memory between its turns, so kept that a repeated, late or lost message can do no harm.
+
+The server says which round of a client it took up last; the client goes on from its memory after that very round. So a
+turn is a function of the message alone: asked again it answers the same, and what the server never got never happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from flwr.app import ConfigRecord, Context, RecordDict
+
+from fedsift import runs
+from fedsift.federation import State
+from fedsift.flower.letters import NEVER
+from fedsift.types import Server, Tree
+
+
+class Keeper(Protocol):
+    """Holds blobs by round."""
+
+    def rounds(self) -> Iterable[int]: ...
+
+    def get(self, round: int) -> bytes | None: ...
+
+    def put(self, round: int, blob: bytes) -> None: ...
+
+    def drop(self, round: int) -> None: ...
+
+
+class InFolder:
+    """On the node's own disk: outlives the run, the SuperNode and the server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def rounds(self) -> list[int]:
+        return [int(path.stem) for path in self.folder.glob("*.safetensors") if path.stem.isdecimal()]
+
+    def get(self, round: int) -> bytes | None:
+        with contextlib.suppress(FileNotFoundError):
+            return self._file(round).read_bytes()
+        return None
+
+    def put(self, round: int, blob: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        runs.write_atomically(self._file(round), blob, 0o600)
+
+    def drop(self, round: int) -> None:
+        self._file(round).unlink(missing_ok=True)
+
+    def _file(self, round: int) -> Path:
+        return self.folder / f"{round}.safetensors"
+
+
+class InRun:
+    """In the state Flower keeps for a run: gone when the run or the SuperNode ends."""
+
+    def __init__(self, state: RecordDict, run: str) -> None:
+        if run not in state.config_records:
+            state.config_records[run] = ConfigRecord()
+        self.record = state.config_records[run]
+
+    def rounds(self) -> list[int]:
+        return [int(key) for key in self.record]
+
+    def get(self, round: int) -> bytes | None:
+        blob = self.record.get(str(round))
+        return blob if isinstance(blob, bytes) else None
+
+    def put(self, round: int, blob: bytes) -> None:
+        self.record[str(round)] = blob
+
+    def drop(self, round: int) -> None:
+        del self.record[str(round)]
+
+
+class Memories:
+    """At most two: after the round the server took up last, and after the newest round answered."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper = keeper
+
+    @classmethod
+    def of(cls, context: Context, run: str, client: int) -> Memories:
+        """In the folder the node's settings name as `memory`, else in the state of the run."""
+        folder = context.node_config.get("memory")
+        return cls(InFolder(Path(str(folder), run, str(client))) if folder else InRun(context.state, run))
+
+    def recall(self, last: int) -> Tree | None:
+        """The memory after round `last`; None if it is lost."""
+        if last == NEVER:
+            return {}
+        blob = self.keeper.get(last)
+        with contextlib.suppress(Exception):  # a damaged file is a lost one
+            return runs.from_bytes(blob).server.notes if blob else None
+        return None
+
+    def keep(self, round: int, last: int, memory: Tree) -> None:
+        """An answer to a message of long ago leaves everything as it is."""
+        known = set(self.keeper.rounds())
+        if not memory or round < max(known, default=NEVER):
+            return
+        self.keeper.put(round, runs.to_bytes(State(round, Server({}, memory))))
+        for old in known - {round, last}:
+            self.keeper.drop(old)

@@ -1,0 +1,86 @@
+"""Letters out and replies in over Flower's grid, against a deadline, counting what Flower adds to our bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedsift.codecs import WireError
+from fedsift.flower import letters
+from fedsift.flower.letters import Letter, Refusal
+
+
+@dataclass
+class Traffic:
+    """Bytes as Flower serialises them, payloads included, and replies that answer nothing that was asked."""
+
+    sent: int = 0
+    received: int = 0
+    ignored: int = 0
+
+
+@dataclass
+class Replies:
+    """By node: a letter of the expected kind, or why there is none."""
+
+    letters: dict[int, Any] = field(default_factory=dict)
+    refusals: dict[int, Refusal] = field(default_factory=dict)
+    silent: dict[int, str] = field(default_factory=dict)  # no word from the node itself
+
+
+@dataclass
+class Post:
+    grid: Grid
+    poll: float
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def exchange(
+        self, kind: str, out: Mapping[int, Letter | None], expected: type[Letter], deadline: float, group: str = ""
+    ) -> Replies:
+        """One letter a node; the replies that come before the deadline. Messages are dead after it: ttl is the deadline."""
+        replies, until = Replies(), time.monotonic() + deadline
+        waiting: dict[str, int] = {}
+        for node, letter in out.items():
+            content = letters.write(letter) if letter else letters.nothing()
+            message = Message(content, dst_node_id=node, message_type=kind, ttl=deadline, group_id=group)
+            self.traffic.sent += size(message)
+            id = next(iter(self.grid.push_messages([message])), None)
+            if id:
+                waiting[id] = node
+            else:
+                replies.silent[node] = "Flower did not take the message"
+        while waiting and time.monotonic() < until:
+            for reply in self.grid.pull_messages(list(waiting)):
+                self.traffic.received += size(reply)
+                if reply.metadata.reply_to_message_id in waiting:
+                    _sort(replies, waiting.pop(reply.metadata.reply_to_message_id), reply, expected)
+                else:
+                    self.traffic.ignored += 1
+            if waiting:
+                time.sleep(self.poll)
+        replies.silent |= dict.fromkeys(waiting.values(), f"no reply within {deadline:g} s")
+        return replies
+
+
+def _sort(replies: Replies, node: int, reply: Message, expected: type[Letter]) -> None:
+    if reply.has_error():
+        replies.silent[node] = letters.one_line(f"Flower error {reply.error.code}: {reply.error.reason}")
+        return
+    try:
+        letter = letters.read(reply.content, expected, Refusal)
+    except WireError as error:
+        letter = Refusal(str(error))
+    if isinstance(letter, Refusal):
+        replies.refusals[node] = letter
+    else:
+        replies.letters[node] = letter
+
+
+def size(thing: Any) -> int:
+    """The bytes of a message, and of all records and arrays in it, as Flower sends them."""
+    return len(thing.deflate()) + sum(size(child) for child in (thing.children or {}).values())

@@ -1,0 +1,247 @@
+"""A real Flower federation of processes on loopback: a few runs that show what the tests in one process cannot."""
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from fedsift import config, runs
+from fedsift.engines.sequential import Sequential
+from fedsift.federation import State
+from fedsift.flower import certificates, local, project
+
+pytestmark = pytest.mark.flower
+
+TINY = "data.private=60 data.public=30 local.epochs=1 distill.epochs=1 device=cpu budget=6"
+PATIENCE = 240  # seconds; slow machines are slow
+MISCHIEF = '''
+"""Nodes that misbehave as their settings say."""
+import time
+from pathlib import Path
+
+import fedsift
+import task
+from fedsift.flower import client, client_app
+from fedsift.flower.letters import Answer
+
+honest_turn, honest_party = client.take_turn, client.party
+
+
+def take_turn(here, call, context):
+    mischief = context.node_config.get("mischief")
+    if mischief == "raise":
+        raise RuntimeError("patient 17")
+    if mischief == "malformed":
+        return Answer(call.round, False, b"nonsense")
+    if mischief in ("hang", "die"):
+        Path(context.node_config["sign"]).touch()
+        time.sleep(300)
+    return honest_turn(here, call, context)
+
+
+def party(task, how, node):
+    if node.get("mischief") == "version":
+        fedsift.__version__ = "0.0.1"
+    return honest_party(task, how, node)
+
+
+client.take_turn, client.party = take_turn, party
+app = client_app(task)
+'''
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("project") / "app"
+    project.create(folder)
+    (folder / "client_app.py").write_text(MISCHIEF)
+    task = (folder / "task.py").read_text()
+    other = 'task.public[[0, 2, 1]] if node.get("mischief") == "public" else config.build(experiment).task.public'
+    task = task.replace("task.public\n", f"{other}\n", 1)
+    (folder / "task.py").write_text(task)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """A SuperLink and three SuperNodes."""
+    home = tmp_path_factory.mktemp("home")
+    with local.Deployment(home) as deployment:
+        for client in range(3):
+            deployment.node({"partition-id": client, "memory": str(home / "memory")})
+        yield deployment
+    assert not deployment.alive()
+
+
+@pytest.fixture(scope="module")
+def pace():
+    """Seconds a round has taken here: a deadline must suit the machine."""
+    return [15.0]
+
+
+def submit(deployment, app, folder, overrides, **how):
+    return deployment.submit(app, {"overrides": overrides, "folder": str(folder), "wait": 120.0, "poll": 0.2} | how)
+
+
+def until(happened):
+    end = time.monotonic() + PATIENCE
+    while not (found := happened()):
+        assert time.monotonic() < end, "it has not happened"
+        time.sleep(0.2)
+    return found
+
+
+def rows(folder, name):
+    path = folder / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def simulated(app, folder, overrides, monkeypatch):
+    monkeypatch.syspath_prepend(str(app))
+    run = runs.begin(folder, config.read(str(app / project.EXPERIMENT), shlex.split(overrides)))
+    for _ in runs.play([run], Sequential()):
+        pass
+    return run.state
+
+
+def server_bits(state):
+    return runs.to_bytes(State(0, state.server))
+
+
+def checkpoint(folder, rounds):
+    """The last state, once it is there."""
+    until(lambda: runs.rounds_played(folder) == rounds)
+    return runs.from_bytes((folder / runs.CHECKPOINT).read_bytes())
+
+
+def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resumed(
+    three, app, pace, tmp_path, monkeypatch
+):
+    """CFD: delta codes both ways and a model at every node, so everything there is to lose would be missed."""
+    overrides = f"{TINY} clients=3 cohort=3 rounds=2 algorithm=cfd budget=20"
+    folder = tmp_path / "run"
+    submit(three, app, folder, overrides)
+    until(lambda: len(rows(folder, runs.TIMING)) == 1)
+    time.sleep(3)  # in the middle of the next round: all its messages are on their way
+    servers = [
+        pid for pid in local.marked(three.mark) if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert servers
+    for pid in servers:
+        os.kill(pid, signal.SIGKILL)
+    again = submit(three, app, folder, overrides)
+    state = checkpoint(folder, 2)
+    assert server_bits(state) == server_bits(simulated(app, tmp_path / "simulated", overrides, monkeypatch))
+    assert rows(folder, runs.LEDGER) == rows(tmp_path / "simulated", runs.LEDGER)
+    for here, there in zip(rows(folder, runs.METRICS), rows(tmp_path / "simulated", runs.METRICS), strict=True):
+        assert here["accuracies"] == there["accuracies"] and here["client_accuracy"] == there["client_accuracy"]
+    assert "starts anew" not in three.log(again)
+    pace += [row["seconds"] for row in rows(folder, runs.TIMING)[1:]]
+
+
+def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
+    """Of nine clients three are honest; the ledger and the log name the other six."""
+    signs = {name: tmp_path / name for name in ("hang", "die")}
+    nodes = {
+        client: three.node({"partition-id": client, "mischief": name, "sign": str(signs.get(name, tmp_path))})
+        for client, name in enumerate(("raise", "hang", "die", "malformed", "public", "version"), 3)
+    }
+    overrides = f"{TINY} clients=9 cohort=9 rounds=1 algorithm=fas"
+    run = submit(three, app, tmp_path / "run", overrides, deadline=max(25.0, 4 * pace[-1]), minimum=3)
+    until(lambda: all(sign.exists() for sign in signs.values()))
+    os.killpg(nodes[5].pid, signal.SIGKILL)
+    until(lambda: rows(tmp_path / "run", runs.TIMING))
+    (row,) = rows(tmp_path / "run", runs.LEDGER)
+    assert set(row["up"]) == {"0", "1", "2"}
+    why = row["missing"]
+    assert why["3"] == "RuntimeError on the node; its log has the details"
+    assert why["4"].startswith("no reply within") and re.match("no reply within|Flower error", why["5"])
+    assert why["6"] == "its message is refused: truncated message: 8 bytes, a header alone has 13"
+    assert why["7"] == why["8"] == "no node of this client is there"
+    assert rows(tmp_path / "run", runs.METRICS)[0]["missing"] == why
+    log = three.log(run)
+    for client in "345678":
+        assert f"round 0 is without client {client}: " in log
+    assert "is refused: its public set is not the server's" in log
+    assert "is refused: it has fedsift 0.0.1, the server" in log
+    assert "patient 17" not in log
+
+
+def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp_path, monkeypatch):
+    made = certificates.create(tmp_path / "certificates", 2)
+    with local.Deployment(tmp_path / "home", made) as deployment:
+        deployment.register(made.node_public_key(0))
+        known = deployment.node({"partition-id": 0}, made.node_key(0))
+        strangers = {
+            "unregistered key": deployment.node({"partition-id": 0}, made.node_key(1)),
+            "no key": deployment.node({"partition-id": 0}),
+            "plaintext": deployment.node({"partition-id": 0}, trust=False),
+        }
+        overrides = f"{TINY} clients=1 cohort=1 rounds=1 algorithm=fas"
+        submit(deployment, app, tmp_path / "run", overrides)
+        state = checkpoint(tmp_path / "run", 1)
+        assert server_bits(state) == server_bits(simulated(app, tmp_path / "simulated", overrides, monkeypatch))
+        assert known.poll() is None
+        refused = {name: until(lambda node=node: node.poll()) for name, node in strangers.items()}
+        assert all(refused.values()), refused
+    assert not deployment.alive()
+
+
+def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    mark = uuid.uuid4().hex
+    environment = os.environ | {"FEDSIFT_TEST": mark}
+
+    def left():
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"FEDSIFT_TEST={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    yield entry.name
+
+    fedsift = [sys.executable, "-m", "fedsift", "flower"]
+    subprocess.run([*fedsift, "new", "app"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    folder = tmp_path / "run"
+    command = [*fedsift, "up", "app", *TINY.split(), "rounds=2", "--nodes", "2", "--out", str(folder)]
+    first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with first:
+        until(lambda: (folder / runs.CHECKPOINT).is_file() or first.poll() is not None)
+        first.send_signal(signal.SIGINT)
+        _, said = first.communicate(timeout=PATIENCE)
+    assert first.returncode == 130, said.decode()
+    assert not list(left())
+    go_on = shlex.split(said.decode().split("Go on with:\n")[1].strip().splitlines()[0])
+    assert go_on[:3] == ["fedsift", "flower", "up"]
+    done = subprocess.run([*fedsift, *go_on[2:]], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy" in done.stdout and "run folder" in done.stdout and "round 2/2" in done.stderr
+    assert not list(left())
+    overrides = f"{TINY} rounds=2 clients=2 cohort=2"
+    state = simulated(tmp_path / "app", tmp_path / "simulated", overrides, monkeypatch)
+    assert server_bits(checkpoint(folder, 2)) == server_bits(state)
+
+
+def test_up_uses_flowers_simulation_where_ray_is_there(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="Flower's simulation needs ray (225 MB), which is not among the tested packages")
+    project.create(tmp_path / "app")
+    overrides = f"{TINY} rounds=3 algorithm=cfd budget=20"  # memory in the state of the run
+    command = [sys.executable, "-m", "fedsift", "flower", "up", "app", *overrides.split(), "--simulation"]
+    subprocess.run([*command, "--out", "run"], cwd=tmp_path, check=True, capture_output=True)
+    left = [entry for entry in Path("/proc").glob("[0-9]*") if lives_in(entry, tmp_path)]
+    assert not left
+    state = simulated(tmp_path / "app", tmp_path / "simulated", overrides, monkeypatch)
+    assert server_bits(checkpoint(tmp_path / "run", 3)) == server_bits(state)
+
+
+def lives_in(process, folder):
+    """Whether a process was started in this folder; Ray's rub out their environment."""
+    with contextlib.suppress(OSError):
+        return str(folder) in str((process / "cwd").readlink())
+    return False
