@@ -118,7 +118,8 @@ def test_one_set_of_images_normalised_in_many_ways(engine, reference):
 
 
 def test_jobs_that_differ_in_temperature_alone(engine, reference):
-    jobs = [replace(parity.fits(shelf("mlp"), (9,), soft=True)[0], temperature=t) for t in (1.0, 4.0, 1.0, 4.0)]
+    (job,) = parity.fits(shelf("mlp"), (9,), soft=True)
+    jobs = [replace(job, temperature=t) for t in (1.0, 4.0, 1.0, 4.0)]
     assert parity.near(engine.run(jobs), reference.run(jobs), 2e-5)
 
 
