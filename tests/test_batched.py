@@ -110,6 +110,23 @@ def test_a_mixed_list_comes_back_in_order(engine, reference):
     assert parity.near(engine.run(shuffled), reference.run(shuffled), 2e-5)
 
 
+def test_one_set_of_images_normalised_in_many_ways(engine, reference):
+    """One group, as the memory is one; each model has figures of its own, and asks for the same rows."""
+    figures = [parity.store((3, 8, 8), seed) for seed in range(4)]
+    jobs = [
+        replace(parity.fits(shelf("cnn"), (9,), of=Store(figures[0].values, own.mean, own.std))[0], key=(i,))
+        for i, own in enumerate(figures)
+    ]
+    everything = [*jobs, *parity.asks(jobs)]
+    assert parity.near(engine.run(everything), reference.run(everything), 2e-5)
+
+
+def test_jobs_that_differ_in_temperature_alone(engine, reference):
+    (job,) = parity.fits(shelf("mlp"), (9,), soft=True)
+    jobs = [replace(job, temperature=t) for t in (1.0, 4.0, 1.0, 4.0)]
+    assert parity.near(engine.run(jobs), reference.run(jobs), 2e-5)
+
+
 def test_rows_of_features(engine, reference):
     agree(engine, reference, parity.fits(shelf("mlp", (7,))))
 
@@ -144,7 +161,7 @@ COMPANY = ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)"]
 THIRTEEN = (21, 5, 12, 8, 16, 17, 3, 30, 2, 9, 11, 24, 7)
 
 
-@pytest.mark.parametrize("batch", [8, 16])
+@pytest.mark.parametrize("batch", [8, 16, 64])
 @pytest.mark.parametrize("name", COMPANY)
 def test_an_answer_is_the_same_to_the_last_bit_in_any_company(name, batch):
     jobs = parity.fits(shelf(name), THIRTEEN, replace(SGD, batch=batch, epochs=1))
