@@ -64,7 +64,6 @@ def test_what_torch_func_can_batch_is_stacked(made, shape):
     assert how == f"{made.__name__}: stacked (by torch.func)"
 
 
-@pytest.mark.xfail(reason="threads share one skeleton, whose weights functional_call swaps", strict=False)
 def test_stacked_by_torch_func_in_many_threads():
     """Groups that run side by side must not see each other's weights."""
     for _ in range(5):

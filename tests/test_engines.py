@@ -133,9 +133,6 @@ def with_weight_norm(shape, classes):
     return torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(shape[0], classes))
 
 
-OWN_PARAMETERS = pytest.mark.xfail(strict=True, raises=IndexError, reason="a parameter or buffer that is no layer's")
-
-
 @pytest.mark.filterwarnings("ignore:always_random cannot be stacked")
 @pytest.mark.parametrize(
     ("kind", "factory"),
@@ -143,9 +140,9 @@ OWN_PARAMETERS = pytest.mark.xfail(strict=True, raises=IndexError, reason="a par
         (Sequential, keeps_what_it_saw),
         (Sequential, always_random),
         (Sequential, with_weight_norm),
-        pytest.param(Batched, keeps_what_it_saw, marks=OWN_PARAMETERS),
+        pytest.param(Batched, keeps_what_it_saw),
         (Batched, always_random),
-        pytest.param(Batched, with_weight_norm, marks=OWN_PARAMETERS),
+        pytest.param(Batched, with_weight_norm),
     ],
 )
 def test_networks_with_a_life_of_their_own_answer_the_same_every_time(kind, factory):

@@ -128,23 +128,20 @@ class LooksAtShape(nn.Module):
         return self.head(torch.tanh(self.first(x)) if x.shape[0] > 5 else self.first(x))
 
 
-ODD = [
-    pytest.param(net, shape, warned, marks=pytest.mark.xfail(strict=True, reason=why), id=net.__name__)
-    for net, shape, warned, why in (
-        (Views, IMAGE, 0, "both engines: channels-last samples cannot be viewed"),
-        (ViewsAfterConvolution, IMAGE, 0, "both engines: channels-last samples cannot be viewed"),
-        (OwnParameter, ROW, 0, "IndexError: get_attr nodes have no arguments"),
-        (Unused, ROW, 0, "autograd.grad wants every weight used"),
-        (UnusedByFunc, ROW, 0, "autograd.grad wants every weight used"),
-        (MoreArguments, ROW, 0, "KeyError: the second placeholder takes the place of the first"),
-        (ChangedInPlace, ROW, 0, "what is changed in place is read as it was before"),
-        (InPlaceAfterConvolution, IMAGE, 0, "the convolution returns a view, which may not be changed in place"),
-        (Hooked, ROW, 1, "hooks are left out"),
-        (SpectralNorm, ROW, 1, "KeyError: its weight is not a parameter"),
-        (SkipsAtRandom, ROW, 1, "the coin is thrown once, when the network is read"),
-        (ManyHeads, ROW, 0, "torch.func is tried backwards in eval mode, where attention has no gradient"),
-        (LooksAtShape, ROW, 0, "predictions are padded to 16 samples"),
-    )
+ODD = [  # and how often the engine warns that it runs one by one
+    (Views, IMAGE, 0),
+    (ViewsAfterConvolution, IMAGE, 0),
+    (OwnParameter, ROW, 0),
+    (Unused, ROW, 1),
+    (UnusedByFunc, ROW, 1),
+    (MoreArguments, ROW, 0),
+    (ChangedInPlace, ROW, 0),
+    (InPlaceAfterConvolution, IMAGE, 0),
+    (Hooked, ROW, 0),
+    (SpectralNorm, ROW, 1),
+    (SkipsAtRandom, ROW, 1),
+    (ManyHeads, ROW, 0),
+    (LooksAtShape, ROW, 0),
 ]
 
 
@@ -156,7 +153,6 @@ def test_odd_networks_agree(net, shape, warned):
 # --- odd jobs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="a schedule of no batches cannot be drawn")
 @pytest.mark.parametrize("sizes", [(0,), (5, 0)])
 def test_a_client_without_samples_keeps_its_weights(sizes):
     jobs = parity.fits(toys.model(toys.linear, ROW, 3), sizes)
@@ -165,7 +161,6 @@ def test_a_client_without_samples_keeps_its_weights(sizes):
     assert parity.near(found, Sequential(threads=1).run(jobs))
 
 
-@pytest.mark.xfail(strict=True, reason="stores are told apart by their address alone", raises=IndexError)
 def test_two_stores_that_begin_at_one_address():
     """A store of the first ten rows and a store of all of them."""
     model, values = toys.model(toys.linear, ROW, 3), torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
@@ -177,7 +172,6 @@ def test_two_stores_that_begin_at_one_address():
     assert parity.near(Batched(threads=1).run(jobs), Sequential(threads=1).run(jobs))
 
 
-@pytest.mark.xfail(strict=True, reason="stores are told apart by their address alone")
 def test_two_views_of_one_memory():
     """Images, and the same memory read with rows and columns exchanged."""
     model, values = toys.model(toys.linear, (1, 4, 4), 3), torch.arange(96.0).view(6, 1, 4, 4) / 96
@@ -195,16 +189,13 @@ class NormByFunc(nn.Module):
         return self.head(self.norm(x.view(x.size(0), -1)))
 
 
-@pytest.mark.xfail(strict=True, reason="torch's own ValueError comes through")
 def test_batch_norm_on_a_single_value_is_explained_under_torch_func_too():
     jobs = parity.fits(toys.model(parity.factory(NormByFunc), ROW, 3), (1,))
     with pytest.raises(Mistake, match="use norm=group, a larger batch or larger images"):
         Batched(threads=1).run(jobs)
 
 
-@pytest.mark.parametrize(
-    "engine", [Sequential, pytest.param(Batched, marks=pytest.mark.xfail(strict=True, reason="KeyError"))]
-)
+@pytest.mark.parametrize("engine", [Sequential, Batched])
 def test_a_state_without_a_weight_is_told(engine):
     job = parity.fits(toys.model(toys.linear, ROW, 3), (5,))[0]
     with pytest.raises(RuntimeError, match=r"1\.weight"):

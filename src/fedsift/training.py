@@ -3,6 +3,7 @@ so that every engine trains on the same batches."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -78,6 +79,17 @@ def augment(x: Tensor, moves: Tensor) -> Tensor:
 
 def _reach(shape: tuple[int, ...]) -> int:
     return max(1, round(min(shape[1:]) * PAD))
+
+
+@contextlib.contextmanager
+def plain_about_norms() -> Iterator[None]:
+    """torch's complaint about a batch norm with nothing to average, in words that help."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise one_value_per_channel() from None
 
 
 def one_value_per_channel() -> Mistake:

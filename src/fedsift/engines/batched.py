@@ -52,7 +52,7 @@ class Batched:
         self._memory = (memory or (torch.cuda.mem_get_info(self.device)[0] / 2 / GIB if self._cuda else 1.0)) * GIB
         self._kernels = kernels_for(self._cuda, precision)
         self._programs: dict[Model, Program | str] = {}
-        self._resident: dict[int, tuple[Tensor, Tensor]] = {}
+        self._resident: dict[Any, tuple[Tensor, Tensor]] = {}
         self._replays: dict[Any, Any] = {}
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
@@ -74,25 +74,26 @@ class Batched:
             return f"{model.name}: one by one, {self.workers.threads} at a time ({program})"
         how = "known layers" if isinstance(program, Stacked) else "by torch.func"
         graphs = ", CUDA graphs" if self._replayed(program) else ""
-        return f"{model.name}: stacked ({how}{graphs})"
+        exact = ", in float32 all the same" if self.precision.name == "bfloat16" and not self._cuda else ""
+        return f"{model.name}: stacked ({how}{graphs}{exact})"
 
     # --- who goes with whom ---
 
     def _group(self, job: Work, i: int) -> Any:
         """Jobs of one group make one program; a job that cannot be stacked is a group of its own."""
-        program = self._program(job.model)
-        if isinstance(program, str):
-            return i
         samples = _samples(job)
+        if isinstance(self._program_of(job), str):
+            return i
         store = samples.store
-        data = (store.values.data_ptr(), store.mean.shape, store.std.shape)
+        data = (_place(store.values), store.mean.shape, store.std.shape)
         if isinstance(job, Predict):
             return (job.model, len(samples), *data)
         return (job.model, job.recipe, job.temperature, *data)
 
     def _parts(self, jobs: Sequence[Work], members: list[int]) -> list[list[int]]:
         """A group cut so that every worker has something to do and no program is too large."""
-        program, first = self._program(jobs[members[0]].model), jobs[members[0]]
+        first = jobs[members[0]]
+        program = self._program_of(first)
         if isinstance(program, str):
             return [members]
         if isinstance(first, Fit):
@@ -115,7 +116,7 @@ class Batched:
     # --- what is done ---
 
     def _task(self, part: list[Any]) -> Callable[[Stop], list[Any]]:
-        program = self._program(part[0].model)
+        program = self._program_of(part[0])
         if isinstance(program, str):
             task = self._alone.task(part[0])
             return lambda stop: [task(stop)]
@@ -124,7 +125,7 @@ class Batched:
     def _fit(self, program: Program, part: list[Fit], stop: Stop) -> list[State]:
         values = self._values(part[0].data.samples)
         with self.precision.products():
-            if self._replayed(program):
+            if self._replayed(program) and values.ndim in (2, 4):
                 return self._replay(program, part, values, stop)
             return stacked_training.fit(program, part, values, stop)
 
@@ -140,7 +141,9 @@ class Batched:
         plan, job = replay.plan_of(program, part), part[0]
         recipe = job.recipe
         rule = (recipe.optimizer, recipe.momentum, recipe.nesterov, recipe.weight_decay, recipe.augment)
-        key = (job.model, rule, job.temperature, len(part), plan.positions.shape[2], values.data_ptr())
+        store = job.data.samples.store
+        shapes = (len(part), plan.positions.shape[2], store.mean.shape, store.std.shape)
+        key = (job.model, rule, job.temperature, shapes, _place(values))
         if key not in self._replays or not self._replays[key].takes(part, plan):
             self._replays.pop(key, None)  # first give the old one's memory back
             while len(self._replays) >= MOST_REPLAYS:
@@ -156,11 +159,15 @@ class Batched:
         values = samples.store.values
         if not self._cuda:
             return values
-        if values.data_ptr() not in self._resident:
+        key = _place(values)
+        if key not in self._resident:
             while len(self._resident) >= MOST_STORES:
                 self._resident.pop(next(iter(self._resident)))
-            self._resident[values.data_ptr()] = values, values.to(self.device)  # the first keeps its address taken
-        return self._resident[values.data_ptr()][1]
+            self._resident[key] = values, values.contiguous().to(self.device)  # the first keeps its address taken
+        return self._resident[key][1]
+
+    def _program_of(self, job: Work) -> Program | str:
+        return "there is nothing to train on" if not len(_samples(job)) else self._program(job.model)
 
     def _program(self, model: Model) -> Program | str:
         """The program of an architecture, or why there is none."""
@@ -180,6 +187,11 @@ class Batched:
 
 
 MOST_REPLAYS, MOST_STORES = 8, 8
+
+
+def _place(values: Tensor) -> tuple[Any, ...]:
+    """Equal for two tensors that are the same view of the same memory."""
+    return values.data_ptr(), values.shape, values.stride(), values.dtype
 
 
 def _samples(job: Work) -> Samples:

@@ -39,7 +39,8 @@ class Replay:
         figures = Inputs.of([job.data.samples for job in jobs], values)
         with values.device:
             self._flat, self._buffers = _here(flat), {name: _here(value) for name, value in buffers.items()}
-            self._mean, self._std = (f.flatten(1).expand(models, -1).contiguous() for f in (figures.mean, figures.std))
+            both = torch.broadcast_tensors(figures.mean, figures.std, torch.empty(models, *[1] * values.ndim))[:2]
+            self._mean, self._std = (figure.flatten(1).contiguous() for figure in both)
             self._moments = torch.zeros(2, *self._flat.shape)
             self._seeds = torch.zeros(models, dtype=torch.int64)
             self._rows = torch.zeros(samples, dtype=torch.int32)

@@ -41,6 +41,7 @@ class Sequential:
         self.workers = workers or Workers(self.device, threads)
         self._networks: dict[tuple[int, Model], tuple[nn.Module, list[training.Dropout], State]] = {}
         self._random: dict[tuple[Model, bool], bool] = {}
+        self._formats: dict[Model, torch.memory_format] = {}
         self._dice = threading.Lock()  # held by whoever uses torch's global randomness
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
@@ -66,7 +67,7 @@ class Sequential:
 
     def _fit(self, net: nn.Module, job: Fit, stop: Stop) -> State:
         recipe, n = job.recipe, len(job.data)
-        x, targets = self._inputs(job.data.samples), job.data.targets.to(self.device)
+        x, targets = self._inputs(job.model, job.data.samples), job.data.targets.to(self.device)
         moves = training.augmentation(recipe, n, job.key, job.data.samples.shape)
         optimizer = training.optimizer(recipe, net.parameters())
         net.train()
@@ -79,8 +80,8 @@ class Sequential:
                 if moves is not None:
                     inputs = training.augment(inputs, torch.from_numpy(moves[epoch])[batch])
                 optimizer.zero_grad()
-                with self.precision.forward():
-                    logits = _trained(net, inputs)
+                with self.precision.forward(), training.plain_about_norms():
+                    logits = net(inputs)
                 training.loss(logits.float(), targets[batch], job.temperature).backward()
                 optimizer.step()
         return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in net.state_dict().items()}
@@ -88,13 +89,27 @@ class Sequential:
     @torch.no_grad()
     def _predict(self, net: nn.Module, job: Predict) -> Array:
         net.eval()
-        x = self._inputs(job.samples)
+        x = self._inputs(job.model, job.samples)
         with self.precision.forward():
             return torch.cat([net(piece).float() for piece in x.split(PREDICT_BATCH)]).cpu().numpy()
 
-    def _inputs(self, samples: Samples) -> Tensor:
+    def _inputs(self, model: Model, samples: Samples) -> Tensor:
         x = samples.tensor().to(self.device)
-        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+        return x.contiguous(memory_format=self._format(model)) if x.ndim == 4 else x
+
+    def _format(self, model: Model) -> torch.memory_format:
+        """Channels last is faster, but a network may insist on the usual order (x.view(len(x), -1)): tried once."""
+        if model not in self._formats:
+            channels_last = torch.channels_last
+            with self._dice, torch.random.fork_rng(devices=[]), torch.no_grad():
+                net = model.build().eval().to(memory_format=channels_last)  # type: ignore[call-overload]
+                x = torch.zeros(2, *model.shape)
+                try:
+                    net(x.contiguous(memory_format=channels_last) if x.ndim == 4 else x)
+                    self._formats[model] = channels_last
+                except RuntimeError:
+                    self._formats[model] = torch.contiguous_format
+        return self._formats[model]
 
     def _network(self, job: Work) -> nn.Module:
         """One skeleton per thread and architecture; weights, buffers no state holds and dice are set before every job."""
@@ -104,7 +119,7 @@ class Sequential:
                 net = job.model.build()
             dropouts = training.keyed(net)
             unsaved = {name: value.clone() for name, value in net.named_buffers() if name not in job.state}
-            net.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            net.to(self.device, memory_format=self._format(job.model))  # type: ignore[call-overload]
             self._networks[key] = net, dropouts, unsaved
         net, dropouts, unsaved = self._networks[key]
         net.load_state_dict(job.state)
@@ -122,12 +137,3 @@ class Sequential:
             with self._dice:
                 self._random[key] = training.rolls_dice(*key)
         return self._random[key]
-
-
-def _trained(net: nn.Module, inputs: Tensor) -> Tensor:
-    try:
-        return net(inputs)
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise training.one_value_per_channel() from None

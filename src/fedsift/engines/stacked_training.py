@@ -120,7 +120,8 @@ def predict(program: Program, jobs: Sequence[Predict], values: Tensor, size: int
     samples = len(jobs[0].samples)
     rows = np.stack([job.samples.rows for job in jobs])
     shared = bool((rows == rows[:1]).all()) and len(inputs.mean) == 1
-    at = torch.from_numpy(np.pad(rows[:1] if shared else rows, ((0, 0), (0, -samples % ALIGNED)), "edge")).to(here)
+    rest = -samples % ALIGNED if program.pads else 0
+    at = torch.from_numpy(np.pad(rows[:1] if shared else rows, ((0, 0), (0, rest)), "edge")).to(here)
     flat, buffers = program.layout.stack([job.state for job in jobs])
     weights, kept = program.weights(flat.to(here)), {name: value.to(here) for name, value in buffers.items()}
     pieces = []

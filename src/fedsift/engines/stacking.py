@@ -7,6 +7,9 @@
 
 from __future__ import annotations
 
+import copy
+import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -55,6 +58,9 @@ class Layout:
 
     def stack(self, states: Sequence[State]) -> tuple[Tensor, dict[str, Tensor]]:
         """The models' parameters [M, P] and buffers {name: [M, ...]}; a buffer no state holds starts as built."""
+        for state in states:
+            if state.keys() != set(self.names):
+                raise RuntimeError(f"missing or unexpected keys: {sorted(state.keys() ^ set(self.names))}")
         for name, shape in (*self.parameters.items(), *((n, v.shape) for n, v in self.buffers.items())):
             for state in states:
                 if name in state and state[name].shape != shape:
@@ -127,6 +133,9 @@ class Stacked(Program):
         ops = self._programs[True]
         products = [op for o in ops for op in (o, o.before) if op and op.kind in ("convolution", "linear")]
         self.layout = Layout(net, [f"{op.name}.weight" for op in products])
+        layers_used = {op.name for o in ops for op in (o, o.before) if op}
+        if unused := [name for name in self.layout.parameters if name.rpartition(".")[0] not in layers_used]:
+            raise Unstackable(f"{unused[0]} is not used")
         self.macs, self.values = sum(op.macs for op in ops), sum(op.values for op in ops)
         norms = [op for op in ops if op.kind in ("batch_norm", "norm_after_convolution")]
         self.smallest_norm = min((op.spatial for op in norms), default=None)
@@ -158,38 +167,46 @@ class Vmapped(Program):
 
     def __init__(self, model: Model) -> None:
         self._nets = {mode: model.build().train(mode) for mode in (True, False)}
+        self._mine = threading.local()  # torch.func puts the weights into the network: each thread has its own
         self.layout = Layout(self._nets[True])
+        warnings.filterwarnings("ignore", message=".*performance drop.*")  # of torch.func; slow is what we expect
         self._try(model)
 
     def __call__(self, p: Pass, x: Tensor) -> Tensor:
-        def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-            return functional_call(self._nets[p.training], (weights, buffers), (x,))
+        if not hasattr(self._mine, "nets"):
+            self._mine.nets = copy.deepcopy(self._nets)
+        net = self._mine.nets[p.training]
 
-        x = x.permute(0, 1, 4, 2, 3) if x.ndim == 5 else x
-        return vmap(one)(p.weights, p.buffers, x)
+        def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+            return functional_call(net, (weights, buffers), (x,))
+
+        x = x.permute(0, 1, 4, 2, 3).contiguous() if x.ndim == 5 else x
+        with training.plain_about_norms():
+            return vmap(one)(p.weights, p.buffers, x)
 
     def _try(self, model: Model) -> None:
         """Two networks, two samples each, forward and backward: whatever torch.func cannot do shows here."""
         state = {name: value.detach() for name, value in self._nets[True].state_dict().items()}
+        x = torch.zeros(2, 2, *model.shape)
+        x = x.permute(0, 1, 3, 4, 2) if x.ndim == 5 else x
+        flat, buffers = self.layout.stack([state, state])
+        weights = {name: value.requires_grad_() for name, value in self.weights(flat).items()}
         try:
-            for mode in (True, False):
-                flat, buffers = self.layout.stack([state, state])
-                weights = {name: value.requires_grad_() for name, value in self.weights(flat).items()}
-                x = torch.zeros(2, 2, *model.shape)
-                x = x.permute(0, 1, 3, 4, 2) if x.ndim == 5 else x
-                self(Pass(weights, buffers, mode), x).sum().backward()
+            torch.autograd.grad(self(Pass(weights, buffers, True), x).sum(), list(weights.values()))
+            with torch.no_grad():
+                self(Pass(weights, buffers, False), x)
         except Exception as error:  # torch.func says no in many ways
             raise Unstackable(str(error).partition("\n")[0]) from None
 
 
 def stack(model: Model, kernels: Kernels) -> Program:
     """The fastest program there is for this architecture."""
+    if training.rolls_dice(model, training=True) or training.rolls_dice(model, training=False):
+        raise Unstackable("it draws random numbers of its own in its forward pass")
     with torch.random.fork_rng(devices=[]):
         try:
             return Stacked(model, kernels)
         except Unstackable as unknown:
-            if training.rolls_dice(model):
-                raise Unstackable("it draws random numbers of its own in its forward pass") from None
             try:
                 return Vmapped(model)
             except Unstackable as refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ class Op:
     inputs: tuple[str, ...]
     name: str = ""  # of the module, as in the state's keys
     layer: Any = None
+    inplace: bool = False  # whether the network's own layer would change its input
     relu: bool = False  # a batch norm that a ReLU follows
     before: Op | None = None  # the convolution a batch norm follows
     keep: bool = False  # whether an average keeps its two axes
@@ -55,8 +57,12 @@ ADD = {operator.add, operator.iadd, torch.add}
 
 def trace(net: nn.Module, shape: tuple[int, ...]) -> list[Op]:
     """The layers in order, for the mode (training or not) the network is in."""
-    graph = _symbolic(net, shape)
     modules = dict(net.named_modules())
+    for name, module in modules.items():
+        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+        _check(not any(hooks), f"{name or 'the network'} has hooks")
+    graph = _symbolic(net, shape)
+    _check(sum(node.op == "placeholder" for node in graph.nodes) == 1, "it takes more than one input")
     dropouts = dropout_names(net)
     ops: list[Op] = []
     for node in graph.nodes:
@@ -76,6 +82,9 @@ def trace(net: nn.Module, shape: tuple[int, ...]) -> list[Op]:
                 op = replace(op, number=dropouts.index(op.name))
             ops.append(op)
     _check(bool(ops) and ops[-1].output == last, "its output is not its last layer's")
+    for op in ops:
+        alone = not op.inplace or sum(op.inputs[0] in other.inputs for other in ops) == 1
+        _check(alone, f"{op.output} changes in place what another layer reads")
     return _with_last_uses(_joined(ops))
 
 
@@ -97,11 +106,18 @@ def _read(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
 
 
 def _recognised(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
+    _check(bool(node.args), f"{node.format_node()} is not a layer known here")
     inputs = tuple(argument.name for argument in node.args if isinstance(argument, fx.Node))
     shape, before = _shape(node), _shape(node.args[0])
     if node.op == "call_module":
         name = str(node.target)
-        return Op(_kind(modules[name], before), "", inputs, name, modules[name])
+        module: Any = modules[name]
+        inplace = bool(getattr(module, "inplace", False))
+        if inplace and type(module) in ACTIVATIONS:
+            module = copy.copy(module)
+            module.inplace = False  # our outputs may be views
+        return Op(_kind(module, before), "", inputs, name, module, inplace=inplace)
+    inplace = bool(node.kwargs.get("inplace", False))
     options = {key: value for key, value in node.kwargs.items() if key != "inplace"}
     rest = node.args[1:]
     plain = not any(isinstance(value, fx.Node) for value in (*rest, *options.values()))
@@ -109,7 +125,8 @@ def _recognised(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
         return Op("add", "", inputs)
     if node.target in EACH and plain:
         function = getattr(torch, node.target) if isinstance(node.target, str) else node.target
-        return Op("each", "", inputs, layer=F.relu if _is_relu(function) else partial(_call, function, rest, options))
+        each = F.relu if _is_relu(function) else partial(_call, function, rest, options)
+        return Op("each", "", inputs, layer=each, inplace=inplace)
     if node.target in POOLS and plain and len(before) == 4:
         return Op("pool", "", inputs, layer=partial(_call, node.target, rest, options))
     if node.target is F.adaptive_avg_pool2d and plain and shape[2:] == (1, 1):
