@@ -67,7 +67,10 @@ class Case:
         return [Fit(net, state, data[mine], recipe, (0, "bench", i)) for i, mine in enumerate(rows)]
 
 
-CASES = (Case("cnn", (1, 8, 8), samples=40, batch=16, epochs=3), Case("resnet8"))
+CASES = (
+    Case("cnn", (1, 8, 8), samples=40, batch=16, epochs=10),
+    Case("resnet8"),
+)  # a round of the digits presets; a larger network
 
 
 def engines(

@@ -204,7 +204,7 @@ def kernels_for(cuda: bool, precision: str) -> Kernels:
         from fedsift.engines.fused import FusedKernels
 
         return FusedKernels(precision)
-    return Kernels()
+    return Kernels(cuda)
 
 
 def has_triton() -> bool:

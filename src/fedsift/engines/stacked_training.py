@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -31,7 +32,8 @@ class Inputs:
         """`values` are the store's, where they lie on another device already."""
         first = samples[0].store
         values = first.values if values is None else values
-        stores = [first] if all(s.store is first for s in samples) else [s.store for s in samples]
+        alike = all(torch.equal(s.store.mean, first.mean) and torch.equal(s.store.std, first.std) for s in samples)
+        stores = [first] if alike else [s.store for s in samples]
         ones = (1,) * (first.values.ndim - 1)
         mean, std = (
             torch.stack([figure.expand(figure.shape or ones) for figure in figures])[:, None].to(values.device)
@@ -67,12 +69,17 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
     flat, buffers = program.layout.stack([job.state for job in jobs])
     flat, buffers = flat.to(here), {name: value.to(here) for name, value in buffers.items()}
     rule = optimizer(recipe, flat)
+    drawn = _all_at_once(inputs, rows) if moves is None else None
+    leaves = cache(lambda active: _leaves(program, flat[:active]))
 
     def step(t: int, some: slice | Tensor, counts: Array, width: int) -> None:
         batch = positions[t, some, :width]
-        x = inputs.take(rows[batch], some, None if moves is None else moves[t, some, :width])
+        if drawn is not None:
+            x = drawn[batch]
+        else:
+            x = inputs.take(rows[batch], some, None if moves is None else moves[t, some, :width])
         w, kept = flat[some], {name: value[some] for name, value in buffers.items()}
-        weights = {name: view.detach().requires_grad_() for name, view in program.weights(w).items()}
+        weights = leaves(some.stop) if isinstance(some, slice) else _leaves(program, w)
         count = torch.from_numpy(counts).to(here)
         padded = count if (counts < width).any() else None
         logits = program(Pass(weights, kept, True, padded, seeds[some], t), x)
@@ -95,6 +102,19 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
                 some = np.flatnonzero(widths == width)
                 step(t, torch.from_numpy(some).to(here), counts[some], width)
     return finished(program, flat, buffers, plan)
+
+
+def _leaves(program: Program, w: Tensor) -> dict[str, Tensor]:
+    return {name: view.detach().requires_grad_() for name, view in program.weights(w).items()}
+
+
+AT_ONCE = 2**24  # values
+
+
+def _all_at_once(inputs: Inputs, rows: Tensor) -> Tensor | None:
+    """All samples as the program takes them, where that is little and no model normalises in its own way."""
+    little = len(rows) * inputs.values[0].numel() <= AT_ONCE
+    return inputs.take(rows[None], slice(None))[0] if little and len(inputs.mean) == 1 else None
 
 
 def finished(program: Program, flat: Tensor, buffers: dict[str, Tensor], plan: Schedule) -> list[State]:

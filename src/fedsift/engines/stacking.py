@@ -219,8 +219,11 @@ def stack(model: Model, kernels: Kernels) -> Program:
 class Kernels:
     """Convolution and what follows it, in plain torch."""
 
+    def __init__(self, cuda: bool = False) -> None:
+        self._convolve = layers.convolve if cuda else layers.convolve_grouped
+
     def convolve(self, p: Pass, op: Op, x: Tensor) -> Tensor:
-        return layers.convolve(x, p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias"), *op.geometry)
+        return self._convolve(x, p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias"), *op.geometry)
 
     def convolve_and_normalise(self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Convolution, batch norm, and where the network has them next an addition and ReLU."""

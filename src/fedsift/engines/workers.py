@@ -24,17 +24,16 @@ class Workers:
     """On a CPU every task has one intra-op thread, however many there are: its sums never depend on its company."""
 
     def __init__(self, device: torch.device, threads: int | None = None) -> None:
-        cpu = device.type == "cpu"
+        cpu = self._cpu = device.type == "cpu"
         self.threads = threads or (cores() if cpu else 1)
         if cpu:
             keep_memory()
-        one_thread_each = (torch.set_num_threads, (1,)) if cpu else (None, ())
-        self._pool = ThreadPoolExecutor(self.threads, "fedsift", *one_thread_each)
+        self._pool = ThreadPoolExecutor(self.threads, "fedsift")
 
     def run(self, tasks: Sequence[Task]) -> list[Any]:
         """The answers, in the order of the tasks."""
         stop = Stop()
-        futures = [self._pool.submit(task, stop) for task in tasks]
+        futures = [self._pool.submit(self._do, task, stop) for task in tasks]
         try:
             return [future.result() for future in futures]
         finally:
@@ -42,6 +41,11 @@ class Workers:
             for future in futures:
                 future.cancel()
             wait(futures)
+
+    def _do(self, task: Task, stop: Stop) -> Any:
+        if self._cpu:  # every time: a part of this setting is one for all threads, and the caller may have changed it
+            torch.set_num_threads(1)
+        return task(stop)
 
 
 def carry_on(stop: Stop) -> None:
