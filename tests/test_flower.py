@@ -6,7 +6,7 @@ import torch
 from flwr.app import Error, Message, RecordDict
 
 from fedsift import config, runs
-from fedsift.engines.sequential import Sequential
+from fedsift.engines import choose
 from fedsift.federation import Federation, State, drive
 from fedsift.flower import letters
 from fedsift.flower.letters import Answer
@@ -37,7 +37,7 @@ def experiment(task, system, rounds=ROUNDS):
 
 def simulated(task, system, folder, rounds=ROUNDS):
     run = runs.begin(folder, experiment(task, system, rounds))
-    for _ in runs.play([run], Sequential()):
+    for _ in runs.play([run], choose()[0]):
         pass
     return run
 
@@ -79,7 +79,7 @@ def without(task, system, lost, amnesia=ROUNDS):
     After the round `amnesia` all clients forget everything; the server forgets each when it hears of it.
     """
     federation = config.build(experiment(task, system))
-    state, engine = federation.start(), Sequential()
+    state, engine = federation.start(), choose()[0]
     forgot: set[int] = set()
     for number in range(ROUNDS):
         r = federation.round(number)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fedsift import config, runs
-from fedsift.engines.sequential import Sequential
+from fedsift.engines import choose
 from fedsift.federation import State
 from fedsift.flower import certificates, local, project
 
@@ -108,7 +108,7 @@ def rows(folder, name):
 def simulated(app, folder, overrides, monkeypatch):
     monkeypatch.syspath_prepend(str(app))
     run = runs.begin(folder, config.read(str(app / project.EXPERIMENT), shlex.split(overrides)))
-    for _ in runs.play([run], Sequential()):
+    for _ in runs.play([run], choose()[0]):
         pass
     return run.state
 

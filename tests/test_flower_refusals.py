@@ -14,13 +14,17 @@ from tests.fake_flower import SYSTEMS, federation, overrides, play, rows
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"version": "0.0.1"}, "it has fedsift 0.0.1, the server"),
-        ({"experiment": "0" * 64}, "its experiment is not the server's"),
-        ({"public": "0" * 64}, "its public set is not the server's"),
-        ({"client": 4}, "there is no client 4; partition-id goes from 0 to 3"),
-        ({"client": -1}, "there is no client -1"),
-        ({"client": 0}, "client 0 is already here, on node 7"),
-        ({"model": "resnet8"}, "its model is not in the experiment"),
+        ({"version": "0.0.1"}, "is refused: it has fedsift 0.0.1, the server"),
+        (
+            {"version": "1\nfedsift: node 7 is refused"},
+            "is refused: it has fedsift 1 fedsift: node 7 is refused, the server",
+        ),
+        ({"experiment": "0" * 64}, "is refused: its experiment is not the server's"),
+        ({"public": "0" * 64}, "is refused: its public set is not the server's"),
+        ({"client": 4}, "is refused: there is no client 4; partition-id goes from 0 to 3"),
+        ({"client": -1}, "is refused: there is no client -1"),
+        ({"client": 0}, "says it is client 0, who is here already"),
+        ({"model": "resnet8"}, "is refused: its model is not in the experiment"),
     ],
 )
 def test_a_node_that_does_not_fit_is_refused_with_the_reason_and_the_others_go_on(change, why, task, tmp_path, caplog):
@@ -34,7 +38,7 @@ def test_a_node_that_does_not_fit_is_refused_with_the_reason_and_the_others_go_o
 
     grid.nodes[37].meddle = lie
     run = play(task, grid, how)
-    assert f"node 37 is refused: {why}" in caplog.text
+    assert f"node 37 {why}" in caplog.text
     assert 37 not in {node for _, node in grid.uplinks()}
     gone = {client for row in rows(run.folder, runs.LEDGER) for client in row.get("missing", {})}
     assert gone == {"3"}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsift.cli.playing import display, fresh_folder
+from fedsift.cli.playing import display, fresh_folder, saying_how_to_go_on
 from fedsift.cli.saying import comparison, mistake, plainly, print_table, say, warn
 
 if TYPE_CHECKING:
@@ -65,8 +62,9 @@ def up(
         how: dict[str, Any] = {"overrides": shlex.join(settings), "folder": str(run_folder), "poll": 0.2}
         how |= {"wait": 60.0 + 10 * experiment.clients.count} | ({} if deadline is None else {"deadline": deadline})
         go_on = ["fedsift", "flower", "up", str(folder), *settings, *(["--simulation"] if simulation else [])]
-        stopped = _go_on(shlex.join([*go_on, "--resume", "--out", str(run_folder)]))
-        with stopped, local.Deployment(home, simulation=simulation) as deployment:
+        go_on += [] if deadline is None else ["--deadline", str(deadline)]
+        command = shlex.join([*go_on, "--resume", "--out", str(run_folder)])
+        with saying_how_to_go_on(command, run_folder), local.Deployment(home, simulation=simulation) as deployment:
             for client in range(0 if simulation else experiment.clients.count):
                 deployment.node({"partition-id": client, "memory": str(home / "memory")})
             run = deployment.submit(folder, how, experiment.clients.count)
@@ -140,30 +138,15 @@ def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet
     from fedsift.flower import local
 
     done = runs.rounds_played(folder)
-    playing: Any = SimpleNamespace(experiment=experiment, state=SimpleNamespace(round=done))
+    playing: Any = SimpleNamespace(experiment=experiment, state=SimpleNamespace(round=done), finished=False)
     with display([playing], quiet) as tell:
         for count in local.follow(deployment, run, folder, done, experiment.rounds):
             history = runs.load(folder)
             for row, sent in list(zip(history.metrics, history.ledger, strict=True))[done:count]:
                 record: Any = SimpleNamespace(round=row["round"], accuracy=row["accuracy"], uplink_bytes=sent.uplink)
+                playing.state.round = row["round"] + 1
+                playing.finished = playing.state.round >= experiment.rounds
                 tell(playing, record)
                 for client, why in sent.missing.items():
                     warn(f"round {row['round'] + 1} without client {client}: {why}")
             done = count
-
-
-@contextlib.contextmanager
-def _go_on(command: str) -> Iterator[None]:
-    """Whatever stops a run, also a polite kill: say how to go on with it."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        warn(f"\ninterrupted; every finished round is saved. Go on with:\n  {command}")
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -165,13 +165,18 @@ class Deployment:
 
     def stop(self) -> None:
         """Everything that was started here, and only that: first politely, then for good."""
-        for sign, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
-            for pid in self.alive():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, sign)
-            until = time.monotonic() + patience
-            while self.alive() and time.monotonic() < until:
-                time.sleep(0.1)
+        try:
+            self._end(signal.SIGTERM, 10.0)
+        finally:  # also where the user cannot wait
+            self._end(signal.SIGKILL, 5.0)
+
+    def _end(self, sign: signal.Signals, patience: float) -> None:
+        for pid in self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sign)
+        until = time.monotonic() + patience
+        while self.alive() and time.monotonic() < until:
+            time.sleep(0.1)
 
     def alive(self) -> set[int]:
         """Processes started here that still run, and theirs. Some detach themselves and some rub out our mark, so whoever was

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedsift import __version__, config, data, shelf
+from fedsift import __version__, config, data, engines, shelf
 from fedsift.config import Experiment
 from fedsift.data import NORMALISATIONS, Task
 from fedsift.federation import Clients, Federation, models_of
@@ -78,6 +78,7 @@ class Party:
 
 def party(task: Any, settings: Settings, node: Node) -> Party:
     e = config.read(str(Path(task.__file__).parent / settings.experiment), shlex.split(settings.overrides))
+    engines.check(e.engine, e.device, e.precision)  # said before the first round, not at every turn
     shared = public_set(task.public(e, node), e.data.normalise, classes_of(task))
     models = models_of(e.clients.models or e.clients.model, e.clients.count, shared.shape, classes_of(task))
     return Party(e, task, node, shared, tuple(models))

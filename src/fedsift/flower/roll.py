@@ -49,6 +49,8 @@ class Roll:
             if why:
                 self._refuse(node, why)
                 self.away.add(hello.client)
+            elif hello.client in self.nodes:  # its old node may be gone without Flower having noticed: ask again
+                LOG.warning("fedsift: node %s says it is client %s, who is here already", node, hello.client)
             else:
                 self._admit(node, hello)
         for node, refusal in replies.refusals.items():
@@ -59,7 +61,7 @@ class Roll:
     def _objection(self, hello: Hello) -> str | None:
         """Why this node cannot take part; None if it can."""
         if hello.version != fedsift.__version__:
-            return f"it has fedsift {hello.version[:40]}, the server {fedsift.__version__}; install the same version"
+            return f"it has fedsift {letters.one_line(hello.version)[:40]}, the server {fedsift.__version__}; install the same version"
         if hello.experiment != self.here.digest:
             return "its experiment is not the server's; give both the same project"
         if not 0 <= hello.client < len(self.here.models):
@@ -68,8 +70,6 @@ class Roll:
             return "its public set is not the server's: other samples, or another order; give it the same file"
         if hello.model not in {model.name for model in self.here.models}:
             return "its model is not in the experiment; add it to clients.models"
-        if hello.client in self.nodes:
-            return f"client {hello.client} is already here, on node {self.nodes[hello.client]}; give it another partition-id"
         return None
 
     def _admit(self, node: int, hello: Hello) -> None:
