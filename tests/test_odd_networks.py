@@ -128,6 +128,72 @@ class LooksAtShape(nn.Module):
         return self.head(torch.tanh(self.first(x)) if x.shape[0] > 5 else self.first(x))
 
 
+class Chunked(nn.Module):
+    """Its first step gives two tensors."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.head = nn.Linear(shape[0] // 2, classes)
+
+    def forward(self, x):
+        a, b = x.chunk(2, 1)
+        return self.head(a * b)
+
+
+class Listens(nn.Module):
+    """Calls a layer and does nothing with what it says."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.aside, self.head = nn.Linear(shape[0], 2), nn.Linear(shape[0], classes)
+
+    def forward(self, x):
+        self.aside(x)
+        return self.head(x)
+
+
+class FrozenNorm(nn.Module):
+    """A norm that stays in prediction while the rest trains."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(shape[0]), nn.Linear(shape[0], classes)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, x):
+        return self.head(self.norm(x))
+
+
+class AddsInPlace(nn.Module):
+    """z is changed after y has been given the same memory."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.first, self.second = nn.Linear(shape[0], classes), nn.Linear(shape[0], classes)
+
+    def forward(self, x):
+        z = self.first(x)
+        y = z
+        z += self.second(x)
+        return y + z
+
+
+class MaskedGradient(nn.Module):
+    """A hook on a weight: half of it never moves."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.head = nn.Linear(shape[0], classes)
+        self.head.weight.register_hook(lambda g: g * torch.tensor([0.0, 1.0] * (g.shape[1] // 2)))
+
+    def forward(self, x):
+        return self.head(x)
+
+
 ODD = [  # and how often the engine warns that it runs one by one
     (Views, IMAGE, 0),
     (ViewsAfterConvolution, IMAGE, 0),
@@ -142,6 +208,11 @@ ODD = [  # and how often the engine warns that it runs one by one
     (SkipsAtRandom, ROW, 1),
     (ManyHeads, ROW, 0),
     (LooksAtShape, ROW, 0),
+    (Chunked, ROW, 0),
+    (Listens, ROW, 1),
+    (FrozenNorm, ROW, 0),
+    (AddsInPlace, ROW, 0),
+    (MaskedGradient, ROW, 1),
 ]
 
 

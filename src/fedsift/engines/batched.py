@@ -27,8 +27,8 @@ LARGEST_ON_CPU = 2_000_000  # multiplications a sample: beyond, one network keep
 TOGETHER_ON_CPU = 16  # models in one program; more do not fit the caches
 ASKED_ON_CPU = 64  # samples a model in one prediction
 ASKED_ON_CUDA = 16_384  # samples of all models in one prediction
-COPIES = {True: 4, False: 14}  # of an activation held in training; without our own kernels, patches are written out
-GIB = 2**30
+COPIES = {True: 4, False: 14}  # of an activation held in training; torch's way on CUDA writes patches out
+GIB, INT32 = 2**30, 2**31 - 1  # kernels count values of an activation in 32 bits
 
 
 class Batched:
@@ -74,7 +74,8 @@ class Batched:
             return f"{model.name}: one by one, {self.workers.threads} at a time ({program})"
         how = "known layers" if isinstance(program, Stacked) else "by torch.func"
         graphs = ", CUDA graphs" if self._replayed(program) else ""
-        exact = ", in float32 all the same" if self.precision.name == "bfloat16" and not self._cuda else ""
+        ours = isinstance(program, Stacked) and type(self._kernels) is not Kernels
+        exact = ", in float32 all the same" if self.precision.name == "bfloat16" and not ours else ""
         return f"{model.name}: stacked ({how}{graphs}{exact})"
 
     # --- who goes with whom ---
@@ -98,6 +99,7 @@ class Batched:
             return [members]
         if isinstance(first, Fit):
             members = [members[i] for i in sorted_by_length([jobs[i] for i in members])]  # type: ignore[misc]
+            first = jobs[members[0]]
         most = max(1, int(self._memory // self._bytes(program, first)))
         if not self._cuda:
             most = min(most, TOGETHER_ON_CPU, -(-len(members) // self.workers.threads))
@@ -130,12 +132,13 @@ class Batched:
             return stacked_training.fit(program, part, values, stop)
 
     def _predict(self, program: Program, part: list[Predict], stop: Stop) -> list[Any]:
-        size = max(1, min(ASKED_ON_CUDA // len(part), len(part[0].samples))) if self._cuda else ASKED_ON_CPU
+        room = min(self._memory / 4, INT32) // (max(1, program.values) * len(part))
+        size = int(max(1, min(ASKED_ON_CUDA // len(part), len(part[0].samples), room))) if self._cuda else ASKED_ON_CPU
         with self.precision.products():
             return stacked_training.predict(program, part, self._values(part[0].samples), size, stop)
 
     def _replay(self, program: Program, part: list[Fit], values: Tensor, stop: Stop) -> list[State]:
-        """Graphs are kept and used again while jobs of the same kind, and not more of them, come by."""
+        """Graphs are kept and used again while as many jobs of the same kind come by."""
         from fedsift.engines import replay
 
         plan, job = replay.plan_of(program, part), part[0]
@@ -149,7 +152,11 @@ class Batched:
             while len(self._replays) >= MOST_REPLAYS:
                 self._replays.pop(next(iter(self._replays)))
             self._replays[key] = replay.Replay(program, part, plan, values)
-        return self._replays[key].fit(part, plan, stop)
+        try:
+            return self._replays[key].fit(part, plan, stop)
+        except BaseException:
+            del self._replays[key]  # with its memory
+            raise
 
     def _replayed(self, program: Program) -> bool:
         return self._cuda and has_triton() and isinstance(program, Stacked)
@@ -167,12 +174,15 @@ class Batched:
         return self._resident[key][1]
 
     def _program_of(self, job: Work) -> Program | str:
-        return "there is nothing to train on" if not len(_samples(job)) else self._program(job.model)
+        if not len(_samples(job)) or (isinstance(job, Fit) and job.data.classes != job.model.classes):
+            return "its samples or targets do not fit; the reference says how"
+        return self._program(job.model)
 
     def _program(self, model: Model) -> Program | str:
         """The program of an architecture, or why there is none."""
         if model not in self._programs:
-            self._programs[model] = self._made(model)
+            with self._alone.dice:  # trying a network draws random numbers
+                self._programs.setdefault(model, self._made(model))
         return self._programs[model]
 
     def _made(self, model: Model) -> Program | str:

@@ -42,7 +42,8 @@ class FusedKernels(Kernels):
         gain = scale * (variance + op.layer.eps).rsqrt()  # a fixed scale and shift go into weights and bias
         y = _empty_output(x, weight.shape[2], op.before.geometry)
         folded, bias = weight * gain[:, None], shift - mean * gain
-        _convolve(x.contiguous(), folded, bias, y, op.before.geometry, self._precision, residual=residual, relu=op.relu)
+        added = None if residual is None else residual.contiguous()
+        _convolve(x.contiguous(), folded, bias, y, op.before.geometry, self._precision, residual=added, relu=op.relu)
         return y
 
 
@@ -223,7 +224,7 @@ def update(
     recipe: Recipe, w: Tensor, g: Tensor, state: Tensor, rates: Tensor, counts: Tensor, corrections: Tensor, now: Tensor
 ) -> None:
     """One step of the optimiser for the first A models. `state` [2, M, P] holds its running means, `corrections`
-    [T, 2] what Adam divides them by (optimizers.corrections)."""
+    [T, 2] what Adam divides them by (optimizers.correction)."""
     a, size = w.shape
     kernels.update[(triton.cdiv(size, 1024), a)](
         w, g, state[0], state[1], rates, counts, corrections, now, size, counts.shape[1],

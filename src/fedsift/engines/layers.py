@@ -115,10 +115,15 @@ def moments(x: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor, Tensor | f
     """Per model and channel: mean and biased variance over the real samples, [M, C] each, and how many values."""
     x = x.reshape(x.shape[0], x.shape[1], -1, x.shape[-1])
     real = None if count is None else real_samples(count, x.shape[1])[:, :, None, None]
-    size = x.shape[1] if count is None else count.clamp(min=1)[:, None]
-    values = size * float(x.shape[2])
+    values = _values(x, count)
     mean = _total(x, real) / values
     return mean, _total((x - mean[:, None, None]).square(), real) / values, values
+
+
+def _values(x: Tensor, count: Tensor | None) -> Tensor | float:
+    """How many values a channel has, [M, 1] or the same for all."""
+    pixels = float(x.shape[2:-1].numel())
+    return x.shape[1] * pixels if count is None else count.clamp(min=1)[:, None] * pixels
 
 
 def _total(x: Tensor, real: Tensor | None) -> Tensor:
@@ -126,12 +131,57 @@ def _total(x: Tensor, real: Tensor | None) -> Tensor:
     return (x if real is None else x * real).flatten(1, 2).sum(1)
 
 
+def batch_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, count: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor | float]:
+    """In training: the output, and of the batch mean, biased variance and number of values."""
+    y, mean, variance = _BatchNorm.apply(x, weight, bias, count, eps)
+    return y, mean, variance, _values(x, count)
+
+
+class _BatchNorm(torch.autograd.Function):
+    """Written out, so that every sum runs over memory in one order, whatever came before: x may lie with the models'
+    channels side by side, and then the order would depend on how many models there are.
+
+    Backward: dx = weight / std (dy - mean(dy) - xhat mean(dy xhat)), 0 for padding.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, count: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        x = x.contiguous()
+        mean, variance, n = moments(x, count)
+        std = (variance + eps).rsqrt()
+        xhat = (x - per_channel(mean, x)) * per_channel(std, x)
+        ctx.save_for_backward(xhat, weight * std, count)
+        ctx.n = n
+        ctx.mark_non_differentiable(mean, variance)
+        return torch.addcmul(per_channel(bias, x), xhat, per_channel(weight, x)), mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        xhat, gain, count = ctx.saved_tensors
+        dy, m, b, c = dy.contiguous(), xhat.shape[0], xhat.shape[1], xhat.shape[-1]
+        s1, s2 = (_total(t.reshape(m, b, -1, c), None) for t in (dy, dy * xhat))
+        dx = dy - per_channel(s1 / ctx.n, dy) - xhat * per_channel(s2 / ctx.n, dy)
+        dx *= per_channel(gain, dy)
+        if count is not None:
+            dx *= real_samples(count, b).view(m, b, *[1] * (dx.ndim - 2))
+        return dx, s2, s1, None, None
+
+
+def per_channel(figure: Tensor, x: Tensor) -> Tensor:
+    """[M, C] as it meets x [M, B, ..., C]."""
+    return figure.view(x.shape[0], *[1] * (x.ndim - 2), x.shape[-1])
+
+
 def normalise(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias, all [M, C]."""
     scale = weight * (variance + eps).rsqrt()
     shift = bias - mean * scale
-    to = (x.shape[0], *[1] * (x.ndim - 2), x.shape[-1])
-    return torch.addcmul(shift.view(to), x, scale.view(to))
+    return torch.addcmul(per_channel(shift, x), x, per_channel(scale, x))
 
 
 @torch.no_grad()

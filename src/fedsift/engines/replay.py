@@ -50,7 +50,7 @@ class Replay:
             self._rates = torch.zeros(steps, models)
             self._corrections = torch.tensor([correction(t) for t in range(steps)])
             moved = plan.moves is not None
-            self._moves = torch.zeros(steps, models, width, 3, dtype=torch.int8) if moved else None
+            self._moves = torch.zeros(steps, models, width, 3, dtype=torch.int16) if moved else None
             self._now = torch.zeros(1, dtype=torch.int64)
             self._x = torch.zeros(models, width, *size, channels)
             self._t = torch.zeros(models, width, classes)
@@ -91,7 +91,7 @@ class Replay:
         _fill(self._counts, torch.from_numpy(plan.counts))
         _fill(self._rates, torch.from_numpy(plan.rates))
         if self._moves is not None and plan.moves is not None:
-            _fill(self._moves, torch.from_numpy(plan.moves.astype(np.int8)))
+            _fill(self._moves, torch.from_numpy(plan.moves.astype(np.int16)))
         self._seeds.copy_(torch.tensor([training.dropout_seed(job.key) for job in jobs]))
         self._moments.zero_()
         self._now.zero_()

@@ -34,15 +34,14 @@ class Sequential:
         device: str = "cpu",
         threads: int | None = None,
         precision: str = "float32",
-        workers: Workers | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.precision = Precision(precision, self.device)
-        self.workers = workers or Workers(self.device, threads)
+        self.workers = Workers(self.device, threads)
         self._networks: dict[tuple[int, Model], tuple[nn.Module, list[training.Dropout], State]] = {}
         self._random: dict[tuple[Model, bool], bool] = {}
         self._formats: dict[Model, torch.memory_format] = {}
-        self._dice = threading.Lock()  # held by whoever uses torch's global randomness
+        self.dice = threading.Lock()  # held by whoever uses torch's global randomness
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
         """The answers, in the order of the jobs. On an interrupt the jobs stop at their next batch."""
@@ -61,7 +60,7 @@ class Sequential:
             if not self._rolls_dice(job):
                 return self._predict(net, job) if isinstance(job, Predict) else self._fit(net, job, stop)
             key = ("predict", job.model.name) if isinstance(job, Predict) else (*job.key, "dropout")
-            with self._dice, torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            with self.dice, torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
                 torch.manual_seed(seeding.torch_seed(*key))
                 return self._predict(net, job) if isinstance(job, Predict) else self._fit(net, job, stop)
 
@@ -101,7 +100,7 @@ class Sequential:
         """Channels last is faster, but a network may insist on the usual order (x.view(len(x), -1)): tried once."""
         if model not in self._formats:
             channels_last = torch.channels_last
-            with self._dice, torch.random.fork_rng(devices=[]), torch.no_grad():
+            with self.dice, torch.random.fork_rng(devices=[]), torch.no_grad():
                 net = model.build().eval().to(memory_format=channels_last)  # type: ignore[call-overload]
                 x = torch.zeros(2, *model.shape)
                 try:
@@ -115,7 +114,7 @@ class Sequential:
         """One skeleton per thread and architecture; weights, buffers no state holds and dice are set before every job."""
         key = (threading.get_ident(), job.model)
         if key not in self._networks:
-            with self._dice, torch.random.fork_rng(devices=[]):
+            with self.dice, torch.random.fork_rng(devices=[]):
                 net = job.model.build()
             dropouts = training.keyed(net)
             unsaved = {name: value.clone() for name, value in net.named_buffers() if name not in job.state}
@@ -134,6 +133,6 @@ class Sequential:
         """Whether a forward pass draws random numbers: tried once per architecture, in training and in prediction."""
         key = (job.model, isinstance(job, Fit))
         if key not in self._random:
-            with self._dice:
+            with self.dice:
                 self._random[key] = training.rolls_dice(*key)
         return self._random[key]

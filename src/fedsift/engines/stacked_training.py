@@ -34,9 +34,11 @@ class Inputs:
         values = first.values if values is None else values
         alike = all(torch.equal(s.store.mean, first.mean) and torch.equal(s.store.std, first.std) for s in samples)
         stores = [first] if alike else [s.store for s in samples]
-        ones = (1,) * (first.values.ndim - 1)
+        axes = first.values.ndim - 1
         mean, std = (
-            torch.stack([figure.expand(figure.shape or ones) for figure in figures])[:, None].to(values.device)
+            torch.stack([figure.reshape((1,) * (axes - figure.ndim) + figure.shape) for figure in figures])[:, None].to(
+                values.device
+            )
             for figures in ([s.mean for s in stores], [s.std for s in stores])
         )
         return cls(values, mean, std)

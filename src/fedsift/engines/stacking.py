@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,9 @@ from fedsift import training
 from fedsift.engines import layers
 from fedsift.engines.tracing import Op, Unstackable, trace
 from fedsift.types import Model, State
+
+# torch.func warns where it has no fast way; here that is known, and it is the second choice already
+torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +53,14 @@ class Layout:
         for name, parameter in net.named_parameters():
             if not parameter.requires_grad or parameter.dtype != torch.float32:
                 raise Unstackable(f"{name} is frozen or not float32")
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                raise Unstackable(f"{name} has hooks")
 
         sizes = [shape.numel() for shape in self.parameters.values()]
         self.size = -(-sum(sizes) // ALIGNED) * ALIGNED
         self._sizes = [*sizes, self.size - sum(sizes)]
 
+    @torch.no_grad()
     def stack(self, states: Sequence[State]) -> tuple[Tensor, dict[str, Tensor]]:
         """The models' parameters [M, P] and buffers {name: [M, ...]}; a buffer no state holds starts as built."""
         for state in states:
@@ -67,8 +72,14 @@ class Layout:
                     raise RuntimeError(f"size mismatch for {name}: {tuple(state[name].shape)}, not {tuple(shape)}")
         flat = torch.zeros(len(states), self.size)
         for name, part in self._parts(flat).items():
-            part.copy_(self._to_program(name, torch.stack([state[name] for state in states])).flatten(1))
-        buffers = {n: torch.stack([state.get(n, start) for state in states]) for n, start in self.buffers.items()}
+            part.copy_(
+                self._to_program(name, torch.stack([state[name].to("cpu", torch.float32) for state in states])).flatten(
+                    1
+                )
+            )
+        buffers = {
+            n: torch.stack([state.get(n, start).to(start) for state in states]) for n, start in self.buffers.items()
+        }
         return flat, buffers
 
     def unstack(self, flat: Tensor, buffers: dict[str, Tensor]) -> list[State]:
@@ -140,7 +151,22 @@ class Stacked(Program):
         norms = [op for op in ops if op.kind in ("batch_norm", "norm_after_convolution")]
         self.smallest_norm = min((op.spatial for op in norms), default=None)
         self.counters = tuple(f"{op.name}.num_batches_tracked" for op in norms)
+        self._kernels = Kernels()
+        self._compare(net, model.shape)
         self._kernels = kernels
+
+    @torch.no_grad()
+    def _compare(self, net: nn.Module, shape: tuple[int, ...]) -> None:
+        """The program must say what the network says; a tracer does not see everything (z += y, for one)."""
+        state = {name: value.clone() for name, value in net.state_dict().items()}
+        x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
+        rolls = any(op.kind == "dropout" for op in self._programs[True])
+        for mode in (False,) if rolls else (False, True):
+            flat, buffers = self.layout.stack([state, state])
+            stacked = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
+            said = self(Pass(self.weights(flat), buffers, mode), torch.stack([stacked, stacked]))
+            if not torch.allclose(said[1], net.train(mode)(x), rtol=1e-3, atol=1e-4):
+                raise Unstackable("read layer by layer it computes something else")
 
     def __call__(self, p: Pass, x: Tensor) -> Tensor:
         known: dict[str, Tensor] = {}
@@ -169,7 +195,6 @@ class Vmapped(Program):
         self._nets = {mode: model.build().train(mode) for mode in (True, False)}
         self._mine = threading.local()  # torch.func puts the weights into the network: each thread has its own
         self.layout = Layout(self._nets[True])
-        warnings.filterwarnings("ignore", message=".*performance drop.*")  # of torch.func; slow is what we expect
         self._try(model)
 
     def __call__(self, p: Pass, x: Tensor) -> Tensor:
@@ -206,7 +231,7 @@ def stack(model: Model, kernels: Kernels) -> Program:
     with torch.random.fork_rng(devices=[]):
         try:
             return Stacked(model, kernels)
-        except Unstackable as unknown:
+        except Exception as unknown:  # whatever a network does to its reader, it is not for the user to see
             try:
                 return Vmapped(model)
             except Unstackable as refused:
@@ -233,13 +258,14 @@ class Kernels:
 
 def _batch_norm(p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
     layer, name = op.layer, op.name
-    mean, variance = p.buffers[f"{name}.running_mean"], p.buffers[f"{name}.running_var"]
+    running = p.buffers[f"{name}.running_mean"], p.buffers[f"{name}.running_var"]
+    weight, bias = p.weights[f"{name}.weight"], p.weights[f"{name}.bias"]
     if p.training:
-        running, (mean, variance, n) = (mean, variance), layers.moments(x, p.count)
-        unbiased = variance.detach() * (n / (n - 1))
-        layers.remember(running[0], mean.detach(), layer.momentum, p.count)
-        layers.remember(running[1], unbiased, layer.momentum, p.count)
-    y = layers.normalise(x, mean, variance, p.weights[f"{name}.weight"], p.weights[f"{name}.bias"], layer.eps)
+        y, mean, variance, n = layers.batch_norm(x, weight, bias, p.count, layer.eps)
+        layers.remember(running[0], mean, layer.momentum, p.count)
+        layers.remember(running[1], variance * (n / (n - 1)), layer.momentum, p.count)
+    else:
+        y = layers.normalise(x, *running, weight, bias, layer.eps)
     y = y if residual is None else y + residual
     return torch.relu(y) if op.relu else y
 

@@ -59,8 +59,10 @@ def trace(net: nn.Module, shape: tuple[int, ...]) -> list[Op]:
     """The layers in order, for the mode (training or not) the network is in."""
     modules = dict(net.named_modules())
     for name, module in modules.items():
-        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+        hooks = (module._forward_hooks, module._forward_pre_hooks)
+        hooks += (module._backward_hooks, module._backward_pre_hooks)  # type: ignore[assignment]
         _check(not any(hooks), f"{name or 'the network'} has hooks")
+        _check(module.training == net.training, f"{name} is not in the mode of the network")
     graph = _symbolic(net, shape)
     _check(sum(node.op == "placeholder" for node in graph.nodes) == 1, "it takes more than one input")
     dropouts = dropout_names(net)
@@ -82,7 +84,9 @@ def trace(net: nn.Module, shape: tuple[int, ...]) -> list[Op]:
                 op = replace(op, number=dropouts.index(op.name))
             ops.append(op)
     _check(bool(ops) and ops[-1].output == last, "its output is not its last layer's")
+    read = {name for op in ops for name in op.inputs} | {last}
     for op in ops:
+        _check(op.output in read, f"nobody reads {op.output}")
         alone = not op.inplace or sum(op.inputs[0] in other.inputs for other in ops) == 1
         _check(alone, f"{op.output} changes in place what another layer reads")
     return _with_last_uses(_joined(ops))
@@ -122,7 +126,7 @@ def _recognised(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
     rest = node.args[1:]
     plain = not any(isinstance(value, fx.Node) for value in (*rest, *options.values()))
     if node.target in ADD and len(inputs) == 2 and not options and shape == before == _shape(node.args[1]):
-        return Op("add", "", inputs)
+        return Op("add", "", inputs, inplace=node.target is operator.iadd)
     if node.target in EACH and plain:
         function = getattr(torch, node.target) if isinstance(node.target, str) else node.target
         each = F.relu if _is_relu(function) else partial(_call, function, rest, options)
@@ -153,11 +157,11 @@ def _kind(layer: nn.Module, before: tuple[int, ...]) -> str:
         usual = layer.affine and layer.track_running_stats and layer.momentum is not None
         _check(usual and len(before) in (2, 4), f"{layer} is not the usual batch norm")
         return "batch_norm"
-    if isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1)):
+    if kind is nn.AdaptiveAvgPool2d and isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1)):
         return "average_kept"
     if kind in ACTIVATIONS:
         return "each"
-    if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
+    if kind is nn.Flatten and isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
         return "flatten"
     known: dict[type, tuple[str, bool]] = {
         nn.Linear: ("linear", len(before) == 2),
@@ -268,8 +272,9 @@ def _with_last_uses(ops: list[Op]) -> list[Op]:
 
 
 def _shape(node: Any) -> tuple[int, ...]:
-    _check(isinstance(node, fx.Node) and "tensor_meta" in node.meta, f"{node} is not a tensor")
-    return tuple(node.meta["tensor_meta"].shape)
+    meta = node.meta.get("tensor_meta") if isinstance(node, fx.Node) else None
+    _check(hasattr(meta, "shape"), f"{node} is not a tensor")
+    return tuple(meta.shape)  # type: ignore[union-attr]
 
 
 def _product(sizes: tuple[int, ...]) -> int:

@@ -25,7 +25,7 @@ class Workers:
 
     def __init__(self, device: torch.device, threads: int | None = None) -> None:
         cpu = self._cpu = device.type == "cpu"
-        self.threads = threads or (cores() if cpu else 1)
+        self.threads = (threads or cores()) if cpu else 1  # a GPU is one, and its programs are not shared
         if cpu:
             keep_memory()
         self._pool = ThreadPoolExecutor(self.threads, "fedsift")
