@@ -19,7 +19,7 @@ from tests.test_runs import KINDS, PROGRAM, TINY, bits, lines, rounds_in, straig
 from tests.test_runs import cli as fedsift
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
-VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory", "data", "bench", "flower"]
+VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory", "data", "flower", "bench"]
 SUMMARY = ["run", "rounds", "accuracy", "accuracy_last", "uplink_bytes", "downlink_bytes", "seconds"]
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
 
@@ -237,11 +237,18 @@ def test_a_name_with_square_brackets_is_printed_as_it_is():
     assert rows(result.stdout)[0][0] == "a[/b] [red]"
 
 
-@pytest.mark.parametrize("key, value", [("engine", "sequential"), ("device", "cpu")])
-def test_engine_and_device_are_options_and_are_kept(key, value):
+@pytest.mark.parametrize(
+    "key, value, said",
+    [
+        ("engine", "sequential", "sequential engine on "),
+        ("device", "cpu", "batched engine on cpu, float32"),
+        ("precision", "bfloat16", "batched engine on cpu, bfloat16"),
+    ],
+)
+def test_engine_device_and_precision_are_options_and_are_kept(key, value, said):
     done("run", "digits-fas", *TINY[:-1], "rounds=1", "budget=6", "model=mlp", "--out", "fas", f"--{key}", value)
     assert f'{key} = "{value}"' in Path("fas/config.toml").read_text()
-    assert f"sequential engine on {'cpu' if key == 'device' else ''}" in runs.load(Path("fas")).environment["engine"]
+    assert runs.load(Path("fas")).environment["engine"].startswith(said)
 
 
 def test_short_names_and_full_paths_set_the_same_keys():
@@ -371,7 +378,7 @@ PARTS = {
     "aggregators": ["mean", "era", "enhanced-era"],
     "algorithms": ["fd", "fas", "ds-fl", "cfd", "fedavg", "fedpaq", "feddf", "fd-jeong", "mix2fld", "gossip"],
     "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges"],
-    "engines": ["sequential"],
+    "engines": ["batched", "sequential"],
     "presets": [
         "cifar10-fas",
         "cifar10-fd",
