@@ -21,6 +21,7 @@ LAYERS = [
     {"runs"},
     {"sweeps", "bench"},
     {"report", "flower"},
+    {"reproduction"},
     {"cli"},
     {"__main__"},
 ]

@@ -6,6 +6,7 @@ import inspect
 import json
 import tomllib
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -63,6 +64,7 @@ class AlgorithmPart(Part):
     absent: str | None = Field(
         None, description="soft labels down: a returning client hears the latest, or all it missed"
     )
+    ema: float | None = Field(None, ge=0, lt=1, description="share of its old weights the server keeps each round")
     gamma: float | None = Field(None, ge=0, description="fd-jeong, mix2fld: weight of the pull to the others")
     lam: float | None = Field(None, gt=0, lt=0.5, description="mix2fld: share of the first sample in a mixture")
     seeds: int | None = Field(None, gt=0, description="mix2fld: mixtures a client uploads once")
@@ -204,12 +206,15 @@ def build(experiment: Experiment) -> Federation:
     e = experiment
     algorithm, _ = _algorithm(e)
     engines.check(e.engine, e.device, e.precision)
-    task = data.split(_dataset(e.data), e.data.private, e.data.public, e.data.test, e.seed, e.data.normalise)
+    task = _split(_dataset(e.data), e.data.private, e.data.public, e.data.test, e.seed, e.data.normalise)
     how = shelf.find(PARTITIONS, "partition", e.partition.kind)
     if isinstance(how, type):
         how = how(**{key: getattr(e.partition, key) for key in inspect.signature(how).parameters})
     everyone = clients(task.private, e.clients.count, how, e.clients.models or e.clients.model, e.seed)
     return Federation(algorithm, everyone, task, e.clients.cohort, e.seed)
+
+
+_split = lru_cache(maxsize=32)(data.split)  # the cells of a table share their seeds' splits
 
 
 def _dataset(part: DataPart) -> data.Dataset:

@@ -21,3 +21,9 @@ def apportion(weights: Array, total: int) -> Array:
     remainders = np.round(exact - shares, 9)  # equal remainders must not be told apart by rounding errors
     shares[np.argsort(-remainders, kind="stable")[: total - shares.sum()]] += 1
     return shares
+
+
+def entropy(probs: Array) -> Array:
+    """-sum p log p along the last axis, with 0 log 0 = 0."""
+    p = probs.astype(np.float64)
+    return -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1)

@@ -24,6 +24,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +36,7 @@ from fedsift.checkpoints import from_bytes as from_bytes
 from fedsift.checkpoints import rounds_of
 from fedsift.checkpoints import to_bytes as to_bytes
 from fedsift.config import Experiment
+from fedsift.data import Task
 from fedsift.federation import Federation, Record, State, apart
 from fedsift.ledger import RoundBytes
 from fedsift.types import Engine, Mistake
@@ -115,7 +117,7 @@ def begin(
 
 
 def _go_on(folder: Path, federation: Federation, first: State, note: str) -> State:
-    if _read_json(folder / DATA) != _fingerprint(federation):
+    if _read_json(folder / DATA) != _fingerprint(federation.task):
         raise Mistake(f"the data are not those {folder} was made with; resume with the same file or start a new run")
     state = _last_state(folder) or first
     if state.round < stored(folder).rounds:
@@ -128,7 +130,7 @@ def _go_on(folder: Path, federation: Federation, first: State, note: str) -> Sta
 
 def _set_up(folder: Path, experiment: Experiment, federation: Federation, first: State, note: str) -> State:
     _write_json(folder / ENVIRONMENT, environment(note))
-    _write_json(folder / DATA, _fingerprint(federation))
+    _write_json(folder / DATA, _fingerprint(federation.task))
     _write_json(folder / CLIENTS, _describe(federation, experiment.rounds))
     write_atomically(folder / CONFIG, config.to_toml(experiment).encode())  # last: now it is a run folder
     return first
@@ -317,9 +319,10 @@ def _trim(path: Path, rounds: int) -> None:
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
-def _fingerprint(federation: Federation) -> dict[str, Any]:
+@lru_cache(maxsize=32)
+def _fingerprint(task: Task) -> dict[str, Any]:
     """The sizes of the parts and a digest of everything in them: other data, another fingerprint."""
-    task, digest = federation.task, hashlib.sha256()
+    digest = hashlib.sha256()
     for part in (task.private.samples, task.public, task.test.samples):
         digest.update(part.store.values[torch.from_numpy(part.rows)].numpy().data)
         digest.update(part.store.mean.numpy().tobytes() + part.store.std.numpy().tobytes())

@@ -14,15 +14,10 @@ import numpy as np
 
 from fedsift import seeding
 from fedsift.numerics import apportion
+from fedsift.numerics import entropy as entropy
 from fedsift.types import Array, Draws
 
 Sampler = Callable[[Array, Array, int, Draws], Array]
-
-
-def entropy(probs: Array) -> Array:
-    """-sum p log p along the last axis, with 0 log 0 = 0."""
-    p = probs.astype(np.float64)
-    return -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1)
 
 
 def margin_of(probs: Array) -> Array:

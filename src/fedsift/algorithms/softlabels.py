@@ -50,12 +50,15 @@ class SoftLabelFD:
     down: WeightCodec | SoftLabelCodec = WEIGHT_CODECS["float32"]  # what travels down is what this codec codes
     teach: str = "aggregate"  # soft labels down: the aggregate, or the server's own "predictions" (CFD)
     absent: str = "latest"  # soft labels down: a client that returns hears the latest, or all it "missed"
+    ema: float = 0.0  # how much of its students' old weights the server keeps after each round
 
     def __post_init__(self) -> None:
         if self.budget < 1:
             raise Mistake(f"a budget of {self.budget} soft labels uploads nothing; give at least 1")
         if not self.temperature > 0:
             raise Mistake(f"temperature must be above 0, not {self.temperature}")
+        if not 0 <= self.ema < 1:
+            raise Mistake(f"ema is a share of the old weights, from 0 to below 1, not {self.ema}")
         for kind, name, known in (("teach", self.teach, TEACH), ("absent", self.absent, ABSENT)):
             shelf.find(dict.fromkeys(known), kind, name, " or ".join(known))
 
@@ -86,6 +89,10 @@ class SoftLabelFD:
         labels = self.aggregate(self._uploads(said, sent, r), len(r.public), r.classes)
         taught = yield [  # one per architecture, side by side
             self._distil(model, server.students[model.name], labels, r, "server", r.number) for model in r.models
+        ]
+        taught = [
+            students.moved(server.students[model.name], state, self.ema)
+            for model, state in zip(r.models, taught, strict=True)
         ]
         notes = kept({"sent": sent})
         if isinstance(self.down, SoftLabelCodec):
@@ -157,6 +164,7 @@ def fd(
     temperature: float = 1.0,
     teach: str = "aggregate",
     absent: str = "latest",
+    ema: float = 0.0,
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> SoftLabelFD:
@@ -177,6 +185,7 @@ def fd(
         down(down_codec),
         teach,
         absent,
+        ema,
     )
 
 

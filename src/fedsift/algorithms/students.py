@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
+
 from fedsift.codecs import WeightCodec
 from fedsift.models import initial_state
 from fedsift.types import Client, Model, Round, Server, State, Tree
@@ -17,6 +19,13 @@ def weights_down(codec: WeightCodec, server: Server, cohort: Iterable[Client], r
     """Every client gets the weights of its own architecture."""
     weights = {name: codec.encode(state, r.number) for name, state in server.students.items()}
     return {client.id: weights[client.model.name] for client in cohort}
+
+
+def moved(old: State, new: State, ema: float) -> State:
+    """An exponential moving average of a student over the rounds: ema of what it was. Counters are the new ones."""
+    if not ema:
+        return new
+    return {n: torch.lerp(w, old[n], ema) if w.is_floating_point() else w for n, w in new.items()}
 
 
 def reported(server: Server, r: Round) -> dict[str, tuple[Model, State]]:

@@ -274,6 +274,42 @@ def plot(
 
 
 @app.command()
+def reproduce(
+    item: Annotated[
+        str,
+        typer.Argument(
+            help="table1, table2, fig-data, fig-size, fig-aggregation, download, theory, all of these as all; budget, beyond."
+        ),
+    ],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small version: 8x8 digits, minutes on a CPU.")] = False,
+    recipe: Annotated[
+        str, typer.Option("--recipe", help="ours, literal (the paper to the letter) or a TOML file.")
+    ] = "ours",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of every cell.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of runs and reports (default: reproduction/SETTING-RECIPE).")
+    ] = None,
+    engine: EngineName = None,
+    device: Device = None,
+    precision: PrecisionName = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """A table or figure of the paper: run what is missing, then paper | ours | verdict. The same command again goes on."""
+    with plainly():
+        from fedsift.cli import reproducing
+        from fedsift.reproduction.curves import Plan
+
+        setting = reproducing.QUICK if quick else reproducing.FULL
+        where = {"engine": engine, "device": device, "precision": precision}
+        settings = [*(overrides or []), *(f"{key}={value}" for key, value in where.items() if value)]
+        plan = Plan(setting, recipe, seeds, tuple(settings))
+        folder = out or Path("reproduction") / f"{setting}-{Path(recipe).stem}"
+        reproducing.reproduce(reproducing.names(item), plan, folder, quiet=quiet, as_json=as_json)
+
+
+@app.command()
 def theory(
     out: Annotated[Path | None, typer.Option("-o", "--output", help="Draw the grid: FILE.png, .pdf or .svg")] = None,
     p: Annotated[int, typer.Option("--dimension", min=10, help="Dimension of the Gaussian mixture.")] = 20_000,

@@ -133,7 +133,7 @@ def _loaded(loader: Callable[..., Dataset], path: str | None, version: tuple[Any
 
 def _file_of(source: str) -> str | None:
     if source.startswith("sheet:"):
-        return str(Path(_SHEET.fullmatch(source).group(1)).expanduser())  # type: ignore[union-attr]
+        return str(_sheet(source)[0])
     return str(kept.path(source)) if source in CATALOGUE else source.removeprefix("npz:")
 
 
@@ -160,8 +160,15 @@ def unlabelled(source: str) -> Array:
     if not source.startswith("sheet:"):
         data = load(source)
         return data.x if data.public is None else data.public
-    path, height, width = _SHEET.fullmatch(source).groups()  # type: ignore[union-attr]
-    return images.tiles(Path(path).expanduser(), int(height or 32), int(width or height or 32))
+    return images.tiles(*_sheet(source))
+
+
+def _sheet(source: str) -> tuple[Path, int, int]:
+    """The file, here or else in the data folder, and the height and width of its tiles."""
+    name, height, width = _SHEET.fullmatch(source).groups()  # type: ignore[union-attr]
+    path = Path(name).expanduser()
+    there = kept.folder() / path
+    return there if there.is_file() and not path.is_file() else path, int(height or 32), int(width or height or 32)
 
 
 _SHEET = re.compile(r"sheet:(.*?)(?:\((\d+)(?:x(\d+))?\))?", re.DOTALL)

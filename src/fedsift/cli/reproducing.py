@@ -1,0 +1,153 @@
+"""`fedsift reproduce`: run what is missing, side by side, and say what came of it beside what the paper says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fedsift.cli.playing import display, engine_for, how_run, saying_how_to_go_on
+from fedsift.cli.saying import mistake, new_table, print_table, say, warn
+
+if TYPE_CHECKING:
+    from fedsift.reproduction.curves import Cell, Plan
+    from fedsift.runs import Run
+
+QUICK, FULL = "digits", "cifar10"
+
+
+def names(wanted: str) -> list[str]:
+    """The items a word stands for."""
+    from fedsift import shelf
+    from fedsift.reproduction.items import ITEMS, OF_THE_PAPER
+
+    known = {name: [name] for name in ITEMS} | {"theory": ["theory"], "all": [*OF_THE_PAPER, "theory"]}
+    found: list[str] = shelf.find(known, "item", wanted, "fedsift reproduce --help")
+    return found
+
+
+def reproduce(items: list[str], plan: Plan, out: Path, *, quiet: bool, as_json: bool) -> None:
+    """The theorem first, since it is quick; then all cells of all items in one go, and a report on each item."""
+    reports: dict[str, dict[str, Any]] = {}
+    if "theory" in items:
+        reports["theory"] = _theorem(out)
+    if tables := [name for name in items if name != "theory"]:
+        left_out = _run_cells(tables, plan, out, quiet)
+        for name in tables:
+            reports[name] = _reported(name, plan, out, left_out)
+    if as_json:
+        typer.echo(json.dumps([reports[name] for name in items]))
+        return
+    for name in items:
+        _tell(reports[name])
+    say(f"\nwritten: {', '.join(f'{name}.json' for name in items)}, with the same as .md and .png, in {out}")
+
+
+def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cell, str]:
+    """Play the runs that are not finished yet. Returns the cells that could not be run, and why."""
+    from fedsift import runs
+    from fedsift.reproduction.curves import run_folder
+    from fedsift.reproduction.items import ITEMS
+    from fedsift.types import Mistake
+
+    cells = list(dict.fromkeys(cell for name in items for cell in ITEMS[name].cells(plan)))
+    shared = plan.experiment(cells[0], 0)
+    engine, why = engine_for(shared.engine, shared.device, shared.precision)
+    playing: list[Run] = []
+    left_out: dict[Cell, str] = {}
+    with saying_how_to_go_on("the same command again", out):
+        for cell in cells:
+            try:
+                for seed in range(plan.seeds):
+                    folder = run_folder(out, cell, seed)
+                    playing.append(runs.begin(folder, plan.experiment(cell, seed), resume=True, note=why))
+            except Mistake as error:
+                left_out[cell] = str(error)
+        if len(left_out) == len(cells):
+            raise mistake(next(iter(left_out.values())))
+        for cell, reason in left_out.items():
+            warn(f"left out: {cell} ({reason})")
+        todo = [run for run in playing if not run.finished]
+        if todo and not quiet:
+            done = f", {len(playing) - len(todo)} finished already" if len(todo) < len(playing) else ""
+            warn("\n".join([f"{len(todo)} runs side by side{done}: {why}", *how_run(engine, todo)]))
+        failed = _play(todo, engine, quiet)
+    for run in playing:
+        run.lock.release()
+    for cell in cells:
+        told = [failed[folder] for seed in range(plan.seeds) if (folder := run_folder(out, cell, seed)) in failed]
+        left_out |= {cell: told[0]} if told else {}
+    return left_out
+
+
+def _play(todo: list[Run], engine: Any, quiet: bool) -> dict[Path, str]:
+    """What the failed ones said, by their folder; the others go on without them."""
+    from fedsift import runs
+
+    failed: dict[Path, str] = {}
+    with display(todo, quiet) as tell:
+        for run, outcome in runs.play_apart(todo, engine):
+            if isinstance(outcome, Exception):
+                failed[run.folder] = runs.in_words(outcome)
+                run.fail(outcome)
+                warn(f"{run.folder.name} failed: {failed[run.folder]}")
+            tell(run, outcome)
+    return failed
+
+
+def _reported(name: str, plan: Plan, out: Path, left_out: dict[Cell, str]) -> dict[str, Any]:
+    from fedsift.reproduction import pictures, results
+    from fedsift.reproduction.items import ITEMS
+
+    item = ITEMS[name]
+    mine = {cell: why for cell, why in left_out.items() if cell in item.cells(plan)}
+    if len(mine) == len(item.cells(plan)):
+        raise mistake(f"{name}: no cell could be run ({next(iter(mine.values()))})")
+    report = results.gathered(name, item, plan, out, mine)
+    results.write(report, out)
+    pictures.draw(report, out / f"{name}.png")
+    return report
+
+
+def _theorem(out: Path) -> dict[str, Any]:
+    from fedsift import runs, theory
+    from fedsift.report import theory_plot
+    from fedsift.reproduction import theorem
+
+    report = theorem.report()
+    out.mkdir(parents=True, exist_ok=True)
+    runs.write_atomically(out / "theory.json", (json.dumps(report, indent=1) + "\n").encode())
+    runs.write_atomically(out / "theory.md", theorem.markdown(report).encode())
+    theory_plot.plot([theory.Row(**row) for row in report["rows"]], out / "theory.png")
+    return report
+
+
+# --- telling -------------------------------------------------------------------------------------------------------
+
+
+def _tell(report: dict[str, Any]) -> None:
+    from fedsift.reproduction.results import told
+
+    say("")
+    if "cells" in report:
+        table = new_table(report["title"], "curve", "alpha", "paper", "ours", "an upload")
+        for cell in report["cells"]:
+            paper = "" if cell["paper"] is None else f"{cell['paper']:.4f}".lstrip("0")
+            ours, size = told(cell["accuracy"], cell["sd"]), f"{cell['uplink_bytes_per_upload']:,} B"
+            table.add_row(cell["label"], f"{cell['alpha']:g}", paper, ours, size)
+        print_table(table)
+    if report["claims"]:
+        one = " (one seed: no verdict for good)" if report.get("seeds") == 1 else ""
+        claims = new_table(f"claims{one}", "claim", "verdict", "gaps, ours (the paper's)")
+        for claim in report["claims"]:
+            claims.add_row(claim["claim"], claim["verdict"], _gaps(claim["evidence"]))
+        claims.columns[2].no_wrap = False
+        print_table(claims)
+
+
+def _gaps(evidence: Any) -> str:
+    from fedsift.reproduction.results import evidence_in_words
+
+    return evidence if isinstance(evidence, str) else evidence_in_words(evidence)

@@ -1,0 +1,112 @@
+"""The experiments of a reproduction: TOML files, one a curve, each holding what sets it apart from a recipe.
+
+experiments/SETTING/recipe-NAME.toml    all that the curves of a setting share
+experiments/SETTING/CURVE.toml          which samples, how many, how they are joined
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from fedsift import config, overriding, shelf
+from fedsift.config import Experiment
+from fedsift.types import Mistake
+
+SETTINGS = ("cifar10", "digits")
+RECIPE = "recipe-"
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """A curve at one level of label skew: a cell of a table, a line of a figure."""
+
+    curve: str
+    alpha: float
+
+    def __str__(self) -> str:
+        return f"{self.curve} at alpha = {self.alpha:g}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a reproduction is made with, the same for all of its cells."""
+
+    setting: str
+    recipe: str  # the name of one that comes with fedsift, or a TOML file
+    seeds: int
+    overrides: tuple[str, ...] = ()
+
+    def experiment(self, cell: Cell, seed: int) -> Experiment:
+        """The recipe, then the curve, then the overrides."""
+        values = merged(self._recipe(), _parsed(_files(self.setting)[f"{cell.curve}.toml"]))
+        for path, value in (("partition.alpha", cell.alpha), ("seed", seed)):
+            overriding.put(values, path, value)
+        values["name"] = f"{values.get('name', cell.curve)} alpha={cell.alpha:g}"
+        axes: overriding.Axes = {}
+        for override in self.overrides:
+            overriding.apply(values, axes, override)
+        if axes:
+            raise Mistake("a reproduction has its own cells and seeds; it takes overrides, but no sweep of yours")
+        return config.experiment(values)
+
+    def label(self, curve: str) -> str:
+        """What tables and pictures call a curve."""
+        return str(_parsed(_files(self.setting)[f"{curve}.toml"]).get("name", curve))
+
+    def curves(self, pattern: str) -> list[str]:
+        """The curves of this setting whose name matches, the smaller budget first."""
+        names = [name.removesuffix(".toml") for name in _files(self.setting) if not name.startswith(RECIPE)]
+        found = [name for name in names if fnmatch(name, pattern)]
+        return sorted(found, key=lambda name: (self._budget(name), name))
+
+    def _budget(self, curve: str) -> int:
+        return int(_parsed(_files(self.setting)[f"{curve}.toml"]).get("algorithm", {}).get("budget", 0))
+
+    def _recipe(self) -> dict[str, Any]:
+        if self.recipe.endswith(".toml"):
+            try:
+                return tomllib.loads(Path(self.recipe).read_text())
+            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+                raise Mistake(f"cannot read the recipe {self.recipe}: {error}") from None
+        return _parsed(shelf.find(recipes(self.setting), "recipe", self.recipe, "or a TOML file"))
+
+
+def recipes(setting: str) -> dict[str, Traversable]:
+    """The recipes that come with fedsift, by name."""
+    files = _files(setting).items()
+    return {n.removeprefix(RECIPE).removesuffix(".toml"): file for n, file in files if n.startswith(RECIPE)}
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Both tables in one; where both have a value, the one above counts."""
+    both = below.keys() & above.keys()
+    inner = {
+        key: merged(below[key], above[key])
+        for key in both
+        if isinstance(below[key], dict) and isinstance(above[key], dict)
+    }
+    return below | above | inner
+
+
+def _files(setting: str) -> dict[str, Traversable]:
+    folder = resources.files("fedsift.reproduction") / "experiments" / setting
+    return {file.name: file for file in sorted(folder.iterdir(), key=lambda f: f.name) if file.name.endswith(".toml")}
+
+
+def _parsed(file: Traversable) -> dict[str, Any]:
+    return tomllib.loads(file.read_text())
+
+
+def run_folder(out: Path, cell: Cell, seed: int) -> Path:
+    return out / "runs" / f"{cell.curve}-alpha-{cell.alpha:g}-seed-{seed}"
+
+
+def cells_of(curves: Sequence[str], alphas: Sequence[float]) -> list[Cell]:
+    return [Cell(curve, alpha) for curve in curves for alpha in alphas]

@@ -1,0 +1,141 @@
+"""From run folders to what is said about them: one dictionary an item, which is also its JSON, and Markdown made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from fedsift import evaluation, ledger, runs
+from fedsift.reproduction.curves import Cell, Plan, run_folder
+from fedsift.reproduction.items import Item
+from fedsift.reproduction.verdicts import judged
+from fedsift.runs import History
+
+
+def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cell, str]) -> dict[str, Any]:
+    """All that is known of an item: its cells, seed by seed and round by round, and the verdicts."""
+    cells = item.cells(plan)
+    found = {cell: _histories(out, cell, plan.seeds) for cell in cells if cell not in left_out}
+    figures = {
+        "accuracy": {cell: [evaluation.settled(run.accuracies) for run in of] for cell, of in found.items()},
+        "pace": {cell: [fmean(run.accuracies) for run in of] for cell, of in found.items()},
+    }
+    every = [run for of in found.values() for run in of]
+    return {
+        "item": name,
+        "title": item.title,
+        "layout": item.layout,
+        "setting": plan.setting,
+        "recipe": plan.recipe,
+        "overrides": list(plan.overrides),
+        "seeds": plan.seeds,
+        "rounds": max(len(run.metrics) for run in every),
+        "minutes": round(sum(run.seconds for run in every) / 60, 1),
+        "environment": _environment(every[0]),
+        "cells": [_cell(cell, of, plan, item.paper) for cell, of in found.items()],
+        "left_out": {str(cell): why for cell, why in left_out.items()},
+        "claims": [judged(claim, figures[claim.figure], item.paper) for claim in item.claims(plan)],
+    }
+
+
+def _histories(out: Path, cell: Cell, seeds: int) -> list[History]:
+    return [runs.load(run_folder(out, cell, seed)) for seed in range(seeds)]
+
+
+def _environment(run: History) -> dict[str, Any]:
+    """The machine the runs were made on, by the first of them."""
+    kept = ("fedsift", "torch", "processor", "cores", "gpu", "engine", "command")
+    return {key: run.environment.get(key) for key in kept} | {"precision": run.experiment.precision}
+
+
+def _cell(cell: Cell, of: Sequence[History], plan: Plan, paper: Mapping[Cell, float]) -> dict[str, Any]:
+    settled = [evaluation.settled(run.accuracies) for run in of]
+    uploads = [ledger.total(run.ledger).uplink / sum(len(row.up) for row in run.ledger) for run in of]
+    first = of[0].experiment
+    return {
+        "curve": cell.curve,
+        "label": plan.label(cell.curve),
+        "alpha": cell.alpha,
+        "budget": first.algorithm.budget,
+        "public": first.data.public,
+        "accuracy": round(fmean(settled), 4),
+        "sd": round(stdev(settled), 4) if len(settled) > 1 else None,
+        "by_seed": [round(value, 4) for value in settled],
+        "best_round": [round(max(run.accuracies), 4) for run in of],
+        "paper": paper.get(cell),
+        "uplink_bytes_per_upload": round(fmean(uploads)),
+        "by_round": [[round(value, 4) for value in run.accuracies] for run in of],
+    }
+
+
+# --- Markdown ------------------------------------------------------------------------------------------------------
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    seeds, rounds = report["seeds"], report["rounds"]
+    each = f"{seeds} seeds" if seeds > 1 else "one seed"
+    about = f"{report['setting']}, recipe {report['recipe']}, {rounds} rounds, {each}; accuracy is the mean of the last five rounds"
+    lines = [f"## {report['title']}", "", f"{about}{', ± over the seeds' if seeds > 1 else ''}.", ""]
+    lines += _grid(report) if report["layout"] == "table" else _list(report)
+    for cell, why in report["left_out"].items():
+        lines += ["", f"Left out: {cell} ({why})."]
+    if report["claims"]:
+        lines += ["", "| claim | verdict | gaps, ours (the paper's) |", "|---|---|---|"]
+        lines += [
+            f"| {c['claim']} | **{c['verdict']}** | {evidence_in_words(c['evidence'])} |" for c in report["claims"]
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def told(accuracy: float, sd: float | None) -> str:
+    return f"{accuracy:.3f}".lstrip("0") + ("" if sd is None else f" ± {sd:.3f}".replace("0.", "."))
+
+
+def _grid(report: Mapping[str, Any]) -> list[str]:
+    """Curves across, skew down, the paper's figure in brackets."""
+    at = {(cell["label"], cell["alpha"]): cell for cell in report["cells"]}
+    labels, alphas = list(dict.fromkeys(label for label, _ in at)), list(dict.fromkeys(alpha for _, alpha in at))
+    rows = [f"| alpha | {' | '.join(labels)} |", "|---" * (len(labels) + 1) + "|"]
+    for alpha in alphas:
+        figures = [_figure(at[label, alpha]) if (label, alpha) in at else "" for label in labels]
+        rows.append(f"| {alpha:g} | {' | '.join(figures)} |")
+    return rows
+
+
+def _figure(cell: Mapping[str, Any]) -> str:
+    paper = "" if cell["paper"] is None else f" ({cell['paper']:.4f})".replace("(0.", "(.")
+    return told(cell["accuracy"], cell["sd"]) + paper
+
+
+def _list(report: Mapping[str, Any]) -> list[str]:
+    rows = ["| | alpha | accuracy | bytes an upload |", "|---|---|---|---|"]
+    for cell in report["cells"]:
+        rows.append(f"| {cell['label']} | {cell['alpha']:g} | {_figure(cell)} | {cell['uplink_bytes_per_upload']:,} |")
+    return rows
+
+
+def evidence_in_words(rows: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(_gap(row) for row in rows)
+
+
+def _gap(row: Mapping[str, Any]) -> str:
+    if "gap" not in row:
+        return "not run"
+    sd = "" if row["sd"] is None else f" ± {row['sd']:.3f}".replace("0.", ".")
+    paper = f" ({row['paper']:+.3f})".replace("0.", ".") if "paper" in row else ""
+    return f"{row['gap']:+.3f}".replace("0.", ".") + sd + paper
+
+
+def write(report: Mapping[str, Any], out: Path) -> list[Path]:
+    """ITEM.json and ITEM.md below `out`."""
+    files = {
+        out / f"{report['item']}.json": json.dumps(report, indent=1) + "\n",
+        out / f"{report['item']}.md": markdown(report),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for file, text in files.items():
+        runs.write_atomically(file, text.encode())
+    return list(files)
