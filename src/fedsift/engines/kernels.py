@@ -7,7 +7,9 @@ the moments of every tile of its output, so that a batch norm reads it once:
     backward    dz = dout where out > 0;  s1 = sum dz,  s2 = sum dz xhat
                 dy = weight / std (dz - s1 / n - xhat s2 / n),  dweight = s2,  dbias = s1
 
-Sums are taken in a fixed order: the same inputs give the same bits. `m` is always the model.
+Activations and their gradients are float32 or bfloat16, as their tensors are; whatever is computed with them is
+float32, and a batch norm's moments are those of the values as stored. Sums are taken in a fixed order: the same inputs
+give the same bits. `m` is always the model.
 """
 
 import triton
@@ -95,11 +97,13 @@ def convolution(
     out = m.to(tl.int64) * (B * HO * WO * N) + (at * N)[:, None] + n[None, :]
     written = inside[:, None] & (n < N)[None, :]
     if RESIDUAL:
-        acc += tl.load(residual + out, mask=written, other=0.0)
+        acc += tl.load(residual + out, mask=written, other=0.0).to(tl.float32)
     if RELU:
         acc = tl.maximum(acc, 0.0)
-    tl.store(y + out, acc, mask=written)
+    stored = acc.to(y.dtype.element_ty)
+    tl.store(y + out, stored, mask=written)
     if MOMENTS:
+        acc = stored.to(tl.float32)
         last = B * pixels
         if COUNTED:
             last = tl.load(count + m).to(tl.int32) * pixels
@@ -191,9 +195,9 @@ def normalise(
     r = block * BR + tl.arange(0, BR)
     mask = (r < B * pixels)[:, None] & there[None, :]
     at = m.to(tl.int64) * (B * pixels * N) + (r * N)[:, None] + n[None, :]
-    z = (tl.load(y + at, mask=mask, other=0.0) - mean[None, :]) * gain[None, :] + shift[None, :]
+    z = (tl.load(y + at, mask=mask, other=0.0).to(tl.float32) - mean[None, :]) * gain[None, :] + shift[None, :]
     if RESIDUAL:
-        z += tl.load(residual + at, mask=mask, other=0.0)
+        z += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
     if RELU:
         z = tl.maximum(z, 0.0)
     tl.store(out + at, z, mask=mask)
@@ -202,11 +206,11 @@ def normalise(
 @triton.jit
 def _gate(dout, out, y, at, mask, mean, scale, gain, shift, RELU: tl.constexpr, RESIDUAL: tl.constexpr):
     """dz and xhat of a block; where nothing was added, whether the ReLU let pass is told by y itself."""
-    dz = tl.load(dout + at, mask=mask, other=0.0)
-    away = tl.load(y + at, mask=mask, other=0.0) - mean[None, :]
+    dz = tl.load(dout + at, mask=mask, other=0.0).to(tl.float32)
+    away = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) - mean[None, :]
     if RELU:
         if RESIDUAL:
-            dz = tl.where(tl.load(out + at, mask=mask, other=0.0) > 0, dz, 0.0)
+            dz = tl.where(tl.load(out + at, mask=mask, other=0.0).to(tl.float32) > 0, dz, 0.0)
         else:
             dz = tl.where(away * gain[None, :] + shift[None, :] > 0, dz, 0.0)
     return dz, away * scale[None, :]

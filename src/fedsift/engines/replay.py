@@ -52,7 +52,7 @@ class Replay:
             moved = plan.moves is not None
             self._moves = torch.zeros(steps, models, width, 3, dtype=torch.int16) if moved else None
             self._now = torch.zeros(1, dtype=torch.int64)
-            self._x = torch.zeros(models, width, *size, channels)
+            self._x = torch.zeros(models, width, *size, channels, dtype=program.takes)
             self._t = torch.zeros(models, width, classes)
             self._count = torch.zeros(models, dtype=torch.int32)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}

@@ -126,6 +126,8 @@ class Program:
     macs = 0  # multiplications a sample, forward
     values = 0  # activations a sample, forward
     smallest_norm: int | None = None  # the fewest values a sample gives to a batch norm, where there is one
+    stored = torch.float32  # what flows between convolutions
+    takes = torch.float32  # what its input is best stored in
     counters: tuple[str, ...] = ()  # buffers that count batches; whoever trains adds the steps at the end
 
     def __call__(self, p: Pass, x: Tensor) -> Tensor:
@@ -154,6 +156,10 @@ class Stacked(Program):
         self._kernels = Kernels()
         self._compare(net, model.shape)
         self._kernels = kernels
+        if any(op.kind in CONVOLUTIONS for op in ops):
+            self.stored = kernels.stored
+        if all(op.kind in CONVOLUTIONS for op in ops if "" in op.inputs):
+            self.takes = kernels.stored
 
     @torch.no_grad()
     def _compare(self, net: nn.Module, shape: tuple[int, ...]) -> None:
@@ -182,7 +188,7 @@ class Stacked(Program):
             return self._kernels.convolve_and_normalise(p, op, *inputs)
         if op.kind == "convolution":
             return self._kernels.convolve(p, op, *inputs)
-        return LAYERS[op.kind](p, op, *inputs)
+        return LAYERS[op.kind](p, op, *(x.float() for x in inputs))
 
 
 class Vmapped(Program):
@@ -241,8 +247,14 @@ def stack(model: Model, kernels: Kernels) -> Program:
 # --- layers, as programs call them ---------------------------------------------------------------------------------
 
 
+CONVOLUTIONS = ("convolution", "norm_after_convolution")
+
+
 class Kernels:
-    """Convolution and what follows it, in plain torch."""
+    """Convolution and what follows it, in plain torch. Others may take and give what is `stored` in fewer bits; all
+    other layers get float32."""
+
+    stored = torch.float32
 
     def __init__(self, cuda: bool = False) -> None:
         self._convolve = layers.convolve if cuda else layers.convolve_grouped
@@ -253,7 +265,7 @@ class Kernels:
     def convolve_and_normalise(self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Convolution, batch norm, and where the network has them next an addition and ReLU."""
         assert op.before is not None
-        return _batch_norm(p, op, self.convolve(p, op.before, x), residual)
+        return _batch_norm(p, op, self.convolve(p, op.before, x).float(), residual)
 
 
 def _batch_norm(p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
