@@ -38,13 +38,16 @@ BLOCKS = {"tf32": Blocks(), "bfloat16": Blocks()}
 class FusedKernels(Kernels):
     """Convolution, batch norm, addition and ReLU as few kernels. With bfloat16 what flows between them is stored so."""
 
+    places = True
+
     def __init__(self, precision: str) -> None:
         self._precision = precision
         self.stored = torch.bfloat16 if precision == "bfloat16" else torch.float32
 
     def convolve(self, p: Pass, op: Op, x: Tensor) -> Tensor:
         weight, bias = p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias")
-        return Convolution.apply(x.to(self.stored), weight, bias, op.geometry, self._precision)
+        place = p.places.get(f"{op.name}.weight")
+        return Convolution.apply(x.to(self.stored), weight, bias, op.geometry, self._precision, place)
 
     def convolve_and_normalise(self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
         assert op.before is not None
@@ -57,7 +60,9 @@ class FusedKernels(Kernels):
         how = (op.before.geometry, op.layer.eps, op.layer.momentum, op.relu, self._precision)
         if p.training:
             statistics = (mean, variance, p.count)
-            return ConvolutionAndNorm.apply(x, weight, scale, shift, residual, *statistics, *how)
+            names = (f"{op.before.name}.weight", f"{op.name}.weight", f"{op.name}.bias")
+            places = [p.places.get(name) for name in names]
+            return ConvolutionAndNorm.apply(x, weight, scale, shift, residual, *statistics, *how, places)
         gain = scale * (variance + op.layer.eps).rsqrt()  # a fixed scale and shift go into weights and bias
         y = _empty_output(x, weight.shape[2], op.before.geometry)
         folded, bias = weight * gain[:, None], shift - mean * gain
@@ -95,8 +100,8 @@ def _convolve(
     )  # fmt: skip
 
 
-def _weight_gradient(x: Tensor, dy: Tensor, geometry: Geometry, precision: str) -> Tensor:
-    """[M, kh * kw * C, O]: added up in pieces, then the pieces."""
+def _weight_gradient(x: Tensor, dy: Tensor, geometry: Geometry, precision: str, place: Tensor | None) -> Tensor:
+    """[M, kh * kw * C, O], left in its place where it has one: added up in pieces, then the pieces."""
     (kh, kw), (sh, sw), (ph, pw) = geometry
     m, b, h, width, c = x.shape
     ho, wo, n = dy.shape[2:]
@@ -107,14 +112,16 @@ def _weight_gradient(x: Tensor, dy: Tensor, geometry: Geometry, precision: str) 
     most = triton.cdiv(b * ho * wo, rows)
     steps = triton.cdiv(most, min(most, triton.cdiv(size.programs, programs)))
     splits = triton.cdiv(most, steps)
-    parts = x.new_empty(splits, m, kh * kw * c, n, dtype=torch.float32)
+    shape = (m, kh * kw * c, n)
+    dw = x.new_empty(shape, dtype=torch.float32) if place is None else place
+    parts = dw[None] if splits == 1 else dw.new_empty(splits, *shape)
     kernels.weight_gradient[(splits, m, programs // m)](
-        x, dy, parts, b, h, width, ho, wo, steps,
+        x, dy, parts, b, h, width, ho, wo, steps, parts.stride(0), parts.stride(1),
         C=c, N=n, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw,
         PRECISION=precision, BP=rows, BN=block, BJ=run,
         num_warps=size.gradient_warps, num_stages=size.gradient_stages,
     )  # fmt: skip
-    return parts[0] if splits == 1 else parts.sum(0)
+    return dw if splits == 1 else torch.sum(parts, 0, out=dw)
 
 
 def _run(kw: int, channels: int) -> int:
@@ -130,26 +137,28 @@ def _empty_output(x: Tensor, n: int, geometry: Geometry) -> Tensor:
 
 class Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry, precision: str) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry, precision: str, place: Tensor | None
+    ) -> Tensor:
         x = x.contiguous()
         y = _empty_output(x, w.shape[2], geometry)
         _convolve(x, w, bias, y, geometry, precision)
         ctx.save_for_backward(x, w)
-        ctx.how = geometry, precision, bias is not None
+        ctx.how = geometry, precision, bias is not None, place
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
-        geometry, precision, biased = ctx.how
+        geometry, precision, biased, place = ctx.how
         dy = dy.contiguous()
         dx = None
         if ctx.needs_input_grad[0]:
             dx = torch.empty_like(x)
             _convolve(dy, w, None, dx, geometry, precision, back=True)
-        dw = _weight_gradient(x, dy, geometry, precision)
-        return dx, dw, dy.sum((1, 2, 3), dtype=torch.float32) if biased else None, None, None
+        dw = _weight_gradient(x, dy, geometry, precision, place)
+        return dx, dw, dy.sum((1, 2, 3), dtype=torch.float32) if biased else None, None, None, None
 
 
 class ConvolutionAndNorm(torch.autograd.Function):
@@ -159,7 +168,7 @@ class ConvolutionAndNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, w: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None,
         running_mean: Tensor, running_var: Tensor, count: Tensor | None,
-        geometry: Geometry, eps: float, momentum: float, relu: bool, precision: str,
+        geometry: Geometry, eps: float, momentum: float, relu: bool, precision: str, places: list[Tensor | None],
     ) -> Tensor:  # fmt: skip
         x = x.contiguous()
         y = _empty_output(x, w.shape[2], geometry)
@@ -179,14 +188,14 @@ class ConvolutionAndNorm(torch.autograd.Function):
             RELU=relu, RESIDUAL=residual is not None, COUNTED=count is not None, num_warps=size.norm_warps,
         )  # fmt: skip
         ctx.save_for_backward(x, w, y, out if relu and residual is not None else None, weight, bias, saved, count)
-        ctx.how = geometry, relu, residual is not None, precision
+        ctx.how = geometry, relu, residual is not None, precision, places
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         x, w, y, out, weight, bias, saved, count = ctx.saved_tensors
-        geometry, relu, added, precision = ctx.how
+        geometry, relu, added, precision, (place, *of_norm) = ctx.how
         size = BLOCKS[precision]
         dout = dout.contiguous()
         m, b, ho, wo, n = y.shape
@@ -202,11 +211,12 @@ class ConvolutionAndNorm(torch.autograd.Function):
         kernels.norm_sums[(blocks, m)](
             dout, gate, y, weight, bias, saved, parts, rows, blocks, weight.stride(0), LOOP=loop, **flags
         )
-        dy, dweight, dbias = torch.empty_like(y), parts.new_empty(m, n), parts.new_empty(m, n)
+        dweight, dbias = (parts.new_empty(m, n) if of is None else of for of in of_norm)
+        dy = torch.empty_like(y)
         passed = torch.empty_like(y) if added and relu else None
         kernels.norm_gradient[(triton.cdiv(rows, br), m)](
             dout, gate, y, weight, bias, saved, parts, dy, _or(passed, dy), dweight, dbias,
-            _or(count, y), b, ho * wo, blocks, weight.stride(0),
+            _or(count, y), b, ho * wo, blocks, weight.stride(0), dweight.stride(0),
             BT=max(1, min(triton.next_power_of_2(blocks), 2048 // bc)), COUNTED=count is not None,
             **(flags | {"RESIDUAL": passed is not None}),
         )  # fmt: skip
@@ -214,9 +224,9 @@ class ConvolutionAndNorm(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = torch.empty_like(x)
             _convolve(dy, w, None, dx, geometry, precision, back=True)
-        dw = _weight_gradient(x, dy, geometry, precision)
+        dw = _weight_gradient(x, dy, geometry, precision, place)
         dresidual = (passed if passed is not None else dout) if added else None
-        return dx, dw, dweight, dbias, dresidual, *[None] * 8
+        return dx, dw, dweight, dbias, dresidual, *[None] * 9
 
 
 # --- the rest of a training step -----------------------------------------------------------------------------------

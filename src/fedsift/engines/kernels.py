@@ -118,7 +118,7 @@ def convolution(
 
 @triton.jit
 def weight_gradient(
-    x, dy, parts, B, H, W, HO, WO, steps,
+    x, dy, parts, B, H, W, HO, WO, steps, parts_split, parts_model,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, PRECISION: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
@@ -145,7 +145,7 @@ def weight_gradient(
         a = tl.load(x + (((b * H + ih) * W + iw) * C)[:, None] + j[None, :], mask=there, other=0.0)
         g = tl.load(dy + (p * N)[:, None] + n[None, :], mask=inside[:, None] & (n < N)[None, :], other=0.0)
         acc = _dot(tl.trans(g), a, acc, PRECISION)
-    part = parts + (split * tl.num_programs(1) + m).to(tl.int64) * (KH * J * N)
+    part = parts + split.to(tl.int64) * parts_split + m.to(tl.int64) * parts_model
     tl.store(part + (kh * J + j)[None, :] * N + n[:, None], acc, mask=(j < J)[None, :] & (n < N)[:, None])
 
 
@@ -244,7 +244,7 @@ def norm_sums(
 
 @triton.jit
 def norm_gradient(
-    dout, out, y, weight, bias, saved, parts, dy, dresidual, dweight, dbias, count, B, pixels, blocks, row,
+    dout, out, y, weight, bias, saved, parts, dy, dresidual, dweight, dbias, count, B, pixels, blocks, row, gradient_row,
     N: tl.constexpr, BC: tl.constexpr, BR: tl.constexpr, BT: tl.constexpr,
     RELU: tl.constexpr, RESIDUAL: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
@@ -268,8 +268,8 @@ def norm_gradient(
         s1 += tl.sum(tl.load(part, mask=mask, other=0.0), 0)
         s2 += tl.sum(tl.load(part + N, mask=mask, other=0.0), 0)
     if block == 0:
-        tl.store(dweight + m * N + n, s2, mask=there)
-        tl.store(dbias + m * N + n, s1, mask=there)
+        tl.store(dweight + m.to(tl.int64) * gradient_row + n, s2, mask=there)
+        tl.store(dbias + m.to(tl.int64) * gradient_row + n, s1, mask=there)
     r = block * BR + tl.arange(0, BR)
     mask = (r < rows)[:, None] & there[None, :]
     at = m.to(tl.int64) * (rows * N) + (r * N)[:, None] + n[None, :]
