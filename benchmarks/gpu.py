@@ -1,19 +1,20 @@
 """One training step of M stacked ResNet-8 on a GPU, beside the plain loop in the same run.
 
-PYTHONPATH=src python benchmarks/gpu.py [--profile] [--json]
+PYTHONPATH=src python benchmarks/gpu.py [--profile] [--json] [--blocks rows=64,norm_values=8192]
 """
 
 import argparse
 import json
 import threading
 import time
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
 import torch
 
 from fedsift import training
-from fedsift.engines import replay
+from fedsift.engines import fused, replay
 from fedsift.engines.batched import kernels_for
 from fedsift.engines.stacking import stack
 from fedsift.models import initial_state, model
@@ -93,7 +94,13 @@ def main():
     parser.add_argument("--precisions", default="tf32,bfloat16,float32")
     parser.add_argument("--models", default="1,8,12,24,96")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--blocks", default="", help="other sizes than in fused.BLOCKS, for all precisions: rows=64,warps=8"
+    )
     wanted = parser.parse_args()
+    sizes = {name: int(size) for name, size in (given.split("=") for given in wanted.blocks.split(",") if given)}
+    for precision, blocks in fused.BLOCKS.items():
+        fused.BLOCKS[precision] = replace(blocks, **sizes)
     rows = []
     for precision in wanted.precisions.split(","):
         for models in map(int, wanted.models.split(",")):

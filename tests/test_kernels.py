@@ -21,10 +21,12 @@ from tests.test_layer_orders import ORDERS
 
 pytestmark = pytest.mark.gpu
 
-# Inputs of products are rounded to 10 bits, or 7: an error of 2^-11, or 2^-8, a factor. Where a ReLU's input is next to
-# nothing its sign may flip, so gradients are further off than values.
-VALUES = {"tf32": 3e-3, "bfloat16": 2e-2}
-GRADIENTS = {"tf32": 5e-2, "bfloat16": 0.3}
+# Inputs of products are rounded to 10 bits, or 7: an error of 2^-11, or 2^-8, a factor; with bfloat16 every activation
+# and its gradient too. Where a ReLU's input is next to nothing its sign may flip, so gradients are further off than
+# values. The furthest is resnet20: values 3 %, gradients 29 to 41 % in Triton's interpreter (torch.autocast on a CPU, one
+# model: 3 to 5 % and 25 to 27 %).
+VALUES = {"tf32": 3e-3, "bfloat16": 5e-2}
+GRADIENTS = {"tf32": 5e-2, "bfloat16": 0.5}
 TRAINED = {"tf32": 0.05, "bfloat16": 0.2}
 
 
@@ -75,9 +77,9 @@ NETWORKS = [
 ]
 
 
-def one_step(model, kernels, counts, batch=8):
+def one_step(model, kernels, counts, batch=8, placed=()):
     """Outputs, running figures and gradients of one pass there and back, of the real samples; a model without any may
-    compute what it likes, as long as its running figures stay."""
+    compute what it likes, as long as its running figures stay. The gradients of `placed` are read where they went."""
     program = stack(model, kernels)
     m = len(counts)
     flat, buffers = program.layout.stack([models.initial_state(model, i) for i in range(m)])
@@ -86,10 +88,13 @@ def one_step(model, kernels, counts, batch=8):
     channels, *size = model.shape
     x = cuda(m, batch, *size, channels)
     count = torch.tensor(counts, dtype=torch.int32).cuda()
-    logits = program(Pass(weights, buffers, True, count if min(counts) < batch else None), x)
+    counted, wanted = count if min(counts) < batch else None, torch.full_like(flat, torch.nan).cuda()
+    places = {name: view for name, view in program.weights(wanted).items() if name in placed}
+    logits = program(Pass(weights, buffers, True, counted, places=places), x)
     real = real_samples(count, batch)[:, :, None]
     pull = cuda(*logits.shape, seed=1) * real
-    gradient = program.layout.joined(torch.autograd.grad(logits, list(weights.values()), pull))
+    gradient = program.layout.joined(torch.autograd.grad(logits, list(weights.values()), pull), wanted, placed)
+    gradient = gradient[:, : sum(shape.numel() for shape in program.layout.parameters.values())]
     with torch.no_grad():
         asked = program(Pass({n: w.detach() for n, w in weights.items()}, buffers, False), x)
     figures = torch.cat(
@@ -98,9 +103,8 @@ def one_step(model, kernels, counts, batch=8):
     return logits.detach()[real.expand_as(logits)], asked, figures, gradient[count > 0]
 
 
-@pytest.mark.parametrize(
-    ("precision", "counts"), [("tf32", (8, 8, 8)), ("tf32", (8, 0, 3)), ("bfloat16", (8, 5, 1))], ids=str
-)
+@pytest.mark.parametrize("counts", [(8, 8, 8), (8, 0, 3), (8, 5, 1)], ids=str)
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 @pytest.mark.parametrize("model", NETWORKS)
 def test_fused_layers_are_the_plain_ones(fused, model, precision, counts):
     *plain, gradient = one_step(model, Kernels(), counts)
@@ -108,6 +112,51 @@ def test_fused_layers_are_the_plain_ones(fused, model, precision, counts):
     assert all(value.isfinite().all() for value in (*found, pulled))
     assert all(off(a, b) < VALUES[precision] for a, b in zip(found, plain, strict=True))
     assert off(pulled, gradient) < GRADIENTS[precision]
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+@pytest.mark.parametrize("model", NETWORKS)
+def test_gradients_written_where_they_are_wanted_have_the_same_bits(fused, model, precision):
+    kernels = fused.FusedKernels(precision)
+    placed = stack(model, kernels).placed
+    *_, expected = one_step(model, kernels, (8, 8, 3))
+    *_, found = one_step(model, kernels, (8, 8, 3), placed=placed)
+    assert torch.equal(found, expected)
+    names = {
+        "one_conv_twice": {"norm.weight", "norm.bias"},
+        "few channels": {f"{i}.weight" for i in range(3)} | {"2.bias"},
+    }
+    assert placed == names.get(model.name, placed)
+
+
+def test_what_flows_between_kernels_is_16_bits_and_what_leaves_them_is_not(fused):
+    """Where a convolution reads the input it is stored so too; a network without convolutions stays in float32."""
+    kernels = fused.FusedKernels("bfloat16")
+    for name, takes, stored in (("resnet8", torch.bfloat16, torch.bfloat16), ("mlp", torch.float32, torch.float32)):
+        program = stack(models.model(name, (3, 8, 8), 3), kernels)
+        assert (program.takes, program.stored) == (takes, stored)
+    engine = Batched("cuda", precision="bfloat16")
+    assert engine.explain(models.model("mlp", (3, 8, 8), 3)).endswith(
+        "(known layers, CUDA graphs, in float32 all the same)"
+    )
+    assert engine.explain(models.model("cnn", (3, 8, 8), 3)).endswith("(known layers, CUDA graphs)")
+    w, geometry = cuda(2, 9 * 16, 16).requires_grad_(), ((3, 3), (1, 1), (1, 1))
+    x = cuda(2, 4, 8, 8, 16).bfloat16().requires_grad_()
+    y = fused.Convolution.apply(x, w, None, geometry, "bfloat16", None)
+    dx, dw = torch.autograd.grad(y, [x, w], cuda(*y.shape, seed=1).bfloat16())
+    assert [t.dtype for t in (y, dx, dw)] == [torch.bfloat16, torch.bfloat16, torch.float32]
+
+
+def test_sums_of_16_bit_values_are_float32(fused):
+    """2,048 ones: bfloat16 would stop counting at 256."""
+    x, w = torch.ones(1, 8, 16, 16, 16).cuda().bfloat16(), torch.ones(1, 16, 16).cuda().requires_grad_()
+    weight, bias = (torch.ones(1, 16).cuda().requires_grad_() for _ in range(2))
+    figures = torch.zeros(1, 16).cuda(), torch.ones(1, 16).cuda(), None
+    how = (((1, 1), (1, 1), (0, 0)), 1e-5, 0.1, True, "bfloat16", [None] * 3)
+    y = fused.ConvolutionAndNorm.apply(x, w, weight, bias, None, *figures, *how)
+    _, dbias = torch.autograd.grad(y, [weight, bias], torch.ones_like(y))
+    assert torch.equal(dbias, torch.full_like(dbias, 2048.0))
+    assert torch.equal(figures[0], torch.full_like(figures[0], 1.6))
 
 
 # --- the rest of a step --------------------------------------------------------------------------------------------

@@ -74,9 +74,8 @@ class Batched:
             return f"{model.name}: one by one, {self.workers.threads} at a time ({program})"
         how = "known layers" if isinstance(program, Stacked) else "by torch.func"
         graphs = ", CUDA graphs" if self._replayed(program) else ""
-        ours = isinstance(program, Stacked) and type(self._kernels) is not Kernels
-        exact = ", in float32 all the same" if self.precision.name == "bfloat16" and not ours else ""
-        return f"{model.name}: stacked ({how}{graphs}{exact})"
+        exact = program.stored == torch.float32 and self.precision.name == "bfloat16"
+        return f"{model.name}: stacked ({how}{graphs}{', in float32 all the same' if exact else ''})"
 
     # --- who goes with whom ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,31 +15,54 @@ from fedsift.engines.stacking import Kernels, Pass
 from fedsift.engines.tracing import Geometry, Op
 from fedsift.types import Recipe
 
-PROGRAMS = 1024  # that many in flight fill a large GPU
-ROWS = 128  # pixels a program, in convolutions
+
+@dataclass(frozen=True)
+class Blocks:
+    """How much of a layer one program of a kernel takes, and by how many warps; all powers of two."""
+
+    programs: int = 1024  # that many in flight fill a large GPU: sums are cut into so many pieces
+    rows: int = 128  # pixels, in convolutions
+    outputs: int = 64  # channels, at most
+    depth: int = 64  # inputs of one step of a product, at most
+    warps: int = 4  # of a convolution; twice as many where it has more than 32 outputs
+    gradient_rows: int = 64  # pixels of one step of a weight's gradient; half where there are more than 32 inputs
+    gradient_warps: int = 2
+    gradient_stages: int = 2  # steps whose loads are under way
+    norm_values: int = 4096  # of a batch norm
+    norm_warps: int = 4
+
+
+BLOCKS = {"tf32": Blocks(), "bfloat16": Blocks()}
 
 
 class FusedKernels(Kernels):
-    """Convolution, batch norm, addition and ReLU as few kernels."""
+    """Convolution, batch norm, addition and ReLU as few kernels. With bfloat16 what flows between them is stored so."""
+
+    places = True
 
     def __init__(self, precision: str) -> None:
         self._precision = precision
+        self.stored = torch.bfloat16 if precision == "bfloat16" else torch.float32
 
     def convolve(self, p: Pass, op: Op, x: Tensor) -> Tensor:
         weight, bias = p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias")
-        return Convolution.apply(x, weight, bias, op.geometry, self._precision)
+        place = p.places.get(f"{op.name}.weight")
+        return Convolution.apply(x.to(self.stored), weight, bias, op.geometry, self._precision, place)
 
     def convolve_and_normalise(self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
         assert op.before is not None
         if f"{op.before.name}.bias" in p.weights:  # rare: a bias before a batch norm does nothing but cost
             return super().convolve_and_normalise(p, op, x, residual)
+        x, residual = x.to(self.stored), None if residual is None else residual.to(self.stored)
         weight = p.weights[f"{op.before.name}.weight"]
         scale, shift = p.weights[f"{op.name}.weight"], p.weights[f"{op.name}.bias"]
         mean, variance = p.buffers[f"{op.name}.running_mean"], p.buffers[f"{op.name}.running_var"]
         how = (op.before.geometry, op.layer.eps, op.layer.momentum, op.relu, self._precision)
         if p.training:
             statistics = (mean, variance, p.count)
-            return ConvolutionAndNorm.apply(x, weight, scale, shift, residual, *statistics, *how)
+            names = (f"{op.before.name}.weight", f"{op.name}.weight", f"{op.name}.bias")
+            places = [p.places.get(name) for name in names]
+            return ConvolutionAndNorm.apply(x, weight, scale, shift, residual, *statistics, *how, places)
         gain = scale * (variance + op.layer.eps).rsqrt()  # a fixed scale and shift go into weights and bias
         y = _empty_output(x, weight.shape[2], op.before.geometry)
         folded, bias = weight * gain[:, None], shift - mean * gain
@@ -61,38 +85,43 @@ def _convolve(
     m, b, h, width, c = x.shape
     ho, wo, n = y.shape[2:]
     classes, pixels = (sh * sw, triton.cdiv(ho, sh) * triton.cdiv(wo, sw)) if back else (1, ho * wo)
-    tiles = triton.cdiv(b * pixels, ROWS)
+    size = BLOCKS[precision]
+    tiles = triton.cdiv(b * pixels, size.rows)
     into, out = (n, c) if back else (c, n)  # of the layer itself: w is [M, kh * kw * into, out]
     w_in, w_out = (1, out) if back else (out, 1)
-    block = _power(n, most=64)
+    block = _power(n, most=size.outputs)
     kernels.convolution[(tiles, m, classes * triton.cdiv(n, block))](
         x, w, _or(bias, x), _or(residual, x), y, _or(parts, x), _or(count, x),
         b, h, width, ho, wo, into * out, w_in, w_out, w.stride(0), 0 if bias is None else bias.stride(0), tiles,
         C=c, N=n, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, BACK=back,
         BIASED=bias is not None, RESIDUAL=residual is not None, RELU=relu, MOMENTS=parts is not None,
-        COUNTED=count is not None, PRECISION=precision, BP=ROWS, BN=block, BK=_power(c, most=64),
-        num_warps=8 if n > 32 else 4,
+        COUNTED=count is not None, PRECISION=precision, BP=size.rows, BN=block,
+        BK=_power(c, most=size.depth), num_warps=2 * size.warps if n > 32 else size.warps,
     )  # fmt: skip
 
 
-def _weight_gradient(x: Tensor, dy: Tensor, geometry: Geometry, precision: str) -> Tensor:
-    """[M, kh * kw * C, O]: added up in pieces, then the pieces."""
+def _weight_gradient(x: Tensor, dy: Tensor, geometry: Geometry, precision: str, place: Tensor | None) -> Tensor:
+    """[M, kh * kw * C, O], left in its place where it has one: added up in pieces, then the pieces."""
     (kh, kw), (sh, sw), (ph, pw) = geometry
     m, b, h, width, c = x.shape
     ho, wo, n = dy.shape[2:]
-    run, rows = _run(kw, c), 32 if c > 32 else 64
-    block = _power(n, most=64)
+    size = BLOCKS[precision]
+    run, rows = _run(kw, c), size.gradient_rows // 2 if c > 32 else size.gradient_rows
+    block = _power(n, most=size.outputs)
     programs = m * kh * triton.cdiv(kw * c, run) * triton.cdiv(n, block)
     most = triton.cdiv(b * ho * wo, rows)
-    steps = triton.cdiv(most, min(most, triton.cdiv(PROGRAMS, programs)))
+    steps = triton.cdiv(most, min(most, triton.cdiv(size.programs, programs)))
     splits = triton.cdiv(most, steps)
-    parts = x.new_empty(splits, m, kh * kw * c, n)
+    shape = (m, kh * kw * c, n)
+    dw = x.new_empty(shape, dtype=torch.float32) if place is None else place
+    parts = dw[None] if splits == 1 else dw.new_empty(splits, *shape)
     kernels.weight_gradient[(splits, m, programs // m)](
-        x, dy, parts, b, h, width, ho, wo, steps,
+        x, dy, parts, b, h, width, ho, wo, steps, parts.stride(0), parts.stride(1),
         C=c, N=n, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw,
-        PRECISION=precision, BP=rows, BN=block, BJ=run, num_warps=2, num_stages=2,
+        PRECISION=precision, BP=rows, BN=block, BJ=run,
+        num_warps=size.gradient_warps, num_stages=size.gradient_stages,
     )  # fmt: skip
-    return parts[0] if splits == 1 else parts.sum(0)
+    return dw if splits == 1 else torch.sum(parts, 0, out=dw)
 
 
 def _run(kw: int, channels: int) -> int:
@@ -108,26 +137,28 @@ def _empty_output(x: Tensor, n: int, geometry: Geometry) -> Tensor:
 
 class Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry, precision: str) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry, precision: str, place: Tensor | None
+    ) -> Tensor:
         x = x.contiguous()
         y = _empty_output(x, w.shape[2], geometry)
         _convolve(x, w, bias, y, geometry, precision)
         ctx.save_for_backward(x, w)
-        ctx.how = geometry, precision, bias is not None
+        ctx.how = geometry, precision, bias is not None, place
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
-        geometry, precision, biased = ctx.how
+        geometry, precision, biased, place = ctx.how
         dy = dy.contiguous()
         dx = None
         if ctx.needs_input_grad[0]:
             dx = torch.empty_like(x)
             _convolve(dy, w, None, dx, geometry, precision, back=True)
-        dw = _weight_gradient(x, dy, geometry, precision)
-        return dx, dw, dy.sum((1, 2, 3)) if biased else None, None, None
+        dw = _weight_gradient(x, dy, geometry, precision, place)
+        return dx, dw, dy.sum((1, 2, 3), dtype=torch.float32) if biased else None, None, None, None
 
 
 class ConvolutionAndNorm(torch.autograd.Function):
@@ -137,51 +168,55 @@ class ConvolutionAndNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, w: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None,
         running_mean: Tensor, running_var: Tensor, count: Tensor | None,
-        geometry: Geometry, eps: float, momentum: float, relu: bool, precision: str,
+        geometry: Geometry, eps: float, momentum: float, relu: bool, precision: str, places: list[Tensor | None],
     ) -> Tensor:  # fmt: skip
         x = x.contiguous()
         y = _empty_output(x, w.shape[2], geometry)
         m, b, ho, wo, n = y.shape
-        tiles = triton.cdiv(b * ho * wo, ROWS)
-        parts = x.new_empty(m, tiles, 2, n)
+        size = BLOCKS[precision]
+        tiles = triton.cdiv(b * ho * wo, size.rows)
+        parts = x.new_empty(m, tiles, 2, n, dtype=torch.float32)
         _convolve(x, w, None, y, geometry, precision, parts=parts, count=count)
-        out, saved = torch.empty_like(y), x.new_empty(m, 2, n)
+        out, saved = torch.empty_like(y), parts.new_empty(m, 2, n)
         bc = _power(n)
-        br = max(16, 4096 // bc)
+        br = max(16, size.norm_values // bc)
         added = None if residual is None else residual.contiguous()
         kernels.normalise[(triton.cdiv(b * ho * wo, br), m)](
             y, parts, weight, bias, _or(added, y), out, saved, running_mean, running_var,
             _or(count, y), b, ho * wo, tiles, weight.stride(0), eps, momentum,
-            N=n, BC=bc, BR=br, BP=ROWS, BT=max(1, min(triton.next_power_of_2(tiles), 2048 // bc)),
-            RELU=relu, RESIDUAL=residual is not None, COUNTED=count is not None,
+            N=n, BC=bc, BR=br, BP=size.rows, BT=max(1, min(triton.next_power_of_2(tiles), 2048 // bc)),
+            RELU=relu, RESIDUAL=residual is not None, COUNTED=count is not None, num_warps=size.norm_warps,
         )  # fmt: skip
         ctx.save_for_backward(x, w, y, out if relu and residual is not None else None, weight, bias, saved, count)
-        ctx.how = geometry, relu, residual is not None, precision
+        ctx.how = geometry, relu, residual is not None, precision, places
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         x, w, y, out, weight, bias, saved, count = ctx.saved_tensors
-        geometry, relu, added, precision = ctx.how
+        geometry, relu, added, precision, (place, *of_norm) = ctx.how
+        size = BLOCKS[precision]
         dout = dout.contiguous()
         m, b, ho, wo, n = y.shape
         rows = b * ho * wo
         bc = _power(n)
-        br = max(16, 4096 // bc)
-        loop = max(1, triton.cdiv(rows, br) // max(1, PROGRAMS // m))
+        br = max(16, size.norm_values // bc)
+        loop = max(1, triton.cdiv(rows, br) // max(1, size.programs // m))
         blocks = triton.cdiv(rows, br * loop)
-        parts = x.new_empty(m, blocks, 2, n)
+        parts = x.new_empty(m, blocks, 2, n, dtype=torch.float32)
         gate = out if out is not None else y
         flags: dict[str, Any] = {"N": n, "BC": bc, "BR": br, "RELU": relu, "RESIDUAL": added}
+        flags["num_warps"] = size.norm_warps
         kernels.norm_sums[(blocks, m)](
             dout, gate, y, weight, bias, saved, parts, rows, blocks, weight.stride(0), LOOP=loop, **flags
         )
-        dy, dweight, dbias = torch.empty_like(y), x.new_empty(m, n), x.new_empty(m, n)
+        dweight, dbias = (parts.new_empty(m, n) if of is None else of for of in of_norm)
+        dy = torch.empty_like(y)
         passed = torch.empty_like(y) if added and relu else None
         kernels.norm_gradient[(triton.cdiv(rows, br), m)](
             dout, gate, y, weight, bias, saved, parts, dy, _or(passed, dy), dweight, dbias,
-            _or(count, y), b, ho * wo, blocks, weight.stride(0),
+            _or(count, y), b, ho * wo, blocks, weight.stride(0), dweight.stride(0),
             BT=max(1, min(triton.next_power_of_2(blocks), 2048 // bc)), COUNTED=count is not None,
             **(flags | {"RESIDUAL": passed is not None}),
         )  # fmt: skip
@@ -189,9 +224,9 @@ class ConvolutionAndNorm(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = torch.empty_like(x)
             _convolve(dy, w, None, dx, geometry, precision, back=True)
-        dw = _weight_gradient(x, dy, geometry, precision)
+        dw = _weight_gradient(x, dy, geometry, precision, place)
         dresidual = (passed if passed is not None else dout) if added else None
-        return dx, dw, dweight, dbias, dresidual, *[None] * 8
+        return dx, dw, dweight, dbias, dresidual, *[None] * 9
 
 
 # --- the rest of a training step -----------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ the moments of every tile of its output, so that a batch norm reads it once:
     backward    dz = dout where out > 0;  s1 = sum dz,  s2 = sum dz xhat
                 dy = weight / std (dz - s1 / n - xhat s2 / n),  dweight = s2,  dbias = s1
 
-Sums are taken in a fixed order: the same inputs give the same bits. `m` is always the model.
+Activations and their gradients are float32 or bfloat16, as their tensors are; whatever is computed with them is
+float32, and a batch norm's moments are those of the values as stored. Sums are taken in a fixed order: the same inputs
+give the same bits. `m` is always the model.
 """
 
 import triton
@@ -95,11 +97,13 @@ def convolution(
     out = m.to(tl.int64) * (B * HO * WO * N) + (at * N)[:, None] + n[None, :]
     written = inside[:, None] & (n < N)[None, :]
     if RESIDUAL:
-        acc += tl.load(residual + out, mask=written, other=0.0)
+        acc += tl.load(residual + out, mask=written, other=0.0).to(tl.float32)
     if RELU:
         acc = tl.maximum(acc, 0.0)
-    tl.store(y + out, acc, mask=written)
+    stored = acc.to(y.dtype.element_ty)
+    tl.store(y + out, stored, mask=written)
     if MOMENTS:
+        acc = stored.to(tl.float32)
         last = B * pixels
         if COUNTED:
             last = tl.load(count + m).to(tl.int32) * pixels
@@ -114,7 +118,7 @@ def convolution(
 
 @triton.jit
 def weight_gradient(
-    x, dy, parts, B, H, W, HO, WO, steps,
+    x, dy, parts, B, H, W, HO, WO, steps, parts_split, parts_model,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, PRECISION: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
@@ -141,7 +145,7 @@ def weight_gradient(
         a = tl.load(x + (((b * H + ih) * W + iw) * C)[:, None] + j[None, :], mask=there, other=0.0)
         g = tl.load(dy + (p * N)[:, None] + n[None, :], mask=inside[:, None] & (n < N)[None, :], other=0.0)
         acc = _dot(tl.trans(g), a, acc, PRECISION)
-    part = parts + (split * tl.num_programs(1) + m).to(tl.int64) * (KH * J * N)
+    part = parts + split.to(tl.int64) * parts_split + m.to(tl.int64) * parts_model
     tl.store(part + (kh * J + j)[None, :] * N + n[:, None], acc, mask=(j < J)[None, :] & (n < N)[:, None])
 
 
@@ -191,9 +195,9 @@ def normalise(
     r = block * BR + tl.arange(0, BR)
     mask = (r < B * pixels)[:, None] & there[None, :]
     at = m.to(tl.int64) * (B * pixels * N) + (r * N)[:, None] + n[None, :]
-    z = (tl.load(y + at, mask=mask, other=0.0) - mean[None, :]) * gain[None, :] + shift[None, :]
+    z = (tl.load(y + at, mask=mask, other=0.0).to(tl.float32) - mean[None, :]) * gain[None, :] + shift[None, :]
     if RESIDUAL:
-        z += tl.load(residual + at, mask=mask, other=0.0)
+        z += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
     if RELU:
         z = tl.maximum(z, 0.0)
     tl.store(out + at, z, mask=mask)
@@ -202,11 +206,11 @@ def normalise(
 @triton.jit
 def _gate(dout, out, y, at, mask, mean, scale, gain, shift, RELU: tl.constexpr, RESIDUAL: tl.constexpr):
     """dz and xhat of a block; where nothing was added, whether the ReLU let pass is told by y itself."""
-    dz = tl.load(dout + at, mask=mask, other=0.0)
-    away = tl.load(y + at, mask=mask, other=0.0) - mean[None, :]
+    dz = tl.load(dout + at, mask=mask, other=0.0).to(tl.float32)
+    away = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) - mean[None, :]
     if RELU:
         if RESIDUAL:
-            dz = tl.where(tl.load(out + at, mask=mask, other=0.0) > 0, dz, 0.0)
+            dz = tl.where(tl.load(out + at, mask=mask, other=0.0).to(tl.float32) > 0, dz, 0.0)
         else:
             dz = tl.where(away * gain[None, :] + shift[None, :] > 0, dz, 0.0)
     return dz, away * scale[None, :]
@@ -240,7 +244,7 @@ def norm_sums(
 
 @triton.jit
 def norm_gradient(
-    dout, out, y, weight, bias, saved, parts, dy, dresidual, dweight, dbias, count, B, pixels, blocks, row,
+    dout, out, y, weight, bias, saved, parts, dy, dresidual, dweight, dbias, count, B, pixels, blocks, row, gradient_row,
     N: tl.constexpr, BC: tl.constexpr, BR: tl.constexpr, BT: tl.constexpr,
     RELU: tl.constexpr, RESIDUAL: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
@@ -264,8 +268,8 @@ def norm_gradient(
         s1 += tl.sum(tl.load(part, mask=mask, other=0.0), 0)
         s2 += tl.sum(tl.load(part + N, mask=mask, other=0.0), 0)
     if block == 0:
-        tl.store(dweight + m * N + n, s2, mask=there)
-        tl.store(dbias + m * N + n, s1, mask=there)
+        tl.store(dweight + m.to(tl.int64) * gradient_row + n, s2, mask=there)
+        tl.store(dbias + m.to(tl.int64) * gradient_row + n, s1, mask=there)
     r = block * BR + tl.arange(0, BR)
     mask = (r < rows)[:, None] & there[None, :]
     at = m.to(tl.int64) * (rows * N) + (r * N)[:, None] + n[None, :]

@@ -41,6 +41,7 @@ class Replay:
             self._flat, self._buffers = _here(flat), {name: _here(value) for name, value in buffers.items()}
             both = torch.broadcast_tensors(figures.mean, figures.std, torch.empty(models, *[1] * values.ndim))[:2]
             self._mean, self._std = (figure.flatten(1).contiguous() for figure in both)
+            self._gradient = torch.zeros_like(self._flat)
             self._moments = torch.zeros(2, *self._flat.shape)
             self._seeds = torch.zeros(models, dtype=torch.int64)
             self._rows = torch.zeros(samples, dtype=torch.int32)
@@ -52,7 +53,7 @@ class Replay:
             moved = plan.moves is not None
             self._moves = torch.zeros(steps, models, width, 3, dtype=torch.int16) if moved else None
             self._now = torch.zeros(1, dtype=torch.int64)
-            self._x = torch.zeros(models, width, *size, channels)
+            self._x = torch.zeros(models, width, *size, channels, dtype=program.takes)
             self._t = torch.zeros(models, width, classes)
             self._count = torch.zeros(models, dtype=torch.int32)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
@@ -106,10 +107,12 @@ class Replay:
         weights = {name: view.detach().requires_grad_() for name, view in program.weights(w).items()}
         buffers = {name: value[:a] for name, value in self._buffers.items()}
         counted = count if self._counted else None
-        logits = program(Pass(weights, buffers, True, counted, self._seeds[:a], self._now), x)
+        gradient = self._gradient[:a]
+        places = {name: view for name, view in program.weights(gradient).items() if name in program.placed}
+        logits = program(Pass(weights, buffers, True, counted, self._seeds[:a], self._now, places), x)
         pull = fused.pull(logits.detach(), t, count, self._temperature)
         gradients = torch.autograd.grad(logits, list(weights.values()), pull)
-        gradient = program.layout.joined(gradients)
+        program.layout.joined(gradients, gradient, program.placed)
         fused.update(self._recipe, w, gradient, self._moments, self._rates, self._counts, self._corrections, self._now)
         self._now += 1
 

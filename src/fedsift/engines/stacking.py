@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn, vmap
@@ -35,6 +36,7 @@ class Pass:
     count: Tensor | None = None  # [M]: real samples in each batch, where some batches are padded
     seeds: Tensor | None = None  # [M]: of dropout
     step: Tensor | int = 0
+    places: dict[str, Tensor] = field(default_factory=dict)  # where the gradients of a program's `placed` weights go
 
 
 ALIGNED = 16  # floats, 64 bytes: products may round by where their operands lie, so every model's lie alike
@@ -91,10 +93,15 @@ class Layout:
         """Views of the flat matrix in the program's shapes."""
         return {name: part.view(len(flat), *self._program_shape(name)) for name, part in self._parts(flat).items()}
 
-    def joined(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The gradients of `weights(flat)` as one matrix like it."""
-        rows = [gradient.flatten(1) for gradient in gradients]
-        return torch.cat([*rows, rows[0].new_zeros(len(rows[0]), self._sizes[-1])], 1)
+    def joined(self, gradients: Sequence[Tensor], into: Tensor | None = None, placed: Collection[str] = ()) -> Tensor:
+        """The gradients of `weights(flat)` as one matrix like it; `into` one where those `placed` lie already."""
+        if into is None or not placed:
+            rows = [gradient.flatten(1) for gradient in gradients]
+            return torch.cat([*rows, rows[0].new_zeros(len(rows[0]), self._sizes[-1])], 1, out=into)
+        for (name, place), gradient in zip(self.weights(into).items(), gradients, strict=True):
+            if name not in placed:
+                place.copy_(gradient)
+        return into
 
     def _parts(self, flat: Tensor) -> dict[str, Tensor]:
         return dict(zip(self.parameters, flat.split(self._sizes, 1), strict=False))
@@ -126,6 +133,9 @@ class Program:
     macs = 0  # multiplications a sample, forward
     values = 0  # activations a sample, forward
     smallest_norm: int | None = None  # the fewest values a sample gives to a batch norm, where there is one
+    stored = torch.float32  # what flows between convolutions
+    takes = torch.float32  # what its input is best stored in
+    placed: frozenset[str] = frozenset()  # weights whose gradients can be written where they are wanted (Pass.places)
     counters: tuple[str, ...] = ()  # buffers that count batches; whoever trains adds the steps at the end
 
     def __call__(self, p: Pass, x: Tensor) -> Tensor:
@@ -154,6 +164,12 @@ class Stacked(Program):
         self._kernels = Kernels()
         self._compare(net, model.shape)
         self._kernels = kernels
+        if any(op.kind in CONVOLUTIONS for op in ops):
+            self.stored = kernels.stored
+        if all(op.kind in CONVOLUTIONS for op in ops if "" in op.inputs):
+            self.takes = kernels.stored
+        if kernels.places:
+            self.placed = frozenset(_weights_of_kernels(ops))
 
     @torch.no_grad()
     def _compare(self, net: nn.Module, shape: tuple[int, ...]) -> None:
@@ -182,7 +198,7 @@ class Stacked(Program):
             return self._kernels.convolve_and_normalise(p, op, *inputs)
         if op.kind == "convolution":
             return self._kernels.convolve(p, op, *inputs)
-        return LAYERS[op.kind](p, op, *inputs)
+        return LAYERS[op.kind](p, op, *(x.float() for x in inputs))
 
 
 class Vmapped(Program):
@@ -241,8 +257,15 @@ def stack(model: Model, kernels: Kernels) -> Program:
 # --- layers, as programs call them ---------------------------------------------------------------------------------
 
 
+CONVOLUTIONS = ("convolution", "norm_after_convolution")
+
+
 class Kernels:
-    """Convolution and what follows it, in plain torch."""
+    """Convolution and what follows it, in plain torch. Others may take and give what is `stored` in fewer bits; all
+    other layers get float32."""
+
+    stored = torch.float32
+    places = False  # whether gradients can be written where they are wanted
 
     def __init__(self, cuda: bool = False) -> None:
         self._convolve = layers.convolve if cuda else layers.convolve_grouped
@@ -253,7 +276,20 @@ class Kernels:
     def convolve_and_normalise(self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Convolution, batch norm, and where the network has them next an addition and ReLU."""
         assert op.before is not None
-        return _batch_norm(p, op, self.convolve(p, op.before, x), residual)
+        return _batch_norm(p, op, self.convolve(p, op.before, x).float(), residual)
+
+
+def _weights_of_kernels(ops: Sequence[Op]) -> list[str]:
+    """Of convolutions and the norms joined to them; a layer used twice adds up two gradients, so it is left out."""
+    uses = Counter(op.name for o in ops for op in (o, o.before) if op)
+    names = []
+    for op in ops:
+        first = op.before or op
+        if op.kind in CONVOLUTIONS and uses[first.name] == 1:
+            names.append(f"{first.name}.weight")
+        if op.before and op.before.layer.bias is None and uses[op.name] == 1:
+            names += [f"{op.name}.weight", f"{op.name}.bias"]
+    return names
 
 
 def _batch_norm(p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
