@@ -25,9 +25,7 @@ def test_two_unequal_clients_by_hand(monkeypatch):
     """Client 0 has 6 samples (positions 0..5), client 1 has 3 (6..8); batches of 4, two epochs, the step size falls to a
     tenth at epoch 1, and client 1 stands at epoch 1 already. An order is the samples as they are, then backwards.
     Client 0: 0123, 45 and 5432, 10. Client 1: 012 and 210. What is left of a batch repeats the client's first sample."""
-    orders = {6: [[[0, 1, 2, 3], [4, 5]], [[5, 4, 3, 2], [1, 0]]], 3: [[[0, 1, 2]], [[2, 1, 0]]]}
-    drawn = {n: [[np.array(batch) for batch in epoch] for epoch in epochs] for n, epochs in orders.items()}
-    monkeypatch.setattr(training, "batches", lambda recipe, n, key: drawn[n])
+    monkeypatch.setattr(training, "orders", lambda recipe, n, key: np.array([range(n), range(n)[::-1]]))
     plan = schedule(jobs([6, 3], Recipe(epochs=2, batch=4, lr=1.0, milestones=(1,)), epochs=[0, 1]))
     assert plan.positions.tolist() == [
         [[0, 1, 2, 3], [6, 7, 8, 6]],
@@ -43,8 +41,7 @@ def test_two_unequal_clients_by_hand(monkeypatch):
 
 def test_crops_follow_their_samples_by_hand(monkeypatch):
     """Sample s of epoch e moves down by s and right by e: places that hold sample s hold its move."""
-    orders = [[np.array([1, 0])], [np.array([0, 1])]]
-    monkeypatch.setattr(training, "batches", lambda recipe, n, key: orders)
+    monkeypatch.setattr(training, "orders", lambda recipe, n, key: np.array([[1, 0], [0, 1]]))
     moves = np.array([[[0, 0, 0], [1, 0, 1]], [[0, 1, 0], [1, 1, 1]]])
     monkeypatch.setattr(training, "augmentation", lambda recipe, n, key, shape: moves)
     plan = schedule(jobs([2], Recipe(epochs=2, batch=2, augment="crop-flip"), (1, 4, 4)))

@@ -40,15 +40,18 @@ def step_size(recipe: Recipe, epoch: int) -> float:
     return float(recipe.lr * recipe.decay ** sum(epoch >= milestone for milestone in recipe.milestones))
 
 
-def batches(recipe: Recipe, samples: int, key: seeding.Names) -> list[list[Array]]:
-    """Per epoch, a fresh order cut into batches. A last batch of one is left out: it has no batch statistics."""
+def orders(recipe: Recipe, samples: int, key: seeding.Names) -> Array:
+    """Per epoch, a fresh order to be cut into batches, int64 [epochs, n]. A last batch of one is left out: it has no
+    batch statistics."""
     generator = seeding.rng(*key, "batches")
-    return [_cut(generator.permutation(samples), recipe.batch) for _ in range(recipe.epochs)]
+    left_out = samples > recipe.batch > 1 and samples % recipe.batch == 1
+    return np.stack([generator.permutation(samples) for _ in range(recipe.epochs)])[:, : samples - left_out]
 
 
-def _cut(order: Array, size: int) -> list[Array]:
-    pieces = [order[i : i + size] for i in range(0, len(order), size)]
-    return pieces[:-1] if len(pieces) > 1 and len(pieces[-1]) == 1 < size else pieces
+def batches(recipe: Recipe, samples: int, key: seeding.Names) -> list[list[Array]]:
+    """Per epoch, the batches: the order cut into pieces."""
+    size = recipe.batch
+    return [[order[i : i + size] for i in range(0, len(order), size)] for order in orders(recipe, samples, key)]
 
 
 def augmentation(recipe: Recipe, samples: int, key: seeding.Names, shape: tuple[int, ...]) -> Array | None:

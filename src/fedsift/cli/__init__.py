@@ -275,13 +275,14 @@ def plot(
 
 @app.command()
 def reproduce(
-    item: Annotated[
-        str,
+    words: Annotated[
+        list[str],
         typer.Argument(
-            help="table1, table2, fig-data, fig-size, fig-aggregation, download, theory, all of these as all; budget, beyond."
+            metavar="ITEM... [key=value]...",
+            help="table1, table2, fig-data, fig-size, fig-aggregation, download, theory, or all of these: all; budget, beyond.",
+            show_default=False,
         ),
     ],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small version: 8x8 digits, minutes on a CPU.")] = False,
     recipe: Annotated[
         str, typer.Option("--recipe", help="ours, literal (the paper to the letter) or a TOML file.")
@@ -296,17 +297,19 @@ def reproduce(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """A table or figure of the paper: run what is missing, then paper | ours | verdict. The same command again goes on."""
+    """Tables and figures of the paper: run what is missing, then paper | ours | verdict. The same command again goes on."""
     with plainly():
         from fedsift.cli import reproducing
         from fedsift.reproduction.curves import Plan
 
         setting = reproducing.QUICK if quick else reproducing.FULL
         where = {"engine": engine, "device": device, "precision": precision}
-        settings = [*(overrides or []), *(f"{key}={value}" for key, value in where.items() if value)]
+        overrides = [word for word in words if "=" in word]
+        settings = [*overrides, *(f"{key}={value}" for key, value in where.items() if value)]
         plan = Plan(setting, recipe, seeds, tuple(settings))
         folder = out or Path("reproduction") / f"{setting}-{Path(recipe).stem}"
-        reproducing.reproduce(reproducing.names(item), plan, folder, quiet=quiet, as_json=as_json)
+        items = reproducing.names([word for word in words if "=" not in word])
+        reproducing.reproduce(items, plan, folder, quiet=quiet, as_json=as_json)
 
 
 @app.command()

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 QUICK, FULL = "digits", "cifar10"
 
 
-def names(wanted: str) -> list[str]:
-    """The items a word stands for."""
+def names(wanted: list[str]) -> list[str]:
+    """The items that words stand for, each once."""
     from fedsift import shelf
     from fedsift.reproduction.items import ITEMS, OF_THE_PAPER
 
     known = {name: [name] for name in ITEMS} | {"theory": ["theory"], "all": [*OF_THE_PAPER, "theory"]}
-    found: list[str] = shelf.find(known, "item", wanted, "fedsift reproduce --help")
-    return found
+    if not wanted:
+        raise mistake(f"name what to reproduce: {', '.join(known)}")
+    found = [shelf.find(known, "item", word, "fedsift reproduce --help") for word in wanted]
+    return list(dict.fromkeys(name for names in found for name in names))
 
 
 def reproduce(items: list[str], plan: Plan, out: Path, *, quiet: bool, as_json: bool) -> None:

@@ -92,7 +92,7 @@ class Replay:
         _fill(self._counts, torch.from_numpy(plan.counts))
         _fill(self._rates, torch.from_numpy(plan.rates))
         if self._moves is not None and plan.moves is not None:
-            _fill(self._moves, torch.from_numpy(plan.moves.astype(np.int16)))
+            _fill(self._moves, torch.from_numpy(plan.moves))
         self._seeds.copy_(torch.tensor([training.dropout_seed(job.key) for job in jobs]))
         self._moments.zero_()
         self._now.zero_()

@@ -19,7 +19,7 @@ class Schedule:
     positions: Array  # [T, M, B] int64
     counts: Array  # [T, M] int64: real samples; they come first, the rest of the batch repeats the first
     rates: Array  # [T, M] float32
-    moves: Array | None  # [T, M, B, 3] int64: crops and mirrorings
+    moves: Array | None  # [T, M, B, 3] int16: crops and mirrorings
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -43,25 +43,26 @@ def padded(count: int, batch: int) -> int:
 def schedule(jobs: Sequence[Fit]) -> Schedule:
     """The batches every engine draws, side by side. The jobs share a recipe and are sorted by length."""
     recipe, shape = jobs[0].recipe, jobs[0].data.samples.shape
-    drawn = [training.batches(recipe, len(job.data), job.key) for job in jobs]
-    lengths = [len(epochs[0]) for epochs in drawn]  # steps an epoch
-    width = padded(max(len(batch) for epochs in drawn for batch in epochs[0]), recipe.batch)
-    steps, models = recipe.epochs * max(lengths), len(jobs)
+    drawn = [training.orders(recipe, len(job.data), job.key) for job in jobs]
+    batch, epochs = recipe.batch, recipe.epochs
+    width = padded(min(batch, drawn[0].shape[1]), batch)  # the first is the longest
+    steps, models = epochs * -(-drawn[0].shape[1] // batch), len(jobs)
     starts = np.cumsum([0, *(len(job.data) for job in jobs)])
     positions = np.tile(starts[:-1, None], (steps, 1, width))
     counts = np.zeros((steps, models), np.int64)
     rates = np.zeros((steps, models), np.float32)
-    moves = None if recipe.augment == "none" else np.zeros((steps, models, width, 3), np.int64)
-    for i, (job, epochs, length) in enumerate(zip(jobs, drawn, lengths, strict=True)):
+    moves = None if recipe.augment == "none" else np.zeros((steps, models, width, 3), np.int16)
+    for i, (job, order) in enumerate(zip(jobs, drawn, strict=True)):
+        samples = order.shape[1]
+        length = -(-samples // batch)  # steps an epoch
+        places = np.zeros((epochs, length * width), np.int64)
+        places[:, :samples] = order
+        mine = slice(epochs * length)
+        positions[mine, i] = starts[i] + places.reshape(-1, width)
+        counts[mine, i] = np.tile(np.minimum(batch, samples - batch * np.arange(length)), epochs)
+        sizes = [training.step_size(recipe, job.epoch + epoch) for epoch in range(epochs)]
+        rates[mine, i] = np.repeat(np.array(sizes, np.float32), length)
         moved = training.augmentation(recipe, len(job.data), job.key, shape)
-        for epoch, batches in enumerate(epochs):
-            span = slice(epoch * length, (epoch + 1) * length)
-            order = np.concatenate(batches)
-            places = np.zeros((length, width), np.int64)
-            places.flat[: len(order)] = order
-            positions[span, i] = starts[i] + places
-            counts[span, i] = [len(batch) for batch in batches]
-            rates[span, i] = training.step_size(recipe, job.epoch + epoch)
-            if moves is not None and moved is not None:
-                moves[span, i] = moved[epoch][places]
+        if moves is not None and moved is not None:
+            moves[mine, i] = np.take_along_axis(moved, places[:, :, None], 1).reshape(-1, width, 3)
     return Schedule(positions, counts, rates, moves)
