@@ -291,6 +291,7 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of runs and reports (default: reproduction/SETTING-RECIPE).")
     ] = None,
+    report: Annotated[bool, typer.Option("--report", help="Run nothing; report on the runs in --out.")] = False,
     engine: EngineName = None,
     device: Device = None,
     precision: PrecisionName = None,
@@ -309,7 +310,7 @@ def reproduce(
         plan = Plan(setting, recipe, seeds, tuple(settings))
         folder = out or Path("reproduction") / f"{setting}-{Path(recipe).stem}"
         items = reproducing.names([word for word in words if "=" not in word])
-        reproducing.reproduce(items, plan, folder, quiet=quiet, as_json=as_json)
+        reproducing.reproduce(items, plan, folder, play=not report, quiet=quiet, as_json=as_json)
 
 
 @app.command()

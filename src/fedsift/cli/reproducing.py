@@ -30,13 +30,14 @@ def names(wanted: list[str]) -> list[str]:
     return list(dict.fromkeys(name for names in found for name in names))
 
 
-def reproduce(items: list[str], plan: Plan, out: Path, *, quiet: bool, as_json: bool) -> None:
-    """The theorem first, since it is quick; then all cells of all items in one go, and a report on each item."""
+def reproduce(items: list[str], plan: Plan, out: Path, *, play: bool, quiet: bool, as_json: bool) -> None:
+    """The theorem first, since it is quick; then all cells of all items in one go, and a report on each item.
+    Without `play`, a report on what there is already."""
     reports: dict[str, dict[str, Any]] = {}
     if "theory" in items:
         reports["theory"] = _theorem(out)
     if tables := [name for name in items if name != "theory"]:
-        left_out = _run_cells(tables, plan, out, quiet)
+        left_out = _run_cells(tables, plan, out, quiet) if play else _missing(tables, plan, out)
         for name in tables:
             reports[name] = _reported(name, plan, out, left_out)
     if as_json:
@@ -47,14 +48,30 @@ def reproduce(items: list[str], plan: Plan, out: Path, *, quiet: bool, as_json: 
     say(f"\nwritten: {', '.join(f'{name}.json' for name in items)}, with the same as .md and .png, in {out}")
 
 
+def _cells(items: list[str], plan: Plan) -> list[Cell]:
+    from fedsift.reproduction.items import ITEMS
+
+    return list(dict.fromkeys(cell for name in items for cell in ITEMS[name].cells(plan)))
+
+
+def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
+    """The cells that have a run without a finished round."""
+    from fedsift import runs
+    from fedsift.reproduction.curves import run_folder
+
+    every = {cell: [run_folder(out, cell, seed) for seed in range(plan.seeds)] for cell in _cells(items, plan)}
+    return {
+        cell: "not run" for cell, folders in every.items() if not all((f / runs.METRICS).is_file() for f in folders)
+    }
+
+
 def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cell, str]:
     """Play the runs that are not finished yet. Returns the cells that could not be run, and why."""
     from fedsift import runs
     from fedsift.reproduction.curves import run_folder
-    from fedsift.reproduction.items import ITEMS
     from fedsift.types import Mistake
 
-    cells = list(dict.fromkeys(cell for name in items for cell in ITEMS[name].cells(plan)))
+    cells = _cells(items, plan)
     shared = plan.experiment(cells[0], 0)
     engine, why = engine_for(shared.engine, shared.device, shared.precision)
     playing: list[Run] = []
