@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from fedsift import evaluation, ledger, runs
+from fedsift.config import Experiment
 from fedsift.reproduction.curves import Cell, Plan, run_folder
 from fedsift.reproduction.items import Item
 from fedsift.reproduction.verdicts import judged
@@ -34,6 +36,7 @@ def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cel
         "seeds": plan.seeds,
         "rounds": max(len(run.metrics) for run in every),
         "minutes": round(sum(run.seconds for run in every) / 60, 1),
+        "command": _command(name, plan, every[0].experiment),
         "environment": _environment(every[0]),
         "cells": [_cell(cell, of, plan, item.paper) for cell, of in found.items()],
         "left_out": {str(cell): why for cell, why in left_out.items()},
@@ -47,8 +50,18 @@ def _histories(out: Path, cell: Cell, seeds: int) -> list[History]:
 
 def _environment(run: History) -> dict[str, Any]:
     """The machine the runs were made on, by the first of them."""
-    kept = ("fedsift", "torch", "processor", "cores", "gpu", "engine", "command")
+    kept = ("fedsift", "torch", "processor", "cores", "gpu", "engine")
     return {key: run.environment.get(key) for key in kept} | {"precision": run.experiment.precision}
+
+
+def _command(name: str, plan: Plan, experiment: Experiment) -> str:
+    """What makes these runs again."""
+    quick = [] if plan.setting == "cifar10" else ["--quick"]
+    recipe = [] if plan.recipe == "ours" else ["--recipe", plan.recipe]
+    seeds = ["--seeds", str(plan.seeds)]
+    where = [] if experiment.precision == "float32" else ["--precision", experiment.precision]
+    ours = [setting for setting in plan.overrides if not setting.startswith(("device=", "precision=", "engine="))]
+    return shlex.join(["fedsift", "reproduce", name, *quick, *recipe, *seeds, *where, *ours])
 
 
 def _cell(cell: Cell, of: Sequence[History], plan: Plan, paper: Mapping[Cell, float]) -> dict[str, Any]:
