@@ -48,7 +48,7 @@ class Plan:
         values = merged(self._recipe(), _parsed(_files(self.setting)[f"{cell.curve}.toml"]))
         for path, value in (("partition.alpha", cell.alpha), ("seed", seed)):
             overriding.put(values, path, value)
-        values["name"] = f"{values.get('name', cell.curve)} alpha={cell.alpha:g}"
+        values["name"] = f"{cell.curve} alpha={cell.alpha:g}"
         axes: overriding.Axes = {}
         for override in self.overrides:
             overriding.apply(values, axes, override)

@@ -16,6 +16,8 @@ from fedsift.reproduction.items import Item
 from fedsift.reproduction.verdicts import judged
 from fedsift.runs import History
 
+PAPERS = "cifar10"  # the setting whose levels can stand beside the paper's; elsewhere only gaps can
+
 
 def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cell, str]) -> dict[str, Any]:
     """All that is known of an item: its cells, seed by seed and round by round, and the verdicts."""
@@ -38,7 +40,7 @@ def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cel
         "minutes": round(sum(run.seconds for run in every) / 60, 1),
         "command": _command(name, plan, every[0].experiment),
         "environment": _environment(every[0]),
-        "cells": [_cell(cell, of, plan, item.paper) for cell, of in found.items()],
+        "cells": [_cell(cell, of, plan, item.paper if plan.setting == PAPERS else {}) for cell, of in found.items()],
         "left_out": {str(cell): why for cell, why in left_out.items()},
         "claims": [judged(claim, figures[claim.figure], item.paper) for claim in item.claims(plan)],
     }
@@ -56,7 +58,7 @@ def _environment(run: History) -> dict[str, Any]:
 
 def _command(name: str, plan: Plan, experiment: Experiment) -> str:
     """What makes these runs again."""
-    quick = [] if plan.setting == "cifar10" else ["--quick"]
+    quick = [] if plan.setting == PAPERS else ["--quick"]
     recipe = [] if plan.recipe == "ours" else ["--recipe", plan.recipe]
     seeds = ["--seeds", str(plan.seeds)]
     where = [] if experiment.precision == "float32" else ["--precision", experiment.precision]
