@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +12,41 @@ from fedsift.report.plots import save
 
 
 def draw(report: Mapping[str, Any], file: Path) -> None:
+    """A panel for every skew."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
+    bytes_ = report["layout"] == "budget"
     alphas = list(dict.fromkeys(cell["alpha"] for cell in report["cells"]))
-    size = (4.2 * len(alphas) + 1, 4.4)
-    figure, panels = plt.subplots(1, len(alphas), figsize=size, squeeze=False, sharey=True, layout="constrained")
-    colours = {label: f"C{n}" for n, label in enumerate(dict.fromkeys(cell["label"] for cell in report["cells"]))}
-    panel = _against_bytes if report["layout"] == "budget" else _against_rounds
+    size = (4.2 * len(alphas) + (2.6 if bytes_ else 1), 4.4)
+    figure, panels = plt.subplots(
+        1, len(alphas), figsize=size, squeeze=False, sharey=not bytes_, layout="constrained"
+    )
+    looks = _looks(dict.fromkeys(cell["label"] for cell in report["cells"]))
+    panel = _against_bytes if bytes_ else _against_rounds
     for axes, alpha in zip(panels[0], alphas, strict=True):
-        panel(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], colours)
+        panel(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], looks)
         axes.set_title(f"alpha = {alpha:g}")
         axes.grid(alpha=0.3)
     panels[0][0].set_ylabel("test accuracy")
-    if report["layout"] != "budget":
-        handles, names = panels[0][0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize="small", frameon=False)
+    handles, names = panels[0][0].get_legend_handles_labels()
+    where = {"loc": "outside right center"} if bytes_ else {"loc": "outside lower center", "ncols": 4}
+    figure.legend(handles, names, fontsize="small", frameon=False, **where)
     figure.suptitle(report["title"], fontsize="medium")
     save(figure, file)
 
 
-def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
+def _looks(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """A colour and a marker for every label; ten colours, then the same with another marker."""
+    return {label: (f"C{n % 10}", "osD^v"[n // 10 % 5]) for n, label in enumerate(labels)}
+
+
+def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], looks: Mapping[str, tuple[str, str]]) -> None:
     """A line a curve, its band from the lowest to the highest seed, and the paper's figure as a dash at the end."""
     for cell in cells:
-        colour, by_round = colours[cell["label"]], np.array(cell["by_round"])
+        colour, by_round = looks[cell["label"]][0], np.array(cell["by_round"])
         x = np.arange(1, by_round.shape[1] + 1)
         axes.plot(x, by_round.mean(0), color=colour, label=cell["label"], linewidth=1.2)
         if len(by_round) > 1:
@@ -47,9 +56,9 @@ def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[
     axes.set_xlabel("round")
 
 
-def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
-    for cell in cells:
+def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], looks: Mapping[str, tuple[str, str]]) -> None:
+    for cell in sorted(cells, key=lambda cell: cell["uplink_bytes_per_upload"]):
         x, y, spread = cell["uplink_bytes_per_upload"], cell["accuracy"], cell["sd"] or 0
-        axes.errorbar([x], [y], yerr=[spread], color=colours[cell["label"]], marker="o", markersize=4, capsize=2)
-        axes.annotate(cell["label"], (x, y), xytext=(4, 3), textcoords="offset points", fontsize=6.5)
+        colour, marker = looks[cell["label"]]
+        axes.errorbar([x], [y], yerr=[spread], color=colour, marker=marker, markersize=6, capsize=2, linestyle="", label=cell["label"])
     axes.set(xscale="log", xlabel="bytes a client uploads in a round")
