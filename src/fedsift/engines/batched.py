@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsift.engines import stacked_training
+from fedsift.engines.by_hand import ByHand
 from fedsift.engines.schedule import sorted_by_length
 from fedsift.engines.sequential import Sequential
 from fedsift.engines.stacking import Kernels, Program, Stacked, stack
@@ -187,7 +188,7 @@ class Batched:
 
     def _made(self, model: Model) -> Program | str:
         try:
-            program = stack(model, self._kernels)
+            program = stack(model, self._kernels, Stacked if self._cuda else ByHand)
         except Unstackable as error:
             warnings.warn(f"{model.name} cannot be stacked and runs one by one: {error}", stacklevel=5)
             return str(error)
@@ -214,7 +215,7 @@ def kernels_for(cuda: bool, precision: str) -> Kernels:
         from fedsift.engines.fused import FusedKernels
 
         return FusedKernels(precision)
-    return Kernels(cuda)
+    return Kernels()
 
 
 def has_triton() -> bool:

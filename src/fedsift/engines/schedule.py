@@ -53,15 +53,14 @@ def schedule(jobs: Sequence[Fit]) -> Schedule:
     rates = np.zeros((steps, models), np.float32)
     moves = None if recipe.augment == "none" else np.zeros((steps, models, width, 3), np.int64)
     for i, (job, epochs, length) in enumerate(zip(jobs, drawn, lengths, strict=True)):
+        mine = slice(recipe.epochs * length)
+        orders = np.stack([np.concatenate(batches) for batches in epochs])
+        places = np.zeros((recipe.epochs, length * width), np.int64)
+        places[:, : orders.shape[1]] = orders
+        positions[mine, i] = starts[i] + places.reshape(-1, width)
+        counts[mine, i] = [len(batch) for batch in epochs[0]] * recipe.epochs
+        rates[mine, i] = np.repeat([training.step_size(recipe, job.epoch + e) for e in range(recipe.epochs)], length)
         moved = training.augmentation(recipe, len(job.data), job.key, shape)
-        for epoch, batches in enumerate(epochs):
-            span = slice(epoch * length, (epoch + 1) * length)
-            order = np.concatenate(batches)
-            places = np.zeros((length, width), np.int64)
-            places.flat[: len(order)] = order
-            positions[span, i] = starts[i] + places
-            counts[span, i] = [len(batch) for batch in batches]
-            rates[span, i] = training.step_size(recipe, job.epoch + epoch)
-            if moves is not None and moved is not None:
-                moves[span, i] = moved[epoch][places]
+        if moves is not None and moved is not None:
+            moves[mine, i] = np.take_along_axis(moved, places[:, :, None], 1).reshape(-1, width, 3)
     return Schedule(positions, counts, rates, moves)

@@ -1,0 +1,207 @@
+"""Known layers on a CPU, without a graph: each gives its output and the way back, written out.
+
+The M networks' images are one, [B, M * C, H, W], channels last, so that a convolution of all is one grouped convolution
+of the library, and nothing is turned over on the way; its weights are [M, O, kh, kw, I] for the same reason. Rows are
+[M, B, F]. A layer that has no way back here takes torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsift.engines import layers
+from fedsift.engines.layers import one_by_one, side_by_side
+from fedsift.engines.stacking import LAYERS, Layout, Pass, Stacked
+from fedsift.engines.tracing import Op
+
+Back = Callable[[Tensor], tuple[Tensor | None, ...]]  # from an output's gradient to those of the inputs
+aten = torch.ops.aten
+
+
+class ByHand(Stacked):
+    """`together` is how many models a program may have; where that is one, the library may take its way for one."""
+
+    together = 16  # more do not fit the caches
+
+    def _layout(self, net: nn.Module, products: list[Op]) -> Layout:
+        return Layout(net, channels_last=[f"{op.name}.weight" for op in products if op.kind == "convolution"])
+
+    def arranged(self, x: Tensor) -> Tensor:
+        """[T, M, B, C, H, W] -> [T, M, B, H, W, C], in memory with the models' channels side by side."""
+        if self._programs[True][0].kind == "flatten":
+            return x.movedim(-3, -1)
+        return x.permute(0, 2, 4, 5, 1, 3).contiguous().permute(0, 4, 1, 2, 3, 5)
+
+    @torch.no_grad()
+    def __call__(self, p: Pass, x: Tensor) -> Tensor:
+        return self._forward(p, x)[0]
+
+    @torch.no_grad()
+    def learn(self, p: Pass, x: Tensor, pull: Callable[[Tensor], Tensor], into: dict[str, Tensor]) -> None:
+        logits, ways = self._forward(p, x, into)
+        pulled = {ways[-1][0].output: pull(logits)}
+        while ways:
+            op, back = ways.pop()
+            for name, mine in zip(op.inputs, back(pulled.pop(op.output)), strict=True):
+                if name and mine is not None:
+                    pulled[name] = pulled[name].add_(mine) if name in pulled else mine
+
+    def _forward(self, p: Pass, x: Tensor, into: dict[str, Tensor] | None = None) -> tuple[Tensor, list[Any]]:
+        """The output, and with a place for gradients the layers' ways back."""
+        known = {"": x}
+        ways = []
+        for op in self._programs[p.training]:
+            inputs = [_images(known[name]) if op.kind != "flatten" else known[name] for name in op.inputs]
+            layer = getattr(self, f"_{op.kind}", self._any)
+            known[op.output], back = layer(p, op, into, *inputs)
+            if into is not None:
+                ways.append((op, back))
+            for name in op.last_used:
+                del known[name]
+        return known[op.output], ways
+
+    def _any(self, p: Pass, op: Op, into: Any, *inputs: Tensor) -> tuple[Tensor, Back]:
+        return _by_autograd(LAYERS["batch_norm" if op.before else op.kind], p, op, into, *inputs)
+
+    def _convolution(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
+        """One group alone takes another way through the library and rounds otherwise, so a model that might have company
+        is done twice where it has none: what it computes must not depend on its company."""
+        weight, bias = p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias")
+        m, o = weight.shape[:2]
+        rows = weight.reshape(m * o, *weight.shape[2:]).permute(0, 3, 1, 2)
+        bias = None if bias is None else bias.reshape(-1)
+        _, stride, padding = op.geometry
+        twice = m == 1 and self.together > 1
+        groups, wanted = m + twice, (op.inputs[0] != "", True, False)
+        if twice:
+            x, rows, bias = (None if t is None else torch.cat([t, t], d) for t, d in ((x, 1), (rows, 0), (bias, 0)))
+        y = torch.conv2d(x, rows, bias, stride, padding, 1, groups)
+
+        def back(dy: Tensor) -> tuple[Tensor | None]:
+            whole = torch.cat([dy, dy], 1) if twice else dy
+            dx, dw, _ = aten.convolution_backward(
+                whole, x, rows, None, stride, padding, (1, 1), False, (0, 0), groups, wanted
+            )
+            into[f"{op.name}.weight"].add_(dw[: m * o].permute(0, 2, 3, 1).view(weight.shape))
+            if bias is not None:
+                into[f"{op.name}.bias"].add_(_channel_sums(dy).view(m, o))
+            return (_first_half(dx) if twice and dx is not None else dx,)
+
+        return _first_half(y) if twice else y, back
+
+    def _norm_after_convolution(
+        self, p: Pass, op: Op, into: Any, x: Tensor, *residual: Tensor
+    ) -> tuple[Tensor, Back]:
+        assert op.before is not None
+        between, to_input = self._convolution(p, op.before, into, x)
+        y, to_between = self._batch_norm(p, op, into, between, *residual)
+
+        def back(dy: Tensor) -> tuple[Tensor | None, ...]:
+            dbetween, *others = to_between(dy)
+            assert dbetween is not None
+            return *to_input(dbetween), *others
+
+        return y, back
+
+    def _batch_norm(self, p: Pass, op: Op, into: Any, x: Tensor, *residual: Tensor) -> tuple[Tensor, Back]:
+        """Batch norm and what is joined to it, an addition and ReLU."""
+        if x.ndim == 3 or p.count is not None or not p.training:
+            return self._any(p, op, into, x, *residual)
+        name, eps = op.name, op.layer.eps
+        weight, bias = (p.weights[f"{name}.{what}"].reshape(-1) for what in ("weight", "bias"))
+        mean, variance = (p.buffers[f"{name}.{what}"].view(-1) for what in ("running_mean", "running_var"))
+        y, *seen = torch.native_batch_norm(x, weight, bias, mean, variance, True, op.layer.momentum, eps)
+        for other in residual:
+            y.add_(other)
+        if op.relu:
+            y.relu_()
+
+        def back(dy: Tensor) -> tuple[Tensor | None, ...]:
+            dy = aten.threshold_backward(dy, y, 0) if op.relu else dy
+            dx, dweight, dbias = aten.native_batch_norm_backward(
+                dy, x, weight, mean, variance, *seen, True, eps, (True, True, True)
+            )
+            for what, mine in (("weight", dweight), ("bias", dbias)):
+                into[f"{name}.{what}"].add_(mine.view(len(into[f"{name}.{what}"]), -1))
+            return dx, *(dy for _ in residual)
+
+        return y, back
+
+    def _linear(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
+        weight, bias = p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias")
+
+        def back(dy: Tensor) -> tuple[Tensor | None]:
+            into[f"{op.name}.weight"].add_(torch.bmm(dy.transpose(1, 2), x))
+            if bias is not None:
+                into[f"{op.name}.bias"].add_(dy.sum(1))
+            return (torch.bmm(dy, weight) if op.inputs[0] != "" else None,)
+
+        return layers.linear(x, weight.transpose(1, 2), bias), back
+
+    def _flatten(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
+        if x.ndim != 4:
+            return layers.flatten(x), lambda dy: (dy.view(x.shape),)
+        apart = one_by_one(x, p.models)
+        m, b, h, w, c = apart.shape
+        return layers.flatten(apart), lambda dy: (side_by_side(dy.view(m, b, c, h, w).permute(0, 1, 3, 4, 2)),)
+
+    def _pool(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
+        if not isinstance(op.layer, nn.MaxPool2d) or into is None:
+            return self._any(p, op, into, x)
+        pool = op.layer
+        pairs = [value if isinstance(value, tuple) else (value, value) for value in _sizes(pool)]
+        y, places = aten.max_pool2d_with_indices(x, *pairs, pool.ceil_mode)
+        return y, lambda dy: (
+            aten.max_pool2d_with_indices_backward(dy, x, *pairs, pool.ceil_mode, places),
+        )
+
+    def _each(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
+        if op.layer is not torch.nn.functional.relu:
+            return self._any(p, op, into, x)
+        y = torch.relu(x)
+        return y, lambda dy: (aten.threshold_backward(dy, y, 0),)
+
+    def _add(self, p: Pass, op: Op, into: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Back]:
+        return x + y, lambda dy: (dy, dy.clone())
+
+
+def _images(x: Tensor) -> Tensor:
+    return side_by_side(x) if x.ndim == 5 else x
+
+
+def _channel_sums(x: Tensor) -> Tensor:
+    """As a product: the order in which `sum` adds depends on how many channels, and so models, there are."""
+    pixels = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+    return x.new_ones(len(pixels)) @ pixels
+
+
+def _first_half(x: Tensor) -> Tensor:
+    return x[:, : x.shape[1] // 2].contiguous(memory_format=torch.channels_last)
+
+
+def _sizes(pool: nn.MaxPool2d) -> tuple[Any, ...]:
+    return pool.kernel_size, pool.stride, pool.padding, pool.dilation
+
+
+def _by_autograd(layer: Callable[..., Tensor], p: Pass, op: Op, into: Any, *inputs: Tensor) -> tuple[Tensor, Back]:
+    """torch's way there and back, on images [M, B, H, W, C]; a model's memory is its own, so that sums over it run in
+    one order whatever its company."""
+    apart = [one_by_one(x, p.models).contiguous() if x.ndim == 4 else x for x in inputs]
+    leaves = [x.detach().requires_grad_(into is not None) for x in apart]
+    with torch.set_grad_enabled(into is not None):
+        y = layer(p, op, *leaves)
+    own = [name for name in p.weights if name.rpartition(".")[0] == op.name]
+
+    def back(dy: Tensor) -> tuple[Tensor | None, ...]:
+        dy = one_by_one(dy, p.models).contiguous() if dy.ndim == 4 else dy
+        pulled = torch.autograd.grad(y, [*leaves, *(p.weights[name] for name in own)], dy)
+        for name, mine in zip(own, pulled[len(leaves) :], strict=True):
+            into[name].add_(mine)
+        return tuple(_images(dx.contiguous()) for dx in pulled[: len(leaves)])
+
+    said = y.detach()
+    return _images(said), back
