@@ -11,7 +11,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,11 @@ def check(model: Model) -> None:
 
 def initial_state(model: Model, seed: int) -> State:
     """The starting weights of an architecture, equal for all who know the seed; global randomness is untouched."""
+    return {name: value.clone() for name, value in _drawn_state(model, seed).items()}
+
+
+@lru_cache(maxsize=16)  # every client of a round asks for the same
+def _drawn_state(model: Model, seed: int) -> State:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seeding.torch_seed(seed, "init", model.name))
         return {name: value.detach().clone() for name, value in model.build().state_dict().items()}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,8 +25,8 @@ from fedsift.engines.tracing import Unstackable
 from fedsift.engines.workers import Stop
 from fedsift.types import Fit, Mistake, Model, Predict, Samples, State, Work
 
-LARGEST_ON_CPU = 2_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
-TOGETHER_ON_CPU = 16  # models in one program; more do not fit the caches
+LARGEST_ON_CPU = 25_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
+TOGETHER_ON_CPU = 16, 65_000_000  # models, and their multiplications a sample, in one program: caches are small
 ASKED_ON_CPU = 64  # samples a model in one prediction
 ASKED_ON_CUDA = 16_384  # samples of all models in one prediction
 COPIES = {True: 4, False: 14}  # of an activation held in training; torch's way on CUDA writes patches out
@@ -103,9 +104,12 @@ class Batched:
             first = jobs[members[0]]
         most = max(1, int(self._memory // self._bytes(program, first)))
         if not self._cuda:
-            most = min(most, TOGETHER_ON_CPU, -(-len(members) // self.workers.threads))
+            models, macs = TOGETHER_ON_CPU
+            most = min(most, models, max(1, macs // max(1, program.macs)), -(-len(members) // self.workers.threads))
         pieces = -(-len(members) // most)
-        return [members[i * len(members) // pieces : (i + 1) * len(members) // pieces] for i in range(pieces)]
+        if not self._cuda:  # as many for every worker
+            pieces = min(len(members), -(-pieces // self.workers.threads) * self.workers.threads)
+        return [part.tolist() for part in np.array_split(members, pieces)]  # the larger first
 
     def _bytes(self, program: Program, job: Work) -> int:
         """What one model of a program needs, roughly: weights with gradient and optimiser, activations, batches."""

@@ -14,18 +14,22 @@ import torch
 from torch import Tensor, nn
 
 from fedsift.engines import layers
+from fedsift.engines.grouped import Alone, Together
 from fedsift.engines.layers import one_by_one, side_by_side
-from fedsift.engines.stacking import LAYERS, Layout, Pass, Stacked
+from fedsift.engines.stacking import LAYERS, Kernels, Layout, Pass, Stacked
 from fedsift.engines.tracing import Op
+from fedsift.types import Model
 
 Back = Callable[[Tensor], tuple[Tensor | None, ...]]  # from an output's gradient to those of the inputs
 aten = torch.ops.aten
 
 
 class ByHand(Stacked):
-    """`together` is how many models a program may have; where that is one, the library may take its way for one."""
+    """With batch norm, batches of one length take a step together and nothing is padded; other networks pad."""
 
-    together = 16  # more do not fit the caches
+    def __init__(self, model: Model, kernels: Kernels) -> None:
+        super().__init__(model, kernels)
+        self.pads = self.smallest_norm is None
 
     def _layout(self, net: nn.Module, products: list[Op]) -> Layout:
         return Layout(net, channels_last=[f"{op.name}.weight" for op in products if op.kind == "convolution"])
@@ -68,34 +72,22 @@ class ByHand(Stacked):
         return _by_autograd(LAYERS["batch_norm" if op.before else op.kind], p, op, into, *inputs)
 
     def _convolution(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
-        """One group alone takes another way through the library and rounds otherwise, so a model that might have company
-        is done twice where it has none: what it computes must not depend on its company."""
         weight, bias = p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias")
         m, o = weight.shape[:2]
         rows = weight.reshape(m * o, *weight.shape[2:]).permute(0, 3, 1, 2)
-        bias = None if bias is None else bias.reshape(-1)
-        _, stride, padding = op.geometry
-        twice = m == 1 and self.together > 1
-        groups, wanted = m + twice, (op.inputs[0] != "", True, False)
-        if twice:
-            x, rows, bias = (None if t is None else torch.cat([t, t], d) for t, d in ((x, 1), (rows, 0), (bias, 0)))
-        y = torch.conv2d(x, rows, bias, stride, padding, 1, groups)
+        how = op.geometry[1:]
+        products = Together(m, how) if m > 1 else Alone(how, tuple(x.shape), tuple(rows.shape), bias is not None)
 
         def back(dy: Tensor) -> tuple[Tensor | None]:
-            whole = torch.cat([dy, dy], 1) if twice else dy
-            dx, dw, _ = aten.convolution_backward(
-                whole, x, rows, None, stride, padding, (1, 1), False, (0, 0), groups, wanted
-            )
-            into[f"{op.name}.weight"].add_(dw[: m * o].permute(0, 2, 3, 1).view(weight.shape))
+            dx, dw = products.back(dy, x, rows, op.inputs[0] != "")
+            into[f"{op.name}.weight"].add_(dw.permute(0, 2, 3, 1).view(weight.shape))
             if bias is not None:
                 into[f"{op.name}.bias"].add_(_channel_sums(dy).view(m, o))
-            return (_first_half(dx) if twice and dx is not None else dx,)
+            return (dx,)
 
-        return _first_half(y) if twice else y, back
+        return products.forward(x, rows, None if bias is None else bias.reshape(-1)), back
 
-    def _norm_after_convolution(
-        self, p: Pass, op: Op, into: Any, x: Tensor, *residual: Tensor
-    ) -> tuple[Tensor, Back]:
+    def _norm_after_convolution(self, p: Pass, op: Op, into: Any, x: Tensor, *residual: Tensor) -> tuple[Tensor, Back]:
         assert op.before is not None
         between, to_input = self._convolution(p, op.before, into, x)
         y, to_between = self._batch_norm(p, op, into, between, *residual)
@@ -109,19 +101,19 @@ class ByHand(Stacked):
 
     def _batch_norm(self, p: Pass, op: Op, into: Any, x: Tensor, *residual: Tensor) -> tuple[Tensor, Back]:
         """Batch norm and what is joined to it, an addition and ReLU."""
-        if x.ndim == 3 or p.count is not None or not p.training:
+        if x.ndim == 3 or p.count is not None:
             return self._any(p, op, into, x, *residual)
         name, eps = op.name, op.layer.eps
         weight, bias = (p.weights[f"{name}.{what}"].reshape(-1) for what in ("weight", "bias"))
         mean, variance = (p.buffers[f"{name}.{what}"].view(-1) for what in ("running_mean", "running_var"))
-        y, *seen = torch.native_batch_norm(x, weight, bias, mean, variance, True, op.layer.momentum, eps)
+        y, *seen = torch.native_batch_norm(x, weight, bias, mean, variance, p.training, op.layer.momentum, eps)
         for other in residual:
             y.add_(other)
         if op.relu:
             y.relu_()
 
         def back(dy: Tensor) -> tuple[Tensor | None, ...]:
-            dy = aten.threshold_backward(dy, y, 0) if op.relu else dy
+            dy = _through_relu(dy, y) if op.relu else dy
             dx, dweight, dbias = aten.native_batch_norm_backward(
                 dy, x, weight, mean, variance, *seen, True, eps, (True, True, True)
             )
@@ -144,7 +136,7 @@ class ByHand(Stacked):
 
     def _flatten(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
         if x.ndim != 4:
-            return layers.flatten(x), lambda dy: (dy.view(x.shape),)
+            return layers.flatten(x), lambda dy: (dy if x.ndim == 3 else None,)  # nobody asks for images' gradient
         apart = one_by_one(x, p.models)
         m, b, h, w, c = apart.shape
         return layers.flatten(apart), lambda dy: (side_by_side(dy.view(m, b, c, h, w).permute(0, 1, 3, 4, 2)),)
@@ -153,17 +145,18 @@ class ByHand(Stacked):
         if not isinstance(op.layer, nn.MaxPool2d) or into is None:
             return self._any(p, op, into, x)
         pool = op.layer
-        pairs = [value if isinstance(value, tuple) else (value, value) for value in _sizes(pool)]
-        y, places = aten.max_pool2d_with_indices(x, *pairs, pool.ceil_mode)
-        return y, lambda dy: (
-            aten.max_pool2d_with_indices_backward(dy, x, *pairs, pool.ceil_mode, places),
-        )
+        sizes = [
+            (size, size) if isinstance(size, int) else size
+            for size in (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
+        ]
+        y, places = aten.max_pool2d_with_indices(x, *sizes, pool.ceil_mode)
+        return y, lambda dy: (aten.max_pool2d_with_indices_backward(dy, x, *sizes, pool.ceil_mode, places),)
 
     def _each(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
         if op.layer is not torch.nn.functional.relu:
             return self._any(p, op, into, x)
         y = torch.relu(x)
-        return y, lambda dy: (aten.threshold_backward(dy, y, 0),)
+        return y, lambda dy: (_through_relu(dy, y),)
 
     def _add(self, p: Pass, op: Op, into: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Back]:
         return x + y, lambda dy: (dy, dy.clone())
@@ -173,18 +166,15 @@ def _images(x: Tensor) -> Tensor:
     return side_by_side(x) if x.ndim == 5 else x
 
 
+def _through_relu(dy: Tensor, y: Tensor) -> Tensor:
+    """In place: nobody else reads the gradient of an output."""
+    return aten.threshold_backward.grad_input(dy, y, 0, grad_input=dy)
+
+
 def _channel_sums(x: Tensor) -> Tensor:
     """As a product: the order in which `sum` adds depends on how many channels, and so models, there are."""
     pixels = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
     return x.new_ones(len(pixels)) @ pixels
-
-
-def _first_half(x: Tensor) -> Tensor:
-    return x[:, : x.shape[1] // 2].contiguous(memory_format=torch.channels_last)
-
-
-def _sizes(pool: nn.MaxPool2d) -> tuple[Any, ...]:
-    return pool.kernel_size, pool.stride, pool.padding, pool.dilation
 
 
 def _by_autograd(layer: Callable[..., Tensor], p: Pass, op: Op, into: Any, *inputs: Tensor) -> tuple[Tensor, Back]:

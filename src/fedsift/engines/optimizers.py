@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ class Adam:
     def __init__(self, recipe: Recipe, weights: Tensor) -> None:
         self._settings = {"beta1": BETA1, "beta2": BETA2, "eps": EPS, "weight_decay": recipe.weight_decay}
         self._settings |= {"amsgrad": False, "maximize": False}
-        self._step = torch._fused_adamw_ if recipe.optimizer == "adamw" else torch._fused_adam_
+        self._step: Any = torch._fused_adamw_ if recipe.optimizer == "adamw" else torch._fused_adam_
         self._mean, self._square = torch.zeros_like(weights), torch.zeros_like(weights)
 
     def step(self, w: Tensor, g: Tensor, rate: Tensor, t: int, some: slice | Tensor) -> None:

@@ -73,7 +73,7 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
     )
     rule, rates = optimizer(recipe, models.flat), torch.from_numpy(plan.rates).to(here)
     all_of_them = cache(lambda active: Part(program, models, slice(active)))
-    turns_of = cache(partial(_turns, program, recipe.batch, here))
+    turns_of = cache(partial(turns, program, recipe.batch, here))
     for t, (x, targets) in enumerate(_drawn(program, jobs, values, plan)):
         carry_on(stop)
         counts = plan.counts[t]
@@ -81,7 +81,7 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
             some = turn.some
             part = all_of_them(some.stop) if isinstance(some, slice) else Part(program, models, some)
             part.gradient.zero_()
-            p = Pass(part.weights, part.buffers, True, turn.count if turn.short else None, part.seeds, t)
+            p = Pass(part.weights, part.buffers, True, turn.count, part.seeds, t)
             pull = partial(_pull, targets=targets[some, : turn.width], temperature=temperature, shares=turn.shares)
             program.learn(p, x[some, : turn.width], pull, part.pulled)
             rule.step(part.flat, part.gradient, rates[t, some, None], t, part.some)
@@ -89,9 +89,7 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
     return finished(program, models.flat, models.buffers, plan)
 
 
-def _drawn(
-    program: Program, jobs: Sequence[Fit], values: Tensor, plan: Schedule
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _drawn(program: Program, jobs: Sequence[Fit], values: Tensor, plan: Schedule) -> Iterator[tuple[Tensor, Tensor]]:
     """Every step's batches as the program takes them, [M, B, ...], and targets [M, B, classes]; some steps ahead."""
     here = values.device
     inputs = Inputs.of([job.data.samples for job in jobs], values)
@@ -137,25 +135,20 @@ class Turn:
     """Models whose batches are equally long in a step: they take it together."""
 
     some: slice | Tensor
-    count: Tensor  # [A]: their real samples
-    shares: Tensor  # [A, width, 1]: what each counts in the mean
     width: int  # with padding
-    short: bool  # whether a batch norm must be told of padding
+    count: Tensor | None  # [A]: real samples, where some are padding
+    shares: Tensor  # [A, width, 1]: what each place counts in the mean
 
 
-def _turns(program: Program, batch: int, here: torch.device, counts: tuple[int, ...]) -> list[Turn]:
-    """A step's turns; counts [A] are the samples of the models that are still training.
-
-    Padded batches keep to themselves where there is batch norm: a model must take the same way in any company.
-    """
+def turns(program: Program, batch: int, here: torch.device, counts: tuple[int, ...]) -> list[Turn]:
+    """A step's turns; counts [A] are the samples of the models that are still training."""
     widths = np.array([padded(n, batch) if program.pads else n for n in counts])
-    short = (widths > counts) & (program.smallest_norm is not None)
     found = []
-    for width, padding in sorted(set(zip(widths.tolist(), short.tolist(), strict=True))):
-        mine = np.flatnonzero((widths == width) & (short == padding))
+    for width in sorted(set(widths.tolist())):
+        mine = np.flatnonzero(widths == width)
         some = slice(len(counts)) if len(mine) == len(counts) else torch.from_numpy(mine).to(here)
         count = torch.tensor(counts, device=here)[some]
-        found.append(Turn(some, count, _shares(count, width), width, padding))
+        found.append(Turn(some, width, count if (count < width).any() else None, _shares(count, width)))
     return found
 
 
@@ -198,7 +191,11 @@ def predict(program: Program, jobs: Sequence[Predict], values: Tensor, size: int
     for piece in at.split(size, 1):
         carry_on(stop)
         x = inputs.take(piece)
-        x = program.arranged(x.expand(len(jobs), *x.shape[1:])[None])[0] if x.ndim == 5 else x.expand(len(jobs), *x.shape[1:])
+        x = (
+            program.arranged(x.expand(len(jobs), *x.shape[1:])[None])[0]
+            if x.ndim == 5
+            else x.expand(len(jobs), *x.shape[1:])
+        )
         pieces.append(program(Pass(weights, kept, training=False), x))
     return list(torch.cat(pieces, 1)[:, :samples].float().cpu().numpy())
 

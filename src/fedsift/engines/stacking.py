@@ -47,9 +47,7 @@ ALIGNED = 16  # floats, 64 bytes: products may round by where their operands lie
 class Layout:
     """Where each parameter of a network lies in its row of one flat [M, P] matrix, and which buffers it has."""
 
-    def __init__(
-        self, net: nn.Module, inputs_first: Sequence[str] = (), channels_last: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, net: nn.Module, inputs_first: Sequence[str] = (), channels_last: Sequence[str] = ()) -> None:
         self.parameters = {name: value.shape for name, value in net.named_parameters()}
         self.buffers = {name: value.detach().clone() for name, value in net.named_buffers()}
         self.names = tuple(net.state_dict())
