@@ -222,11 +222,23 @@ def test_memory_must_be_something():
 def test_large_networks_run_one_by_one_on_a_cpu_without_a_warning(monkeypatch):
     """resnet8 on 8x8 has 3 x 3 x (3 x 16 x 64 + 2 x 16 x 16 x 64 + ...) multiplications: more than a thousand."""
     monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
+    monkeypatch.setattr(batched, "LARGEST_BY_HAND", 1000)
     model = shelf("resnet8(width=0.25)")
     engine = Batched(threads=2)
     assert engine.explain(model).endswith("million multiplications a sample keep a core busy)")
     jobs = parity.fits(model)
     assert all(map(parity.same, engine.run(jobs), Sequential(threads=1).run(jobs)))
+
+
+def test_networks_of_middle_size_are_stacked_to_train_and_asked_one_by_one(monkeypatch):
+    monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
+    model = shelf("resnet8(width=0.25)")
+    engine = Batched(threads=2)
+    assert engine.explain(model) == "resnet8(width=0.25): stacked (known layers)"
+    asks = parity.asks(parity.fits(model))
+    assert all(map(parity.same, engine.run(asks), Sequential(threads=1).run(asks)))
+    group = shelf("resnet8(norm=group, width=0.25)")
+    assert engine.explain(group).endswith("million multiplications a sample keep a core busy)")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ from fedsift.engines.tracing import Unstackable
 from fedsift.engines.workers import Stop
 from fedsift.types import Fit, Mistake, Model, Predict, Samples, State, Work
 
-LARGEST_ON_CPU = 25_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
+LARGEST_ON_CPU = 2_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
+LARGEST_BY_HAND = 25_000_000  # the same for training networks whose images need not be turned over
 TOGETHER_ON_CPU = 16, 65_000_000  # models, and their multiplications a sample, in one program: caches are small
 ASKED_ON_CPU = 64  # samples a model in one prediction
 ASKED_ON_CUDA = 16_384  # samples of all models in one prediction
@@ -179,26 +180,29 @@ class Batched:
         return self._resident[key][1]
 
     def _program_of(self, job: Work) -> Program | str:
+        """The program for a job, or why there is none."""
         if not len(_samples(job)) or (isinstance(job, Fit) and job.data.classes != job.model.classes):
             return "its samples or targets do not fit; the reference says how"
-        return self._program(job.model)
+        return self._program(job.model, training=isinstance(job, Fit))
 
-    def _program(self, model: Model) -> Program | str:
-        """The program of an architecture, or why there is none."""
+    def _program(self, model: Model, training: bool = True) -> Program | str:
         if model not in self._programs:
             with self._alone.dice:  # trying a network draws random numbers
                 self._programs.setdefault(model, self._made(model))
-        return self._programs[model]
+        program = self._programs[model]
+        if isinstance(program, str) or self._cuda:
+            return program
+        by_hand = training and isinstance(program, ByHand) and not program.turned
+        if program.macs > max(LARGEST_ON_CPU, LARGEST_BY_HAND if by_hand else 0):
+            return f"{program.macs / 1e6:.1f} million multiplications a sample keep a core busy"
+        return program
 
     def _made(self, model: Model) -> Program | str:
         try:
-            program = stack(model, self._kernels, Stacked if self._cuda else ByHand)
+            return stack(model, self._kernels, Stacked if self._cuda else ByHand)
         except Unstackable as error:
             warnings.warn(f"{model.name} cannot be stacked and runs one by one: {error}", stacklevel=5)
             return str(error)
-        if not self._cuda and program.macs > LARGEST_ON_CPU:
-            return f"{program.macs / 1e6:.1f} million multiplications a sample keep a core busy"
-        return program
 
 
 MOST_REPLAYS, MOST_STORES = 8, 8

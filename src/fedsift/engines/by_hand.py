@@ -8,9 +8,11 @@ of the library, and nothing is turned over on the way; its weights are [M, O, kh
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsift.engines import layers
@@ -30,6 +32,7 @@ class ByHand(Stacked):
     def __init__(self, model: Model, kernels: Kernels) -> None:
         super().__init__(model, kernels)
         self.pads = self.smallest_norm is None
+        self.turned = any(op.kind in ("group_norm", "dropout") for op in self._programs[True])  # to and fro, at a price
 
     def _layout(self, net: nn.Module, products: list[Op]) -> Layout:
         return Layout(net, channels_last=[f"{op.name}.weight" for op in products if op.kind == "convolution"])
@@ -69,7 +72,12 @@ class ByHand(Stacked):
         return known[op.output], ways
 
     def _any(self, p: Pass, op: Op, into: Any, *inputs: Tensor) -> tuple[Tensor, Back]:
-        return _by_autograd(LAYERS["batch_norm" if op.before else op.kind], p, op, into, *inputs)
+        """torch's way there and back, on images [M, B, H, W, C]; a model's memory is its own, so that sums over it run in
+        one order whatever its company."""
+        layer, m = LAYERS["batch_norm" if op.before else op.kind], p.models
+        own = {name: weight for name, weight in p.weights.items() if name.rpartition(".")[0] == op.name}
+        y, back = _by_autograd(partial(layer, p, op), own, into, *(_apart(x, m) for x in inputs))
+        return _images(y), lambda dy: tuple(_images(dx) for dx in back(_apart(dy, m)) if dx is not None)
 
     def _convolution(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
         weight, bias = p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias")
@@ -142,9 +150,10 @@ class ByHand(Stacked):
         return layers.flatten(apart), lambda dy: (side_by_side(dy.view(m, b, c, h, w).permute(0, 1, 3, 4, 2)),)
 
     def _pool(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
-        if not isinstance(op.layer, nn.MaxPool2d) or into is None:
-            return self._any(p, op, into, x)
+        """Pools and activations do not care whose image it is."""
         pool = op.layer
+        if not isinstance(pool, nn.MaxPool2d) or into is None:
+            return _by_autograd(pool, {}, into, x)
         sizes = [
             (size, size) if isinstance(size, int) else size
             for size in (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
@@ -153,8 +162,8 @@ class ByHand(Stacked):
         return y, lambda dy: (aten.max_pool2d_with_indices_backward(dy, x, *sizes, pool.ceil_mode, places),)
 
     def _each(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
-        if op.layer is not torch.nn.functional.relu:
-            return self._any(p, op, into, x)
+        if op.layer is not F.relu:
+            return _by_autograd(op.layer, {}, into, x)
         y = torch.relu(x)
         return y, lambda dy: (_through_relu(dy, y),)
 
@@ -164,6 +173,15 @@ class ByHand(Stacked):
 
 def _images(x: Tensor) -> Tensor:
     return side_by_side(x) if x.ndim == 5 else x
+
+
+def _apart(x: Tensor, models: int) -> Tensor:
+    return one_by_one(x, models).contiguous() if x.ndim == 4 else x
+
+
+def _own(dx: Tensor) -> Tensor:
+    """In memory of its own, which may be added to."""
+    return dx.contiguous(memory_format=torch.channels_last if dx.ndim == 4 else torch.contiguous_format)
 
 
 def _through_relu(dy: Tensor, y: Tensor) -> Tensor:
@@ -177,21 +195,18 @@ def _channel_sums(x: Tensor) -> Tensor:
     return x.new_ones(len(pixels)) @ pixels
 
 
-def _by_autograd(layer: Callable[..., Tensor], p: Pass, op: Op, into: Any, *inputs: Tensor) -> tuple[Tensor, Back]:
-    """torch's way there and back, on images [M, B, H, W, C]; a model's memory is its own, so that sums over it run in
-    one order whatever its company."""
-    apart = [one_by_one(x, p.models).contiguous() if x.ndim == 4 else x for x in inputs]
-    leaves = [x.detach().requires_grad_(into is not None) for x in apart]
+def _by_autograd(
+    layer: Callable[..., Tensor], weights: dict[str, Tensor], into: Any, *inputs: Tensor
+) -> tuple[Tensor, Back]:
+    """A layer with torch's way back."""
+    leaves = [x.detach().requires_grad_(into is not None) for x in inputs]
     with torch.set_grad_enabled(into is not None):
-        y = layer(p, op, *leaves)
-    own = [name for name in p.weights if name.rpartition(".")[0] == op.name]
+        y = layer(*leaves)
 
     def back(dy: Tensor) -> tuple[Tensor | None, ...]:
-        dy = one_by_one(dy, p.models).contiguous() if dy.ndim == 4 else dy
-        pulled = torch.autograd.grad(y, [*leaves, *(p.weights[name] for name in own)], dy)
-        for name, mine in zip(own, pulled[len(leaves) :], strict=True):
+        pulled = torch.autograd.grad(y, [*leaves, *weights.values()], dy)
+        for name, mine in zip(weights, pulled[len(leaves) :], strict=True):
             into[name].add_(mine)
-        return tuple(_images(dx.contiguous()) for dx in pulled[: len(leaves)])
+        return tuple(_own(dx) for dx in pulled[: len(leaves)])
 
-    said = y.detach()
-    return _images(said), back
+    return y.detach(), back
