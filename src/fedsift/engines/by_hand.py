@@ -38,10 +38,10 @@ class ByHand(Stacked):
         return Layout(net, channels_last=[f"{op.name}.weight" for op in products if op.kind == "convolution"])
 
     def arranged(self, x: Tensor) -> Tensor:
-        """[T, M, B, C, H, W] -> [T, M, B, H, W, C], in memory with the models' channels side by side."""
+        """[..., M, B, C, H, W] -> [..., M, B, H, W, C], in memory with the models' channels side by side."""
         if self._programs[True][0].kind == "flatten":
             return x.movedim(-3, -1)
-        return x.permute(0, 2, 4, 5, 1, 3).contiguous().permute(0, 4, 1, 2, 3, 5)
+        return x.movedim((-5, -3), (-2, -1)).contiguous().movedim(-2, -5)
 
     @torch.no_grad()
     def __call__(self, p: Pass, x: Tensor) -> Tensor:

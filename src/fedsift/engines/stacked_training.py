@@ -191,11 +191,8 @@ def predict(program: Program, jobs: Sequence[Predict], values: Tensor, size: int
     for piece in at.split(size, 1):
         carry_on(stop)
         x = inputs.take(piece)
-        x = (
-            program.arranged(x.expand(len(jobs), *x.shape[1:])[None])[0]
-            if x.ndim == 5
-            else x.expand(len(jobs), *x.shape[1:])
-        )
+        x = x.expand(len(jobs), *x.shape[1:])
+        x = program.arranged(x) if x.ndim == 5 else x
         pieces.append(program(Pass(weights, kept, training=False), x))
     return list(torch.cat(pieces, 1)[:, :samples].float().cpu().numpy())
 
