@@ -77,8 +77,8 @@ def _pulled(
 
 
 def _to_pixels(dy: Tensor, x: Tensor, weight: Tensor, stride: Pair, groups: int) -> Tensor:
-    """The gradient of a 1x1 convolution's input where it steps over pixels, for which the library takes four times as
-    long: a convolution back, to the pixels that were seen."""
+    """The gradient of a 1x1 convolution's input where it steps over pixels, for which the library takes longer: a
+    convolution back, to the pixels that were seen."""
     turned = weight.view(groups, -1, weight.shape[1]).transpose(1, 2).reshape(x.shape[1], -1, 1, 1)
     dx = torch.zeros_like(x)
     dx[:, :, :: stride[0], :: stride[1]] = torch.conv2d(dy, turned, groups=groups)
