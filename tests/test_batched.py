@@ -47,14 +47,14 @@ def shelf(name, shape=(3, 8, 8)):
 
 
 def agree(engine, reference, jobs, atol=2e-5, share=1e-2):
-    """SGD adds up what was rounded: 1e-5 or so after a few steps. Adam: see `parity.astray`. Another device adds in
-    another order; there the sign of a ReLU's input that is next to nothing may flip and move a network further."""
+    """SGD adds up what was rounded: 1e-5 or so after a few steps. Adam: see `parity.astray`. The sign of a ReLU's input
+    that is next to nothing may flip and move a network further: one in 25 of resnet20, more on another device."""
     cuda = engine.device.type == "cuda"
     share = 5 * share if cuda else share
     found, expected = engine.run(jobs), reference.run(jobs)
     if jobs[0].recipe.optimizer == "sgd":
         near = [parity.near([a], [b], atol) for a, b in zip(found, expected, strict=True)]
-        assert sum(near) > len(near) / 2 if cuda else all(near)
+        assert near.count(False) <= (len(near) // 2 if cuda else len(near) // 4)
     assert parity.astray(jobs, found, expected) < share
     asks = [Predict(job.model, state, job.data.samples) for job, state in zip(jobs, expected, strict=True)]
     assert parity.near(engine.run(asks), reference.run(asks), 2e-5)
@@ -222,11 +222,23 @@ def test_memory_must_be_something():
 def test_large_networks_run_one_by_one_on_a_cpu_without_a_warning(monkeypatch):
     """resnet8 on 8x8 has 3 x 3 x (3 x 16 x 64 + 2 x 16 x 16 x 64 + ...) multiplications: more than a thousand."""
     monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
+    monkeypatch.setattr(batched, "LARGEST_BY_HAND", 1000)
     model = shelf("resnet8(width=0.25)")
     engine = Batched(threads=2)
     assert engine.explain(model).endswith("million multiplications a sample keep a core busy)")
     jobs = parity.fits(model)
     assert all(map(parity.same, engine.run(jobs), Sequential(threads=1).run(jobs)))
+
+
+def test_networks_of_middle_size_are_stacked_to_train_and_asked_one_by_one(monkeypatch):
+    monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
+    model = shelf("resnet8(width=0.25)")
+    engine = Batched(threads=2)
+    assert engine.explain(model) == "resnet8(width=0.25): stacked (known layers)"
+    asks = parity.asks(parity.fits(model))
+    assert all(map(parity.same, engine.run(asks), Sequential(threads=1).run(asks)))
+    group = shelf("resnet8(norm=group, width=0.25)")
+    assert engine.explain(group).endswith("million multiplications a sample keep a core busy)")
 
 
 @pytest.mark.parametrize(

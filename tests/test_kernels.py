@@ -184,7 +184,7 @@ def test_a_batch_is_drawn_as_the_plain_code_takes_it(fused, shape, figures, move
     inputs = Inputs.of([Samples(store, np.arange(9)) for store in stores], values)
     mean, std = (f.flatten(1).expand(2, -1).contiguous() for f in (inputs.mean, inputs.std))
     for step in range(3):
-        expected = inputs.take(rows[positions[step]].long(), slice(None), None if moves is None else moves[step])
+        expected = inputs.take(rows[positions[step]].long(), None if moves is None else moves[step]).movedim(2, -1)
         x, t, count = torch.empty_like(expected), torch.empty(2, 4, 5).cuda(), torch.empty(2).cuda().int()
         small = None if moves is None else moves.to(torch.int8)
         now = torch.tensor([step]).cuda()

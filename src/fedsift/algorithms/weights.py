@@ -87,8 +87,10 @@ def average(uploads: Iterable[tuple[State, int]]) -> State:
             types[name] = value.dtype
             if not value.is_floating_point():
                 total[name] = torch.maximum(total.get(name, value), value)
+            elif name in total:
+                total[name].add_(value, alpha=samples)  # a float32 times a count is exact in float64
             else:
-                total[name] = total.get(name, 0.0) + value.double() * samples
+                total[name] = value.double() * samples
     if weight == 0:
         raise Mistake("nothing to average: no client has any samples")
     return {

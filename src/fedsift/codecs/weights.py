@@ -22,10 +22,14 @@ class WeightCodec:
     dtype: torch.dtype
 
     def encode(self, state: State, round: int, samples: int = 0) -> bytes:
-        from safetensors.torch import save
+        from safetensors.numpy import save  # the same bytes as from torch, in a third of the time
 
-        tensors = {name: self._narrow(name, value) for name, value in state.items()}
-        payload = _SAMPLES.pack(samples) + save(tensors)
+        tensors = {name: self._narrow(value) for name, value in state.items()}
+        if name := _not_finite(tensors):
+            if not _not_finite({name: state[name]}):
+                raise Mistake(f"weights {name!r} are too large for {self.dtype}; use float32")
+            raise Mistake(f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)")
+        payload = _SAMPLES.pack(samples) + save({name: value.numpy() for name, value in tensors.items()})
         return wire.seal(wire.WEIGHTS, self.id, round, payload)
 
     def decode(self, message: bytes, round: int, like: State) -> tuple[State, int]:
@@ -39,17 +43,12 @@ class WeightCodec:
             odd = sorted(tensors.keys() ^ like.keys())[:3]
             raise WireError(f"weights of another model: tensors {', '.join(map(repr, odd))} are not on both sides")
         state = {name: self._widen(name, tensors[name], expected) for name, expected in like.items()}
+        if name := _not_finite(state):
+            raise WireError(f"weights {name!r} are not finite")
         return state, _SAMPLES.unpack_from(payload)[0]
 
-    def _narrow(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        if not value.is_floating_point():
-            return value.contiguous()
-        narrow = value.to(self.dtype).contiguous()
-        if not torch.isfinite(narrow).all():
-            if torch.isfinite(value).all():
-                raise Mistake(f"weights {name!r} are too large for {self.dtype}; use float32")
-            raise Mistake(f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)")
-        return narrow
+    def _narrow(self, value: torch.Tensor) -> torch.Tensor:
+        return value.to(self.dtype if value.is_floating_point() else value.dtype).contiguous()
 
     def _widen(self, name: str, found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
         sent = self.dtype if expected.is_floating_point() else expected.dtype
@@ -57,10 +56,15 @@ class WeightCodec:
             raise WireError(
                 f"weights {name!r} are {tuple(found.shape)} {found.dtype}, not {tuple(expected.shape)} {sent}"
             )
-        value = found.to(expected.dtype)
-        if value.is_floating_point() and not torch.isfinite(value).all():
-            raise WireError(f"weights {name!r} are not finite")
-        return value
+        return found.to(expected.dtype)
+
+
+def _not_finite(state: State) -> str | None:
+    """The first tensor with a value that is not a number, or infinite: looked for only if there is one."""
+    floats = {name: value for name, value in state.items() if value.is_floating_point()}
+    if not floats or torch.isfinite(torch.cat([value.flatten() for value in floats.values()])).all():
+        return None
+    return next(name for name, value in floats.items() if not torch.isfinite(value).all())
 
 
 def _load(code: bytes) -> State:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedsift.engines import stacked_training
+from fedsift.engines.by_hand import ByHand
 from fedsift.engines.schedule import sorted_by_length
 from fedsift.engines.sequential import Sequential
 from fedsift.engines.stacking import Kernels, Program, Stacked, stack
@@ -24,7 +26,8 @@ from fedsift.engines.workers import Stop
 from fedsift.types import Fit, Mistake, Model, Predict, Samples, State, Work
 
 LARGEST_ON_CPU = 2_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
-TOGETHER_ON_CPU = 16  # models in one program; more do not fit the caches
+LARGEST_BY_HAND = 25_000_000  # the same for training networks whose images need not be turned over
+TOGETHER_ON_CPU = 16, 65_000_000  # models, and their multiplications a sample, in one program: caches are small
 ASKED_ON_CPU = 64  # samples a model in one prediction
 ASKED_ON_CUDA = 16_384  # samples of all models in one prediction
 COPIES = {True: 4, False: 14}  # of an activation held in training; torch's way on CUDA writes patches out
@@ -101,9 +104,12 @@ class Batched:
             first = jobs[members[0]]
         most = max(1, int(self._memory // self._bytes(program, first)))
         if not self._cuda:
-            most = min(most, TOGETHER_ON_CPU, -(-len(members) // self.workers.threads))
+            models, macs = TOGETHER_ON_CPU
+            most = min(most, models, max(1, macs // max(1, program.macs)), -(-len(members) // self.workers.threads))
         pieces = -(-len(members) // most)
-        return [members[i * len(members) // pieces : (i + 1) * len(members) // pieces] for i in range(pieces)]
+        if not self._cuda:  # as many for every worker
+            pieces = min(len(members), -(-pieces // self.workers.threads) * self.workers.threads)
+        return [part.tolist() for part in np.array_split(members, pieces)]  # the larger first
 
     def _bytes(self, program: Program, job: Work) -> int:
         """What one model of a program needs, roughly: weights with gradient and optimiser, activations, batches."""
@@ -173,26 +179,29 @@ class Batched:
         return self._resident[key][1]
 
     def _program_of(self, job: Work) -> Program | str:
+        """The program for a job, or why there is none."""
         if not len(_samples(job)) or (isinstance(job, Fit) and job.data.classes != job.model.classes):
             return "its samples or targets do not fit; the reference says how"
-        return self._program(job.model)
+        return self._program(job.model, training=isinstance(job, Fit))
 
-    def _program(self, model: Model) -> Program | str:
-        """The program of an architecture, or why there is none."""
+    def _program(self, model: Model, training: bool = True) -> Program | str:
         if model not in self._programs:
             with self._alone.dice:  # trying a network draws random numbers
                 self._programs.setdefault(model, self._made(model))
-        return self._programs[model]
+        program = self._programs[model]
+        if isinstance(program, str) or self._cuda:
+            return program
+        by_hand = training and isinstance(program, ByHand) and not program.turned
+        if program.macs > max(LARGEST_ON_CPU, LARGEST_BY_HAND if by_hand else 0):
+            return f"{program.macs / 1e6:.1f} million multiplications a sample keep a core busy"
+        return program
 
     def _made(self, model: Model) -> Program | str:
         try:
-            program = stack(model, self._kernels)
+            return stack(model, self._kernels, Stacked if self._cuda else ByHand)
         except Unstackable as error:
             warnings.warn(f"{model.name} cannot be stacked and runs one by one: {error}", stacklevel=5)
             return str(error)
-        if not self._cuda and program.macs > LARGEST_ON_CPU:
-            return f"{program.macs / 1e6:.1f} million multiplications a sample keep a core busy"
-        return program
 
 
 MOST_REPLAYS, MOST_STORES = 8, 8
@@ -213,7 +222,7 @@ def kernels_for(cuda: bool, precision: str) -> Kernels:
         from fedsift.engines.fused import FusedKernels
 
         return FusedKernels(precision)
-    return Kernels(cuda)
+    return Kernels()
 
 
 def has_triton() -> bool:

@@ -27,24 +27,6 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: Pair, strid
     return _Convolution.apply(x, weight, bias, kernel, stride, padding)
 
 
-def convolve_grouped(
-    x: Tensor, weight: Tensor, bias: Tensor | None, kernel: Pair, stride: Pair, padding: Pair
-) -> Tensor:
-    """The same as one grouped convolution with the models' channels side by side: best on a CPU.
-
-    One group alone takes another way through the library and rounds otherwise, so a model alone is done twice: what it
-    computes must not depend on its company.
-    """
-    m, depth, o = weight.shape
-    if m == 1:
-        x, weight, bias = (None if t is None else t.expand(2, *t.shape[1:]) for t in (x, weight, bias))  # type: ignore[assignment]
-        return convolve_grouped(x, weight, bias, kernel, stride, padding)[:1]
-    whole = weight.view(m, *kernel, depth // (kernel[0] * kernel[1]), o).permute(0, 4, 1, 2, 3)
-    rows = whole.reshape(m * o, *whole.shape[2:]).permute(0, 3, 1, 2)  # channels last
-    y = F.conv2d(side_by_side(x), rows, None if bias is None else bias.reshape(-1), stride, padding, 1, m)
-    return one_by_one(y, m)
-
-
 def side_by_side(x: Tensor) -> Tensor:
     """[M, B, H, W, C] -> [B, M * C, H, W], channels last; no copy where it came from `one_by_one`."""
     m, b, h, w, c = x.shape

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,24 +35,24 @@ class Sgd:
 
 
 class Adam:
-    """Adam, and with `decoupled` AdamW."""
+    """Adam, and for that recipe AdamW, as torch's own fused step over all rows, or where their rates differ over each."""
 
     def __init__(self, recipe: Recipe, weights: Tensor) -> None:
-        self._decay, self._decoupled = recipe.weight_decay, recipe.optimizer == "adamw"
+        self._settings = {"beta1": BETA1, "beta2": BETA2, "eps": EPS, "weight_decay": recipe.weight_decay}
+        self._settings |= {"amsgrad": False, "maximize": False}
+        self._step: Any = torch._fused_adamw_ if recipe.optimizer == "adamw" else torch._fused_adam_
         self._mean, self._square = torch.zeros_like(weights), torch.zeros_like(weights)
 
     def step(self, w: Tensor, g: Tensor, rate: Tensor, t: int, some: slice | Tensor) -> None:
-        if self._decay and self._decoupled:
-            w.mul_(1 - rate * self._decay)
-        elif self._decay:
-            g.add_(w, alpha=self._decay)
-        mean = self._mean[some].lerp_(g, 1 - BETA1)
-        square = self._square[some].mul_(BETA2).addcmul_(g, g, value=1 - BETA2)
+        mean, square = self._mean[some], self._square[some]
+        rates = rate.flatten().tolist()
+        alike = len(set(rates)) == 1
+        count = torch.tensor(float(t + 1), device=w.device)
+        for i, lr in enumerate(rates[:1] if alike else rates):
+            rows = [[matrix if alike else matrix[i]] for matrix in (w, g, mean, square)]
+            self._step(*rows, [], [count], lr=lr, **self._settings)
         if not isinstance(some, slice):  # not views, then
             self._mean[some], self._square[some] = mean, square
-        first, second = correction(t)
-        size = torch.sqrt(square, out=g).div_(second).add_(EPS)
-        w.sub_(torch.div(mean, size, out=g).mul_(rate / first))
 
 
 def correction(t: int) -> tuple[float, float]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -43,13 +43,16 @@ class Inputs:
         )
         return cls(values, mean, std)
 
-    def take(self, rows: Tensor, some: slice | Tensor, moves: Tensor | None = None) -> Tensor:
-        """rows [A, b] -> x [A, b, H, W, C] or [A, b, F], for some A of the models."""
-        mean, std = (f if len(f) == 1 else f[some] for f in (self.mean, self.std))
-        x = self.values[rows].float().sub_(mean).div_(std)
+    def take(self, rows: Tensor, moves: Tensor | None = None) -> Tensor:
+        """rows [..., M, b] -> x [..., M, b, C, H, W] or [..., M, b, F]."""
+        x = self.values[rows].float().sub_(self.mean).div_(self.std)
         if moves is not None:
-            x = training.augment(x.flatten(0, 1), moves.flatten(0, 1)).reshape(x.shape)
-        return x.permute(0, 1, 3, 4, 2).contiguous() if x.ndim == 5 else x
+            axes = rows.ndim - 1
+            x = training.augment(x.flatten(0, axes), moves.flatten(0, axes)).reshape(x.shape)
+        return x
+
+
+AHEAD = 2**20  # values drawn at once, where a step takes less
 
 
 def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> list[State]:
@@ -60,63 +63,93 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
     """
     here = values.device
     recipe, temperature = jobs[0].recipe, jobs[0].temperature
-    inputs = Inputs.of([job.data.samples for job in jobs], values)
     plan = schedule(jobs)
     check_batches(program, plan.counts)
+    flat, buffers = program.layout.stack([job.state for job in jobs])
+    models = Models(
+        flat.to(here),
+        {name: value.to(here) for name, value in buffers.items()},
+        torch.tensor([training.dropout_seed(job.key) for job in jobs], device=here),
+    )
+    rule, rates = optimizer(recipe, models.flat), torch.from_numpy(plan.rates).to(here)
+    all_of_them = cache(lambda active: Part(program, models, slice(active)))
+    turns_of = cache(partial(turns, program, recipe.batch, here))
+    for t, (x, targets) in enumerate(_drawn(program, jobs, values, plan)):
+        carry_on(stop)
+        counts = plan.counts[t]
+        for turn in turns_of(tuple(counts[counts > 0].tolist())):
+            some = turn.some
+            part = all_of_them(some.stop) if isinstance(some, slice) else Part(program, models, some)
+            part.gradient.zero_()
+            p = Pass(part.weights, part.buffers, True, turn.count, part.seeds, t)
+            pull = partial(_pull, targets=targets[some, : turn.width], temperature=temperature, shares=turn.shares)
+            program.learn(p, x[some, : turn.width], pull, part.pulled)
+            rule.step(part.flat, part.gradient, rates[t, some, None], t, part.some)
+            part.put_back(models)
+    return finished(program, models.flat, models.buffers, plan)
+
+
+def _drawn(program: Program, jobs: Sequence[Fit], values: Tensor, plan: Schedule) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every step's batches as the program takes them, [M, B, ...], and targets [M, B, classes]; some steps ahead."""
+    here = values.device
+    inputs = Inputs.of([job.data.samples for job in jobs], values)
     rows = torch.from_numpy(np.concatenate([job.data.samples.rows for job in jobs])).to(here)
     targets = torch.cat([job.data.targets for job in jobs]).to(here)
-    seeds = torch.tensor([training.dropout_seed(job.key) for job in jobs], device=here)
-    positions, rates = torch.from_numpy(plan.positions).to(here), torch.from_numpy(plan.rates).to(here)
-    moves = None if plan.moves is None else torch.from_numpy(plan.moves).to(here)
-    flat, buffers = program.layout.stack([job.state for job in jobs])
-    flat, buffers = flat.to(here), {name: value.to(here) for name, value in buffers.items()}
-    rule = optimizer(recipe, flat)
-    drawn = _all_at_once(inputs, rows) if moves is None else None
-    leaves = cache(lambda active: _leaves(program, flat[:active]))
-
-    def step(t: int, some: slice | Tensor, counts: Array, width: int) -> None:
-        batch = positions[t, some, :width]
-        if drawn is not None:
-            x = drawn[batch]
-        else:
-            x = inputs.take(rows[batch], some, None if moves is None else moves[t, some, :width])
-        w, kept = flat[some], {name: value[some] for name, value in buffers.items()}
-        weights = leaves(some.stop) if isinstance(some, slice) else _leaves(program, w)
-        count = torch.from_numpy(counts).to(here)
-        padded = count if (counts < width).any() else None
-        logits = program(Pass(weights, kept, True, padded, seeds[some], t), x)
-        pull = loss_gradient(logits.detach(), targets[batch], temperature, count)
-        gradients = torch.autograd.grad(logits, list(weights.values()), pull)
-        rule.step(w, program.layout.joined(gradients), rates[t, some, None], t, some)
-        if not isinstance(some, slice):  # not views, then
-            flat[some] = w
-            for name, value in kept.items():
-                buffers[name][some] = value
-
-    for t, active in enumerate(plan.active.tolist()):
-        carry_on(stop)
-        counts = plan.counts[t, :active]
-        widths = np.array([padded(n, recipe.batch) if program.pads else n for n in counts.tolist()])
-        for width in sorted(set(widths.tolist())):
-            if (widths == width).all():
-                step(t, slice(active), counts, width)
-            else:
-                some = np.flatnonzero(widths == width)
-                step(t, torch.from_numpy(some).to(here), counts[some], width)
-    return finished(program, flat, buffers, plan)
+    steps = max(1, AHEAD // (plan.positions[0].size * values[0].numel()))
+    for start in range(0, len(plan), steps):
+        now = slice(start, start + steps)
+        positions = torch.from_numpy(plan.positions[now]).to(here)
+        moves = None if plan.moves is None else torch.from_numpy(plan.moves[now]).to(here)
+        x = inputs.take(rows[positions], moves)
+        yield from zip(program.arranged(x) if x.ndim == 6 else x, targets[positions], strict=True)
 
 
-def _leaves(program: Program, w: Tensor) -> dict[str, Tensor]:
-    return {name: view.detach().requires_grad_() for name, view in program.weights(w).items()}
+@dataclass(frozen=True, eq=False)
+class Models:
+    """Parameters [M, P], buffers {name: [M, ...]} and seeds of dropout [M] of all models of a group."""
+
+    flat: Tensor
+    buffers: dict[str, Tensor]
+    seeds: Tensor
 
 
-AT_ONCE = 2**24  # values
+class Part:
+    """Some of the models, for a step: views of theirs where they are the first ones, else copies to be put back."""
+
+    def __init__(self, program: Program, models: Models, some: slice | Tensor) -> None:
+        self.some, self.flat, self.seeds = some, models.flat[some], models.seeds[some]
+        self.buffers = {name: value[some] for name, value in models.buffers.items()}
+        self.weights = {name: view.detach().requires_grad_() for name, view in program.weights(self.flat).items()}
+        self.gradient = torch.empty_like(self.flat)
+        self.pulled = program.weights(self.gradient)
+
+    def put_back(self, models: Models) -> None:
+        if not isinstance(self.some, slice):
+            models.flat[self.some] = self.flat
+            for name, value in self.buffers.items():
+                models.buffers[name][self.some] = value
 
 
-def _all_at_once(inputs: Inputs, rows: Tensor) -> Tensor | None:
-    """All samples as the program takes them, where that is little and no model normalises in its own way."""
-    little = len(rows) * inputs.values[0].numel() <= AT_ONCE
-    return inputs.take(rows[None], slice(None))[0] if little and len(inputs.mean) == 1 else None
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """Models whose batches are equally long in a step: they take it together."""
+
+    some: slice | Tensor
+    width: int  # with padding
+    count: Tensor | None  # [A]: real samples, where some are padding
+    shares: Tensor  # [A, width, 1]: what each place counts in the mean
+
+
+def turns(program: Program, batch: int, here: torch.device, counts: tuple[int, ...]) -> list[Turn]:
+    """A step's turns; counts [A] are the samples of the models that are still training."""
+    widths = np.array([padded(n, batch) if program.pads else n for n in counts])
+    found = []
+    for width in sorted(set(widths.tolist())):
+        mine = np.flatnonzero(widths == width)
+        some = slice(len(counts)) if len(mine) == len(counts) else torch.from_numpy(mine).to(here)
+        count = torch.tensor(counts, device=here)[some]
+        found.append(Turn(some, width, count if (count < width).any() else None, _shares(count, width)))
+    return found
 
 
 def finished(program: Program, flat: Tensor, buffers: dict[str, Tensor], plan: Schedule) -> list[State]:
@@ -129,9 +162,17 @@ def finished(program: Program, flat: Tensor, buffers: dict[str, Tensor], plan: S
 def loss_gradient(logits: Tensor, targets: Tensor, temperature: float, count: Tensor) -> Tensor:
     """Of the mean over a model's batch of -sum t log softmax(z / T), by z: (s sum(t) - t) / T / batch, 0 for padding.
     [A, b, C]; count [A] is how many samples are real."""
-    s = torch.softmax(logits / temperature, -1)
-    pull = s.mul_(targets.sum(-1, keepdim=True)).sub_(targets).div_(temperature * count[:, None, None])
-    return pull.mul_(real_samples(count, logits.shape[1])[:, :, None])
+    return _pull(logits, targets, temperature, _shares(count, logits.shape[1]))
+
+
+def _pull(logits: Tensor, targets: Tensor, temperature: float, shares: Tensor) -> Tensor:
+    s = torch.softmax(logits / temperature if temperature != 1 else logits, -1)
+    return s.mul_(targets.sum(-1, keepdim=True)).sub_(targets).mul_(shares / temperature)
+
+
+def _shares(count: Tensor, size: int) -> Tensor:
+    """What each place of a batch counts in the mean over its real samples, [A, size, 1]."""
+    return (real_samples(count, size) / count[:, None])[:, :, None]
 
 
 @torch.no_grad()
@@ -149,8 +190,10 @@ def predict(program: Program, jobs: Sequence[Predict], values: Tensor, size: int
     pieces = []
     for piece in at.split(size, 1):
         carry_on(stop)
-        x = inputs.take(piece, slice(None))
-        pieces.append(program(Pass(weights, kept, training=False), x.expand(len(jobs), *x.shape[1:]).contiguous()))
+        x = inputs.take(piece)
+        x = x.expand(len(jobs), *x.shape[1:])
+        x = program.arranged(x) if x.ndim == 5 else x
+        pieces.append(program(Pass(weights, kept, training=False), x))
     return list(torch.cat(pieces, 1)[:, :samples].float().cpu().numpy())
 
 

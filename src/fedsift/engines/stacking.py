@@ -38,6 +38,10 @@ class Pass:
     step: Tensor | int = 0
     places: dict[str, Tensor] = field(default_factory=dict)  # where the gradients of a program's `placed` weights go
 
+    @property
+    def models(self) -> int:
+        return len(next(iter(self.weights.values())))
+
 
 ALIGNED = 16  # floats, 64 bytes: products may round by where their operands lie, so every model's lie alike
 
@@ -45,11 +49,12 @@ ALIGNED = 16  # floats, 64 bytes: products may round by where their operands lie
 class Layout:
     """Where each parameter of a network lies in its row of one flat [M, P] matrix, and which buffers it has."""
 
-    def __init__(self, net: nn.Module, inputs_first: Sequence[str] = ()) -> None:
+    def __init__(self, net: nn.Module, inputs_first: Sequence[str] = (), channels_last: Sequence[str] = ()) -> None:
         self.parameters = {name: value.shape for name, value in net.named_parameters()}
         self.buffers = {name: value.detach().clone() for name, value in net.named_buffers()}
         self.names = tuple(net.state_dict())
         self._inputs_first = set(inputs_first)  # weights [O, I, ...] that the program wants as [..., I, O]
+        self._channels_last = set(channels_last)  # weights [O, I, ...] that the program wants as [O, ..., I]
         if missing := set(self.names) - self.parameters.keys() - self.buffers.keys():
             raise Unstackable(f"{min(missing)} shares its values with another parameter")
         for name, parameter in net.named_parameters():
@@ -108,21 +113,24 @@ class Layout:
 
     def _program_shape(self, name: str) -> tuple[int, ...]:
         shape = self.parameters[name]
+        if name in self._channels_last:
+            return (shape[0], *shape[2:], shape[1])
         return (shape[1:].numel(), shape[0]) if name in self._inputs_first else tuple(shape)
 
     def _to_program(self, name: str, stacked: Tensor) -> Tensor:
-        """[M, O, I, kh, kw] -> [M, kh, kw, I, O]; others stay."""
-        if name not in self._inputs_first:
-            return stacked
-        return stacked.permute(0, *range(3, stacked.ndim), 2, 1)
+        """[M, O, I, kh, kw] -> [M, kh, kw, I, O] or [M, O, kh, kw, I]; others stay."""
+        kernel = range(3, stacked.ndim)
+        if name in self._channels_last:
+            return stacked.permute(0, 1, *kernel, 2)
+        return stacked.permute(0, *kernel, 2, 1) if name in self._inputs_first else stacked
 
     def _from_program(self, name: str, part: Tensor) -> Tensor:
-        shape = self.parameters[name]
-        if name not in self._inputs_first:
-            return part.reshape(len(part), *shape)
-        kernel = shape[2:]
-        whole = part.reshape(len(part), *kernel, shape[1], shape[0])
-        return whole.permute(0, whole.ndim - 1, whole.ndim - 2, *range(1, 1 + len(kernel)))
+        o, *rest = self.parameters[name] or (1,)
+        if name in self._channels_last:
+            return part.reshape(len(part), o, *rest[1:], rest[0]).movedim(-1, 2)
+        if name in self._inputs_first:
+            return part.reshape(len(part), *rest[1:], rest[0], o).movedim((-1, -2), (1, 2))
+        return part.reshape(len(part), *self.parameters[name])
 
 
 class Program:
@@ -144,6 +152,17 @@ class Program:
     def weights(self, flat: Tensor) -> dict[str, Tensor]:
         return self.layout.weights(flat)
 
+    def arranged(self, x: Tensor) -> Tensor:
+        """Images [..., C, H, W] as [..., H, W, C], in the order of memory that is best for this program."""
+        return x.movedim(-3, -1).contiguous()
+
+    def learn(self, p: Pass, x: Tensor, pull: Callable[[Tensor], Tensor], into: dict[str, Tensor]) -> None:
+        """Forward, and back from what `pull` makes of the logits; the weights' gradients are added to `into`."""
+        logits = self(p, x)
+        pulled = torch.autograd.grad(logits, list(p.weights.values()), pull(logits.detach()))
+        for mine, gradient in zip(into.values(), pulled, strict=True):
+            mine.add_(gradient)
+
 
 class Stacked(Program):
     """Known layers only. `kernels` are the layers that have more than one implementation."""
@@ -153,7 +172,7 @@ class Stacked(Program):
         self._programs = {mode: trace(net.train(mode), model.shape) for mode in (True, False)}
         ops = self._programs[True]
         products = [op for o in ops for op in (o, o.before) if op and op.kind in ("convolution", "linear")]
-        self.layout = Layout(net, [f"{op.name}.weight" for op in products])
+        self.layout = self._layout(net, products)
         layers_used = {op.name for o in ops for op in (o, o.before) if op}
         if unused := [name for name in self.layout.parameters if name.rpartition(".")[0] not in layers_used]:
             raise Unstackable(f"{unused[0]} is not used")
@@ -170,6 +189,9 @@ class Stacked(Program):
             self.takes = kernels.stored
         if kernels.places:
             self.placed = frozenset(_weights_of_kernels(ops))
+
+    def _layout(self, net: nn.Module, products: list[Op]) -> Layout:
+        return Layout(net, [f"{op.name}.weight" for op in products])
 
     @torch.no_grad()
     def _compare(self, net: nn.Module, shape: tuple[int, ...]) -> None:
@@ -240,13 +262,13 @@ class Vmapped(Program):
             raise Unstackable(str(error).partition("\n")[0]) from None
 
 
-def stack(model: Model, kernels: Kernels) -> Program:
-    """The fastest program there is for this architecture."""
+def stack(model: Model, kernels: Kernels, known: type[Stacked] = Stacked) -> Program:
+    """The fastest program there is for this architecture; `known` makes those of known layers."""
     if training.rolls_dice(model, training=True) or training.rolls_dice(model, training=False):
         raise Unstackable("it draws random numbers of its own in its forward pass")
     with torch.random.fork_rng(devices=[]):
         try:
-            return Stacked(model, kernels)
+            return known(model, kernels)
         except Exception as unknown:  # whatever a network does to its reader, it is not for the user to see
             try:
                 return Vmapped(model)
@@ -267,11 +289,8 @@ class Kernels:
     stored = torch.float32
     places = False  # whether gradients can be written where they are wanted
 
-    def __init__(self, cuda: bool = False) -> None:
-        self._convolve = layers.convolve if cuda else layers.convolve_grouped
-
     def convolve(self, p: Pass, op: Op, x: Tensor) -> Tensor:
-        return self._convolve(x, p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias"), *op.geometry)
+        return layers.convolve(x, p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias"), *op.geometry)
 
     def convolve_and_normalise(self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Convolution, batch norm, and where the network has them next an addition and ReLU."""
