@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsift.aggregators import AGGREGATORS, Aggregator, EnhancedEra, Era, mean
+from fedsift import shelf
+from fedsift.aggregators import AGGREGATORS, LEAST, Aggregator, EnhancedEra, Era, certainty, mean
 from fedsift.samplers import entropy
 from fedsift.types import Mistake, SoftLabels
 
@@ -115,12 +116,73 @@ def test_a_temperature_or_beta_that_is_not_above_zero_is_a_mistake(value):
         EnhancedEra(value)
 
 
+# --- certainty, by hand ---------------------------------------------------------------------------------------------
+
+# A sure client, one that knows nothing, and one of entropy ln 2 among four classes: votes of 1, 0 and 1 - ln 2 / ln 4 = 1/2.
+SURE, UNSURE, HALF = [1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.0, 0.5, 0.5, 0.0]
+
+
+def test_a_client_counts_as_much_as_it_is_sure():
+    """(1 x (1, 0, 0, 0) + 1/2 x (0, 1/2, 1/2, 0)) / (3/2) = (2/3, 1/6, 1/6, 0)."""
+    labels = certainty([upload({2: SURE}), upload({2: HALF})], 4, 4)
+    assert labels.index.tolist() == [2]
+    assert labels.probs == pytest.approx(np.array([[2 / 3, 1 / 6, 1 / 6, 0]]))
+    assert labels.weight == pytest.approx([1.5])
+
+
+def test_a_client_that_knows_nothing_has_next_to_nothing_to_say():
+    labels = certainty([upload({0: SURE}), upload({0: UNSURE})], 1, 4)
+    assert labels.probs == pytest.approx(np.array([SURE]), abs=1e-6)
+    assert labels.probs[0, 1] == pytest.approx(LEAST / 4 / (1 + LEAST))
+    assert mean([upload({0: SURE}), upload({0: UNSURE})], 1, 4).probs[0].tolist() == [0.625, 0.125, 0.125, 0.125]
+
+
+@pytest.mark.parametrize("aggregate", [certainty, Era(0.5, "certainty"), EnhancedEra(2, "certainty")])
+def test_where_nobody_knows_anything_the_label_is_uniform(aggregate):
+    for classes in (2, 3, 10):  # 1 / 3 and 1 / 10 are rounded: their entropy may come out above log C
+        nothing = upload({0: [1 / classes] * classes})
+        assert aggregate([nothing, nothing], 1, classes).probs == pytest.approx(np.full((1, classes), 1 / classes))
+
+
+def test_certainty_multiplies_the_weight_a_row_has():
+    """Three votes for (1, 0, 0, 0) and one, worth a half, for (0, 1/2, 1/2, 0): 3 / 3.5 = 6/7."""
+    labels = certainty([upload({2: SURE}, [3]), upload({2: HALF})], 4, 4)
+    assert labels.probs == pytest.approx(np.array([[6 / 7, 1 / 14, 1 / 14, 0]]))
+    assert labels.weight == pytest.approx([3.5])
+
+
+def test_era_and_enhanced_era_of_votes_weighted_by_certainty():
+    """Of (2/3, 1/6, 1/6, 0): softmax at temperature 1/2; and squares 16 : 1 : 1."""
+    uploads = [upload({2: SURE}), upload({2: HALF})]
+    era = Era(0.5, weights="certainty")(uploads, 4, 4)
+    assert era.probs[0] == pytest.approx(sharpened([2 / 3, 1 / 6, 1 / 6, 0], 0.5))
+    enhanced = EnhancedEra(2, weights="certainty")(uploads, 4, 4)
+    assert enhanced.probs[0] == pytest.approx([16 / 18, 1 / 18, 1 / 18, 0])
+    assert era.weight == pytest.approx([1.5]) and enhanced.weight == pytest.approx([1.5])
+
+
+def test_weights_are_equal_unless_said_otherwise_and_a_typo_is_a_mistake():
+    assert Era(0.5)(THREE, 4, 2).probs.tolist() == Era(0.5, "equal")(THREE, 4, 2).probs.tolist()
+    for make in (Era, EnhancedEra):
+        with pytest.raises(
+            Mistake, match=r"unknown weights 'certain'; did you mean 'certainty'\? \(equal or certainty\)"
+        ):
+            make(0.5, weights="certain")
+
+
+def test_weights_are_given_in_the_text_of_an_aggregator():
+    assert shelf.take(AGGREGATORS, "aggregator", "era(0.05, weights=certainty)") == Era(0.05, "certainty")
+    assert shelf.take(AGGREGATORS, "aggregator", "enhanced-era(weights=certainty)") == EnhancedEra(2.0, "certainty")
+    assert shelf.take(AGGREGATORS, "aggregator", "certainty") is certainty
+
+
 # --- one pass ------------------------------------------------------------------------------------------------------
 
 ALL: list[Aggregator] = [mean, Era(0.1), EnhancedEra(2)]
+BY_CERTAINTY: list[Aggregator] = [certainty, Era(0.1, "certainty"), EnhancedEra(2, "certainty")]
 
 
-@pytest.mark.parametrize("aggregate", ALL)
+@pytest.mark.parametrize("aggregate", [*ALL, *BY_CERTAINTY])
 def test_uploads_are_read_once_and_not_kept(aggregate):
     made: list[weakref.ref[SoftLabels]] = []
 
@@ -133,10 +195,11 @@ def test_uploads_are_read_once_and_not_kept(aggregate):
             del fresh
 
     labels = aggregate(uploads(), 4, 2)
-    assert labels.weight.tolist() == [5]
+    votes = 5 * (1 - entropy(np.array([0.3, 0.7])) / math.log(2)) if aggregate in BY_CERTAINTY else 5
+    assert labels.weight.tolist() == pytest.approx([votes])
 
 
-@pytest.mark.parametrize("aggregate", ALL)
+@pytest.mark.parametrize("aggregate", [*ALL, *BY_CERTAINTY])
 def test_a_generator_gives_what_a_list_gives(aggregate):
     assert aggregate(iter(THREE), 4, 2).probs.tolist() == aggregate(THREE, 4, 2).probs.tolist()
 
@@ -144,7 +207,8 @@ def test_a_generator_gives_what_a_list_gives(aggregate):
 def test_uploads_are_left_as_they_were():
     before = [u.probs.copy() for u in THREE]
     Era(0.1)(THREE, 4, 2)
-    assert all((u.probs == b).all() for u, b in zip(THREE, before, strict=True))
+    certainty(THREE, 4, 2)
+    assert all((u.probs == b).all() and u.weight is None for u, b in zip(THREE, before, strict=True))
 
 
 # --- properties ----------------------------------------------------------------------------------------------------
@@ -164,7 +228,7 @@ def same(one: SoftLabels, other: SoftLabels) -> bool:
     assert other.weight is not None
     return (
         one.index.tolist() == other.index.tolist()
-        and one.weight.tolist() == other.weight.tolist()
+        and np.allclose(one.weight, other.weight, rtol=1e-12, atol=0)
         and np.allclose(one.probs, other.probs, rtol=0, atol=1e-12)
     )
 
@@ -178,10 +242,34 @@ def test_any_grouping_of_uploads_gives_the_mean_of_all(uploads, data):
     assert same(mean(partial, SAMPLES, CLASSES), mean(uploads, SAMPLES, CLASSES))
 
 
+@given(many_uploads(), st.integers(0, 8))
+def test_the_mean_of_partial_means_by_certainty_is_the_mean_of_all_by_certainty(uploads, cut):
+    partial = [certainty(some, SAMPLES, CLASSES) for some in (uploads[:cut], uploads[cut:])]
+    assert same(mean(partial, SAMPLES, CLASSES), certainty(uploads, SAMPLES, CLASSES))
+
+
+@given(many_uploads())
+def test_where_all_are_equally_sure_certainty_changes_nothing(uploads):
+    """Every client uploads some order of the same three probabilities."""
+    equal = [SoftLabels(u.index, np.take([0.7, 0.2, 0.1], np.argsort(u.probs, 1))) for u in uploads]
+    by_certainty, plain = certainty(equal, SAMPLES, CLASSES), mean(equal, SAMPLES, CLASSES)
+    assert by_certainty.index.tolist() == plain.index.tolist()
+    assert np.allclose(by_certainty.probs, plain.probs, rtol=0, atol=1e-12)
+
+
+@given(many_uploads())
+def test_certainty_is_what_a_plain_loop_computes(uploads):
+    labels = certainty(uploads, SAMPLES, CLASSES)
+    for i, row in zip(labels.index, labels.probs, strict=True):
+        votes = [u.probs[u.index == i][0] for u in uploads if i in u.index]
+        sure = [max(1 + sum(p * math.log(p) for p in vote if p > 0) / math.log(CLASSES), LEAST) for vote in votes]
+        assert row == pytest.approx(sum(s * v for s, v in zip(sure, votes, strict=True)) / sum(sure))
+
+
 @given(many_uploads(), st.randoms(use_true_random=False))
 def test_the_order_of_uploads_does_not_matter(uploads, random):
     shuffled = random.sample(uploads, len(uploads))
-    for aggregate in ALL:
+    for aggregate in [*ALL, *BY_CERTAINTY]:
         assert same(aggregate(shuffled, SAMPLES, CLASSES), aggregate(uploads, SAMPLES, CLASSES))
 
 
@@ -232,4 +320,5 @@ def test_results_are_probabilities_with_the_same_likeliest_class(uploads):
 
 
 def test_the_shelf_holds_the_aggregators_of_this_file():
-    assert list(AGGREGATORS.items()) == [("mean", mean), ("era", Era), ("enhanced-era", EnhancedEra)]
+    shelved = [("mean", mean), ("certainty", certainty), ("era", Era), ("enhanced-era", EnhancedEra)]
+    assert list(AGGREGATORS.items()) == shelved

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fedsift
+from fedsift.algorithms.students import moved
 from fedsift.algorithms.weights import average
 from fedsift.codecs import CODECS, WEIGHT_CODECS
 from fedsift.models import initial_state
@@ -148,6 +149,66 @@ def test_the_server_distils_per_index_means_on_the_union():
     server = finish(turn, [weights(9)])
     assert torch.equal(server.students["linear"]["1.weight"], weights(9)["1.weight"])
     assert server.notes == {}
+
+
+def test_a_moving_average_by_hand():
+    """A quarter of the old: .25 x 8 + .75 x 4 = 5. A counter is the new one, to the bit."""
+    old = {"w": torch.tensor([8.0, -4.0]), "seen": torch.tensor(3)}
+    new = {"w": torch.tensor([4.0, 4.0]), "seen": torch.tensor(7)}
+    between = moved(old, new, 0.25)
+    assert list(between) == ["w", "seen"]
+    assert between["w"].tolist() == [5.0, 2.0]
+    assert (between["seen"].item(), between["seen"].dtype) == (7, torch.int64)
+    assert (old["w"].tolist(), new["w"].tolist()) == ([8.0, -4.0], [4.0, 4.0])
+
+
+def test_a_moving_average_that_keeps_nothing_is_the_new_state_bit_for_bit():
+    old, new = {"w": torch.tensor([float("nan")])}, {"w": torch.tensor([0.1])}
+    assert moved(old, new, 0.0) is new
+
+
+@pytest.mark.parametrize(("ema", "value"), [(0.0, 9.0), (0.5, 5.0), (0.75, 3.0)])
+def test_the_server_keeps_a_share_of_each_students_old_weights(ema, value):
+    """From 1 to 9: half way is 5."""
+    fd, r = fedsift.fd(1, ema=ema), toys.a_round()
+    turn = fd.server_turn(Server({"linear": weights(1)}), {0: upload([1], [[1, 0]], r, 0)}, r)
+    (fit,) = next(turn)
+    assert torch.equal(fit.state["1.weight"], weights(1)["1.weight"])
+    server = finish(turn, [weights(9)])
+    assert torch.equal(server.students["linear"]["1.weight"], weights(value)["1.weight"])
+
+
+def test_with_several_architectures_each_student_moves_from_its_own_weights():
+    models = [toys.model(), toys.model(toys.with_batch_norm)]
+    fd, r = fedsift.fd(1, ema=0.5), toys.a_round(models=models)
+    server = fd.start(r)
+    turn = fd.server_turn(server, {0: upload([1], [[0.3, 0.7]], r, 0)}, r)
+    next(turn)
+    taught = [{name: w + 2 for name, w in server.students[m.name].items()} for m in models]
+    students = finish(turn, taught).students
+    for m in models:
+        for name, old in server.students[m.name].items():
+            step = 1 if old.is_floating_point() else 2
+            torch.testing.assert_close(students[m.name][name], old + step)
+
+
+def test_predictions_sent_down_are_those_of_the_moved_student():
+    fd, r = fedsift.cfd(1, ema=0.5), toys.a_round()
+    turn = fd.server_turn(
+        Server({"linear": weights(1)}),
+        {0: fd.up.say(SoftLabels(np.array([1]), np.array([[1.0, 0.0]])), r.link(0), {})[0]},
+        r,
+    )
+    next(turn)
+    (asked,) = turn.send([weights(9)])
+    assert isinstance(asked, Predict)
+    assert torch.equal(asked.state["1.weight"], weights(5)["1.weight"])
+
+
+@pytest.mark.parametrize("ema", [1.0, -0.1, 2, math.nan])
+def test_an_ema_outside_zero_to_one_is_a_mistake(ema):
+    with pytest.raises(Mistake, match=f"ema is a share of the old weights, from 0 to below 1, not {ema}"):
+        fedsift.fd(1, ema=ema)
 
 
 def test_the_temperature_reaches_the_students_loss():

@@ -19,7 +19,7 @@ from tests.test_runs import KINDS, PROGRAM, TINY, bits, lines, rounds_in, straig
 from tests.test_runs import cli as fedsift
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
-VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "theory", "data", "flower", "bench"]
+VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "reproduce", "theory", "data", "flower", "bench"]
 SUMMARY = ["run", "rounds", "accuracy", "accuracy_last", "uplink_bytes", "downlink_bytes", "seconds"]
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
 
@@ -94,6 +94,7 @@ def test_help_names_every_verb_and_needs_neither_torch_nor_numpy():
         "show": ["RUN", "--json"],
         "compare": ["FOLDERS", "--json"],
         "plot": ["FOLDERS", "--output"],
+        "reproduce": ["ITEM", "key=value", "--quick", "--recipe", "--seeds", "--out", "--report", "--engine", "--json"],
     }.items(),
 )
 def test_the_help_of_a_verb_names_all_it_takes(verb, words):
@@ -375,7 +376,7 @@ PARTS = {
     "models": ["mlp", "cnn", "resnet8", "resnet20", "module:factory"],
     "samplers": ["none", "random", "low-entropy", "mixed", "high-entropy", "margin", "class-balanced"],
     "codecs": ["float32", "float16"],
-    "aggregators": ["mean", "era", "enhanced-era"],
+    "aggregators": ["mean", "certainty", "era", "enhanced-era"],
     "algorithms": ["fd", "fas", "ds-fl", "cfd", "fedavg", "fedpaq", "feddf", "fd-jeong", "mix2fld", "gossip"],
     "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges"],
     "engines": ["batched", "sequential"],

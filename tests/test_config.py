@@ -3,17 +3,20 @@ import tomllib
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift import config
+from fedsift import config, data, runs
+from fedsift.aggregators import Era
 from fedsift.algorithms import FedAvg, SoftLabelFD
 from fedsift.config import SHORT, Experiment
 from fedsift.data import kept
 from fedsift.data.catalogue import CATALOGUE
 from fedsift.types import Mistake, Recipe
+from tests.test_runs import bits, straight, tiny
 
 
 def read(*overrides: str) -> Experiment:
@@ -90,7 +93,66 @@ def test_an_experiment_becomes_plain_parts():
     assert isinstance(algorithm, SoftLabelFD)
     assert (algorithm.budget, algorithm.temperature, federation.seed, federation.cohort) == (7, 2.0, 3, 8)
     assert (algorithm.local, algorithm.distill) == (Recipe(lr=0.3), Recipe(epochs=4))
-    assert repr(algorithm.aggregate) == "Era(temperature=0.5)"
+    assert algorithm.aggregate == Era(0.5)
+
+
+def test_the_share_of_old_weights_a_server_keeps_reaches_the_algorithm():
+    keeping, usual = (config.algorithm(read(*settings)) for settings in (["algorithm.ema=0.5"], []))
+    assert isinstance(keeping, SoftLabelFD) and isinstance(usual, SoftLabelFD)
+    assert (keeping.ema, usual.ema) == (0.5, 0)
+    assert "algorithm.ema" in config.unused(config.read("digits-fedavg", ["algorithm.ema=0.5"]))
+
+
+def test_a_server_that_keeps_nothing_plays_bit_for_bit_as_one_that_was_not_asked(tmp_path):
+    usual, none, half = (
+        bits(straight(tmp_path / str(n), tiny("digits-fas", *settings)))
+        for n, settings in enumerate(([], ["algorithm.ema=0"], ["algorithm.ema=0.5"]))
+    )
+    for name in (runs.METRICS, runs.LEDGER, runs.CHECKPOINT):
+        assert usual[name] == none[name]
+    assert half[runs.CHECKPOINT] != usual[runs.CHECKPOINT]
+
+
+# --- a split is made once ------------------------------------------------------------------------------------------
+
+
+def test_experiments_with_the_same_data_part_and_seed_share_their_task():
+    """The cells of a table: another alpha, sampler or recipe is the same split."""
+    one = config.build(read("alpha=0.1", "sampler=none", "local.lr=0.5")).task
+    assert config.build(read("alpha=100", "sampler=mixed", "clients=10")).task is one
+
+
+@pytest.mark.parametrize(
+    "setting", ["seed=1", "data.private=700", "data.public=400", "data.test=90", "data.normalise=standard"]
+)
+def test_another_seed_or_data_part_is_another_task(setting):
+    one, other = (config.build(read(*settings)).task for settings in ((), (setting,)))
+    assert one is not other
+    assert runs._fingerprint(one) != runs._fingerprint(other)
+
+
+def test_a_task_out_of_the_cache_is_the_one_made_without_it():
+    cached, fresh = config.build(read()).task, data.split(data.load("digits"), 800, 500)
+    assert cached is not fresh
+    assert runs._fingerprint(cached) == runs._fingerprint(fresh) == runs._fingerprint.__wrapped__(fresh)
+
+
+def test_playing_leaves_the_shared_task_as_it_was(tmp_path):
+    task = config.build(tiny()).task
+    before = runs._fingerprint.__wrapped__(task)
+    straight(tmp_path / "run", tiny())
+    assert config.build(tiny()).task is task
+    assert runs._fingerprint.__wrapped__(task) == before
+
+
+def test_a_file_of_data_that_changes_is_split_anew(tmp_path):
+    file, sizes = tmp_path / "mine.npz", ["data.private=40", "data.public=30"]
+    x, y = np.random.default_rng(0).random((100, 1, 4, 4), np.float32), np.arange(100) % 2
+    np.savez(file, x=x, y=y)
+    one = config.build(read(f"data.name=npz:{file}", *sizes)).task
+    assert config.build(read(f"data.name=npz:{file}", *sizes)).task is one
+    np.savez(file, x=x / 2, y=y, more=0)
+    assert runs._fingerprint(config.build(read(f"data.name=npz:{file}", *sizes)).task) != runs._fingerprint(one)
 
 
 def test_the_values_of_the_partition_that_its_kind_takes_are_given_to_it():
@@ -237,6 +299,8 @@ KEYS = "(run `fedsift new PRESET FILE.toml` to see all keys)"
         ("budget=0", "algorithm.budget: input should be greater than 0 (got 0)"),
         ("seed=-1", "seed: input should be greater than or equal to 0 (got -1)"),
         ("local.momentum=1", "local.momentum: input should be less than 1 (got 1)"),
+        ("algorithm.ema=1", "algorithm.ema: input should be less than 1 (got 1)"),
+        ("algorithm.ema=-0.5", "algorithm.ema: input should be greater than or equal to 0 (got -0.5)"),
         ("data.test=0", "data.test: input should be greater than 0 (got 0)"),
         ("device=gpu", "device: input should be 'auto', 'cpu' or 'cuda' (got 'gpu')"),
         # unknown parts
@@ -256,6 +320,7 @@ KEYS = "(run `fedsift new PRESET FILE.toml` to see all keys)"
         ("data.normalise=scaled", "unknown normalisation 'scaled'; did you mean 'scale'? (standard or scale)"),
         # values of parts
         ("aggregator=era(0)", "era needs a temperature above 0, not 0"),
+        ("aggregator=era(weights=sure)", "unknown weights 'sure'; known: equal, certainty (equal or certainty)"),
         ("aggregator=mean(1)", "aggregator 'mean' takes no values, but 'mean(1)' gives some"),
         ("model=cnn(widht=2)", "model 'cnn(widht=2)': got an unexpected keyword argument 'widht'"),
         # numbers that do not fit together

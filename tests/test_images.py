@@ -113,6 +113,23 @@ def test_tiles_are_square_and_of_32_pixels_unless_told_otherwise(tmp_path):
     assert data.unlabelled(f"sheet:{tmp_path}/grey.png(16)").shape == (8, 1, 16, 16)
 
 
+def test_a_sheet_is_looked_for_here_and_then_in_the_data_folder(tmp_path, monkeypatch):
+    """A sheet here goes before one of the same name there; the message on one that is nowhere names it as it was given."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("FEDSIFT_DATA", str(there))
+    Image.new("L", (16, 16), 7).save(there / "sheet.png")
+    assert (data.unlabelled("sheet:sheet.png(8)") == np.full((4, 1, 8, 8), 7)).all()
+    assert data.with_public(data.digits(), "sheet:sheet.png(8)").public.max() == 7  # type: ignore[union-attr]
+    Image.new("L", (16, 8), 9).save(here / "sheet.png")
+    assert (data.unlabelled("sheet:sheet.png(8)") == np.full((2, 1, 8, 8), 9)).all()
+    assert data.with_public(data.digits(), "sheet:sheet.png(8)").public.max() == 9  # type: ignore[union-attr]
+    with pytest.raises(Mistake, match=r"no\.png"):
+        data.unlabelled("sheet:no.png")
+
+
 def test_a_sheet_that_tiles_do_not_fill_is_a_mistake(tmp_path):
     Image.new("RGB", (64, 40)).save(tmp_path / "odd.png")
     with pytest.raises(Mistake, match=r"has 40 x 64 pixels, which tiles of 32 x 32 do not fill; add their size"):

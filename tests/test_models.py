@@ -237,3 +237,26 @@ def test_a_starting_state_holds_every_parameter_and_buffer_and_is_a_copy():
     assert not any(value.requires_grad for value in state.values())
     state["head.bias"].fill_(9)
     assert initial_state(made, 0)["head.bias"].abs().max() < 9
+
+
+def test_starting_weights_are_drawn_once_but_never_shared():
+    """Whatever is written into one, weights or counters, the next is as drawn, also where it came from the cache."""
+    built = []
+
+    def counted(shape, classes):
+        built.append(shape)
+        return nn.Sequential(nn.BatchNorm1d(shape[0]), nn.Linear(shape[0], classes))
+
+    made = Model("counted", counted, (3,), 2)
+    first = initial_state(made, 5)
+    drawn = {name: value.clone() for name, value in first.items()}
+    for value in first.values():
+        value.fill_(9)
+    second = initial_state(made, 5)
+    assert same_weights(second, drawn)
+    for value in second.values():
+        value.zero_()
+    assert same_weights(initial_state(made, 5), drawn)
+    assert len(built) == 1
+    assert not same_weights(initial_state(made, 6), drawn)
+    assert len(built) == 2

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedsift import training
+from fedsift import seeding, training
 from fedsift.training import OPTIMIZERS, augment, augmentation, batches, loss, step_size
 from fedsift.types import AUGMENTATIONS, Array, Mistake, Recipe
 
@@ -95,6 +95,31 @@ def test_every_epoch_covers_every_sample_once_but_for_a_last_batch_of_one(sample
 
 def orders(key: tuple[int | str, ...]) -> list[list[int]]:
     return [np.concatenate(epoch).tolist() for epoch in batches(Recipe(epochs=3, batch=5), 20, key)]
+
+
+@given(st.integers(0, 70), st.integers(1, 20), st.integers(1, 4), st.integers(0, 100))
+def test_batches_are_the_orders_cut_into_pieces(samples, batch, epochs, seed):
+    recipe = Recipe(epochs=epochs, batch=batch)
+    drawn, cut = training.orders(recipe, samples, (seed,)), batches(recipe, samples, (seed,))
+    alone = samples > batch > 1 and samples % batch == 1
+    assert drawn.dtype == np.int64 and drawn.shape == (epochs, samples - alone)
+    assert [[i for piece in epoch for i in piece.tolist()] for epoch in cut] == drawn.tolist()
+    assert all(len(piece) == batch for epoch in cut for piece in epoch[:-1])
+
+
+@given(st.integers(1, 40), st.integers(1, 3), st.integers(0, 100))
+def test_an_order_does_not_depend_on_the_batch_size_but_for_what_is_left_out(samples, epochs, seed):
+    whole = training.orders(Recipe(epochs=epochs, batch=100), samples, (seed,))
+    for batch in (1, 2, 3, 5):
+        drawn = training.orders(Recipe(epochs=epochs, batch=batch), samples, (seed,))
+        assert drawn.tolist() == whole[:, : drawn.shape[1]].tolist()
+
+
+def test_orders_are_those_of_the_generator_named_by_the_key():
+    """Nine samples in batches of four: the ninth of each order is left out."""
+    generator = seeding.rng(*KEY, "batches")
+    by_hand = [generator.permutation(9)[:8].tolist() for _ in range(3)]
+    assert training.orders(Recipe(epochs=3, batch=4), 9, KEY).tolist() == by_hand
 
 
 def test_batches_depend_on_the_key_alone():

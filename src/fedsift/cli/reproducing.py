@@ -38,8 +38,10 @@ def reproduce(items: list[str], plan: Plan, out: Path, *, play: bool, quiet: boo
         reports["theory"] = _theorem(out)
     if tables := [name for name in items if name != "theory"]:
         left_out = _run_cells(tables, plan, out, quiet) if play else _missing(tables, plan, out)
-        for name in tables:
-            reports[name] = _reported(name, plan, out, left_out)
+        reports |= {name: report for name in tables if (report := _reported(name, plan, out, left_out))}
+    if not reports:
+        raise mistake(f"nothing to report on: no run in {out} has a finished round")
+    items = [name for name in items if name in reports]
     if as_json:
         typer.echo(json.dumps([reports[name] for name in items]))
         return
@@ -59,9 +61,12 @@ def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
     from fedsift import runs
     from fedsift.reproduction.curves import run_folder
 
+    def has_a_round(file: Path) -> bool:
+        return file.is_file() and file.stat().st_size > 0
+
     every = {cell: [run_folder(out, cell, seed) for seed in range(plan.seeds)] for cell in _cells(items, plan)}
     return {
-        cell: "not run" for cell, folders in every.items() if not all((f / runs.METRICS).is_file() for f in folders)
+        cell: "not run" for cell, folders in every.items() if not all(has_a_round(f / runs.METRICS) for f in folders)
     }
 
 
@@ -116,14 +121,16 @@ def _play(todo: list[Run], engine: Any, quiet: bool) -> dict[Path, str]:
     return failed
 
 
-def _reported(name: str, plan: Plan, out: Path, left_out: dict[Cell, str]) -> dict[str, Any]:
+def _reported(name: str, plan: Plan, out: Path, left_out: dict[Cell, str]) -> dict[str, Any] | None:
+    """The report on an item, also written to files; or none, if it has no cell."""
     from fedsift.reproduction import pictures, results
     from fedsift.reproduction.items import ITEMS
 
     item = ITEMS[name]
     mine = {cell: why for cell, why in left_out.items() if cell in item.cells(plan)}
     if len(mine) == len(item.cells(plan)):
-        raise mistake(f"{name}: no cell could be run ({next(iter(mine.values()))})")
+        warn(f"{name}: no cell could be run ({next(iter(mine.values()))})")
+        return None
     report = results.gathered(name, item, plan, out, mine)
     results.write(report, out)
     pictures.draw(report, out / f"{name}.png")

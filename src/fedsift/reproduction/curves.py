@@ -49,11 +49,12 @@ class Plan:
         for path, value in (("partition.alpha", cell.alpha), ("seed", seed)):
             overriding.put(values, path, value)
         values["name"] = f"{cell.curve} alpha={cell.alpha:g}"
-        axes: overriding.Axes = {}
+        axes = overriding.axes_of(values.pop("sweep", {}))
         for override in self.overrides:
             overriding.apply(values, axes, override)
-        if axes:
-            raise Mistake("a reproduction has its own cells and seeds; it takes overrides, but no sweep of yours")
+        chosen = config.flat(values)
+        if axes or (chosen.get("partition.alpha"), chosen.get("seed")) != (cell.alpha, seed):
+            raise Mistake("a reproduction has its own alphas and seeds; leave out alpha=, seed= and any sweep")
         return config.experiment(values)
 
     def label(self, curve: str) -> str:

@@ -44,9 +44,11 @@ def _looks(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], looks: Mapping[str, tuple[str, str]]) -> None:
-    """A line a curve, its band from the lowest to the highest seed, and the paper's figure as a dash at the end."""
+    """A line a curve, as far as all its seeds go, its band from the lowest to the highest of them, and the paper's
+    figure as a dash at the end."""
     for cell in cells:
-        colour, by_round = looks[cell["label"]][0], np.array(cell["by_round"])
+        common = min(map(len, cell["by_round"]))
+        colour, by_round = looks[cell["label"]][0], np.array([run[:common] for run in cell["by_round"]])
         x = np.arange(1, by_round.shape[1] + 1)
         axes.plot(x, by_round.mean(0), color=colour, label=cell["label"], linewidth=1.2)
         if len(by_round) > 1:
