@@ -59,7 +59,7 @@ def test_with_slack_a_little_below_is_not_below(gaps, verdict):
     ("gaps", "verdict"),
     [
         ([0.02, -0.01], HOLDS),  # the mean is .005
-        ([0.25, -0.25], HOLDS),  # it is the mean that counts
+        ([0.75, -0.5], HOLDS),  # it is the mean that counts
         ([0.25], HOLDS),  # within, to the point
         ([0.5, 0.25], FAILS),
         ([-0.5, -0.25], FAILS),
@@ -125,6 +125,13 @@ def test_a_claim_is_as_good_as_its_worst_comparison(c, verdict):
     told = judged(claim, by_hand(a=[0.5, 0.5], b=[0.25, 0.25], c=c), {})
     assert told["verdict"] == verdict
     assert [row["verdict"] for row in told["evidence"]] == [HOLDS, verdict]
+
+
+def test_one_comparison_that_fails_outweighs_one_that_is_open():
+    claim = Claim("", (Above(A, B), Above(A, C), Above(A, D)))
+    told = judged(claim, by_hand(a=[0.5, 0.5], b=[0.0, 0.0], c=[0.0, 1.0], d=[1.0, 1.0]), {})
+    assert [row["verdict"] for row in told["evidence"]] == [HOLDS, OPEN, FAILS]
+    assert told["verdict"] == FAILS
 
 
 def test_what_was_not_run_is_said_and_the_rest_is_judged():
