@@ -117,7 +117,7 @@ class Mix2FLD:
         return students.weights_down(self.down, server, cohort, r)
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        state, _ = self.down.decode(heard, r.number, initial_state(client.model, r.seed))
+        state = students.weights_heard(self.down, client.model, heard, r)
         key = r.key("local", client.id)
         state = yield Fit(client.model, state, client.data, self.local, key, self.local.epochs * r.number)
         logits = yield Predict(client.model, state, client.data.samples)

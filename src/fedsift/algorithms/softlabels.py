@@ -110,10 +110,9 @@ class SoftLabelFD:
 
     def _download(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         """Weights down: take them. Soft labels down: distil them into the client's own model."""
-        start = initial_state(client.model, r.seed)
         if isinstance(self.down, WeightCodec):
-            return self.down.decode(heard, r.number, start)[0], memory
-        state = memory.get("model", start)
+            return students.weights_heard(self.down, client.model, heard, r), memory
+        state = memory.get("model") or initial_state(client.model, r.seed)
         lessons, kept_lessons = Lessons(self.down, self.absent).hear(memory.get("heard", {}), heard, r)
         for number, labels in lessons.items():  # none in the first round, one, or all that were missed
             state = yield self._distil(client.model, state, labels, r, client.id, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import torch
 
@@ -19,6 +20,16 @@ def weights_down(codec: WeightCodec, server: Server, cohort: Iterable[Client], r
     """Every client gets the weights of its own architecture."""
     weights = {name: codec.encode(state, r.number) for name, state in server.students.items()}
     return {client.id: weights[client.model.name] for client in cohort}
+
+
+def weights_heard(codec: WeightCodec, model: Model, heard: bytes, r: Round) -> State:
+    """What a client was sent. Clients of one architecture are sent the same bytes, which are read once."""
+    return {name: value.clone() for name, value in _read(codec, model, heard, r.number, r.seed).items()}
+
+
+@lru_cache(maxsize=1)
+def _read(codec: WeightCodec, model: Model, heard: bytes, number: int, seed: int) -> State:
+    return codec.decode(heard, number, initial_state(model, seed))[0]
 
 
 def moved(old: State, new: State, ema: float) -> State:

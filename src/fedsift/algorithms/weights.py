@@ -11,7 +11,6 @@ import torch
 
 from fedsift.algorithms import students
 from fedsift.codecs import WEIGHT_CODECS, Qsgd, WeightCodec, down_weight_codec, weight_codec
-from fedsift.models import initial_state
 from fedsift.numerics import softmax
 from fedsift.types import Client, Fit, Mistake, Model, Predict, Recipe, Round, Server, SoftLabels, State, Tree, Turn
 
@@ -39,7 +38,7 @@ class FedAvg:
         return students.weights_down(self.down, server, cohort, r)
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        base, _ = self.down.decode(heard, r.number, initial_state(client.model, r.seed))
+        base = students.weights_heard(self.down, client.model, heard, r)
         key = r.key("local", client.id)
         state = yield Fit(client.model, base, client.data, self.local, key, self.local.epochs * r.number)
         if isinstance(self.up, Qsgd):
