@@ -80,9 +80,9 @@ def plain_loop(rounds, done, threads):
         done(lambda state=state: state)
 
 
-def fedsift(rounds, done):
+def fedsift(rounds, done, precision="float32"):
     """FedAvg as a user runs it: messages encoded, decoded and counted, on the engine `auto` picks."""
-    algorithm, engine = fedavg(local=RECIPE), choose("auto", "cpu")[0]
+    algorithm, engine = fedavg(local=RECIPE), choose("auto", "cpu", precision)[0]
     played = federate(algorithm, federation(), task(), rounds=rounds, cohort=CLIENTS, seed=SEED, engine=engine)
     for record in played:
         done(lambda record=record: record.models["resnet8"][1])
@@ -169,6 +169,7 @@ def pfl(rounds, done, threads):
 
 WAYS = {
     "fedsift": fedsift,
+    "fedsift, bfloat16": partial(fedsift, precision="bfloat16"),
     "plain loop, 1 thread": partial(plain_loop, threads=1),
     "plain loop, 2 threads": partial(plain_loop, threads=2),
     "Flower, 2 actors of 1 thread": partial(flower, actors=2),

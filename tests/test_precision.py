@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from fedsift import engines, models
+from fedsift.engines import batched
+from fedsift.engines.batched import Batched
 from fedsift.engines.precision import PRECISIONS, Precision
 from fedsift.engines.sequential import Sequential
 from fedsift.types import Mistake
@@ -65,3 +67,43 @@ def test_training_in_bfloat16_keeps_float32_weights():
     exact, rough = (Sequential(threads=1, precision=p).run(jobs) for p in ("float32", "bfloat16"))
     assert all(value.dtype == torch.float32 for value in rough[0].values())
     assert 1e-6 < parity.astray(jobs, rough, exact) < 0.05
+
+
+# --- stacked on a CPU ----------------------------------------------------------------------------------------------
+
+short = pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU has no bfloat16")
+
+
+def distance(one, other):
+    """Between two lists of states, over all their floats."""
+    pairs = [(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in a if a[name].is_floating_point()]
+    return float(sum((a - b).double().square().sum() for a, b in pairs) ** 0.5)
+
+
+@short
+@pytest.mark.parametrize("name", ["cnn", "resnet8(width=0.5)", "resnet8(width=0.5, norm=group)"])
+@pytest.mark.parametrize("lengths", [(16, 16, 16), (19, 13, 8), (16,)])
+def test_a_stack_in_bfloat16_rounds_as_torch_does_and_no_more(name, lengths):
+    """The way from start to end is rounded by a few per cent, as torch's autocast rounds it: at most half as much again."""
+    jobs = parity.fits(models.model(name, (3, 16, 16), 3), lengths)
+    exact = Sequential(threads=1).run(jobs)
+    theirs = Sequential(threads=1, precision="bfloat16").run(jobs)
+    ours = Batched(threads=2, precision="bfloat16").run(jobs)
+    assert {value.dtype for state in ours for value in state.values()} <= {torch.float32, torch.int64}
+    moved, off = distance(exact, [job.state for job in jobs]), distance(theirs, exact)
+    assert 0.001 * moved < distance(ours, exact) < max(1.5 * off, 0.05 * moved)
+
+
+@short
+def test_what_has_no_convolution_stays_in_float32_and_says_so():
+    engine = Batched(threads=1, precision="bfloat16")
+    for name, told in (("mlp", True), ("cnn", False)):
+        assert engine.explain(models.model(name, (1, 8, 8), 3)).endswith("in float32 all the same)") is told
+    jobs = parity.fits(models.model("mlp", (1, 8, 8), 3), (16, 16))
+    assert all(map(parity.same, engine.run(jobs), Batched(threads=1).run(jobs)))
+
+
+def test_a_cpu_without_bfloat16_says_that_it_stays_in_float32(monkeypatch):
+    monkeypatch.setattr(batched, "has_bfloat16", lambda: False)
+    engine = Batched(threads=1, precision="bfloat16")
+    assert engine.explain(models.model("cnn", (1, 8, 8), 3)).endswith("in float32 all the same)")

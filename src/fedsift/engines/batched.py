@@ -217,12 +217,19 @@ def _samples(job: Work) -> Samples:
 
 
 def kernels_for(cuda: bool, precision: str) -> Kernels:
-    """Our own kernels use the matrix units, which round; float32 is left to torch's products."""
+    """Our own kernels use the matrix units, which round; float32 is left to torch's products. A CPU stores bfloat16 if it
+    can compute with it."""
     if cuda and has_triton() and precision != "float32":
         from fedsift.engines.fused import FusedKernels
 
         return FusedKernels(precision)
-    return Kernels()
+    short = not cuda and precision == "bfloat16" and has_bfloat16()
+    return Kernels(torch.bfloat16 if short else torch.float32)
+
+
+def has_bfloat16() -> bool:
+    """Whether the CPU's library of convolutions can compute with it."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def has_triton() -> bool:

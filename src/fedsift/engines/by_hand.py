@@ -2,7 +2,8 @@
 
 The M networks' images are one, [B, M * C, H, W], channels last, so that a convolution of all is one grouped convolution
 of the library, and nothing is turned over on the way; its weights are [M, O, kh, kw, I] for the same reason. Rows are
-[M, B, F]. A layer that has no way back here takes torch's.
+[M, B, F]. A layer that has no way back here takes torch's. With bfloat16, what flows between convolutions is stored so;
+weights, sums and all other layers are float32.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fedsift.engines.tracing import Op
 from fedsift.types import Model
 
 Back = Callable[[Tensor], tuple[Tensor | None, ...]]  # from an output's gradient to those of the inputs
+SHORT = ("convolution", "norm_after_convolution", "batch_norm", "add", "each")  # layers that take what is stored
 aten = torch.ops.aten
 
 
@@ -39,6 +41,7 @@ class ByHand(Stacked):
 
     def arranged(self, x: Tensor) -> Tensor:
         """[..., M, B, C, H, W] -> [..., M, B, H, W, C], in memory with the models' channels side by side."""
+        x = x.to(self.takes)
         if self._programs[True][0].kind == "flatten":
             return x.movedim(-3, -1)
         return x.movedim((-5, -3), (-2, -1)).contiguous().movedim(-2, -5)
@@ -52,8 +55,8 @@ class ByHand(Stacked):
         logits, ways = self._forward(p, x, into)
         pulled = {ways[-1][0].output: pull(logits)}
         while ways:
-            op, back = ways.pop()
-            for name, mine in zip(op.inputs, back(pulled.pop(op.output)), strict=True):
+            op, back, stored = ways.pop()
+            for name, mine in zip(op.inputs, back(pulled.pop(op.output).to(stored)), strict=True):
                 if name and mine is not None:
                     pulled[name] = pulled[name].add_(mine) if name in pulled else mine
 
@@ -63,10 +66,11 @@ class ByHand(Stacked):
         ways = []
         for op in self._programs[p.training]:
             inputs = [_images(known[name]) if op.kind != "flatten" else known[name] for name in op.inputs]
+            inputs = inputs if op.kind in SHORT else [x.float() for x in inputs]
             layer = getattr(self, f"_{op.kind}", self._any)
             known[op.output], back = layer(p, op, into, *inputs)
             if into is not None:
-                ways.append((op, back))
+                ways.append((op, back, known[op.output].dtype))
             for name in op.last_used:
                 del known[name]
         return known[op.output], ways
@@ -76,15 +80,16 @@ class ByHand(Stacked):
         one order whatever its company."""
         layer, m = LAYERS["batch_norm" if op.before else op.kind], p.models
         own = {name: weight for name, weight in p.weights.items() if name.rpartition(".")[0] == op.name}
-        y, back = _by_autograd(partial(layer, p, op), own, into, *(_apart(x, m) for x in inputs))
+        y, back = _by_autograd(partial(layer, p, op), own, into, *(_apart(x.float(), m) for x in inputs))
         return _images(y), lambda dy: tuple(_images(dx) for dx in back(_apart(dy, m)) if dx is not None)
 
     def _convolution(self, p: Pass, op: Op, into: Any, x: Tensor) -> tuple[Tensor, Back]:
         weight, bias = p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias")
         m, o = weight.shape[:2]
-        rows = weight.reshape(m * o, *weight.shape[2:]).permute(0, 3, 1, 2)
+        x, rows = x.to(self.stored), weight.reshape(m * o, *weight.shape[2:]).to(self.stored).permute(0, 3, 1, 2)
         how = op.geometry[1:]
-        products = Together(m, how) if m > 1 else Alone(how, tuple(x.shape), tuple(rows.shape), bias is not None)
+        shapes = tuple(x.shape), tuple(rows.shape)
+        products = Together(m, how) if m > 1 else Alone(how, *shapes, bias is not None, self.stored)
 
         def back(dy: Tensor) -> tuple[Tensor | None]:
             dx, dw = products.back(dy, x, rows, op.inputs[0] != "")
@@ -93,7 +98,7 @@ class ByHand(Stacked):
                 into[f"{op.name}.bias"].add_(_channel_sums(dy).view(m, o))
             return (dx,)
 
-        return products.forward(x, rows, None if bias is None else bias.reshape(-1)), back
+        return products.forward(x, rows, None if bias is None else bias.reshape(-1).to(self.stored)), back
 
     def _norm_after_convolution(self, p: Pass, op: Op, into: Any, x: Tensor, *residual: Tensor) -> tuple[Tensor, Back]:
         assert op.before is not None
@@ -191,8 +196,8 @@ def _through_relu(dy: Tensor, y: Tensor) -> Tensor:
 
 def _channel_sums(x: Tensor) -> Tensor:
     """As a product: the order in which `sum` adds depends on how many channels, and so models, there are."""
-    pixels = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
-    return x.new_ones(len(pixels)) @ pixels
+    pixels = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1]).float()
+    return pixels.new_ones(len(pixels)) @ pixels
 
 
 def _by_autograd(

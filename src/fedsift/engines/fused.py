@@ -42,7 +42,7 @@ class FusedKernels(Kernels):
 
     def __init__(self, precision: str) -> None:
         self._precision = precision
-        self.stored = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        super().__init__(torch.bfloat16 if precision == "bfloat16" else torch.float32)
 
     def convolve(self, p: Pass, op: Op, x: Tensor) -> Tensor:
         weight, bias = p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias")

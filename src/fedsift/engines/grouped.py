@@ -30,9 +30,11 @@ class Alone:
     """One model. The library may take another way for one group than for many, and round otherwise: such a product is
     done for two, since what a model computes must not depend on its company."""
 
-    def __init__(self, how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool) -> None:
+    def __init__(
+        self, how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool, stored: torch.dtype = torch.float32
+    ) -> None:
         self._how = how
-        self._twice = differing(how, x, weight, biased)
+        self._twice = differing(how, x, weight, biased, stored)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._twice[0]:
@@ -51,13 +53,15 @@ class Alone:
 
 
 @cache
-def differing(how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool) -> tuple[bool, bool, bool]:
+def differing(
+    how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool, stored: torch.dtype = torch.float32
+) -> tuple[bool, bool, bool]:
     """Which products (output, gradient of the input, of the weights) one group rounds otherwise than the first of two:
     asked of the library, once a shape, with numbers whose sums show the order they are added in."""
     generator = torch.Generator().manual_seed(0)
-    one, w = (torch.randn(n, h, w, c, generator=generator).permute(0, 3, 1, 2) for n, c, h, w in (x, weight))
+    one, w = (torch.randn(n, h, w, c, generator=generator).to(stored).permute(0, 3, 1, 2) for n, c, h, w in (x, weight))
     pair, ws = torch.cat([one, one], 1), torch.cat([w, w])
-    b = torch.randn(len(w), generator=generator) if biased else None
+    b = torch.randn(len(w), generator=generator).to(stored) if biased else None
     y = torch.conv2d(one, w, b, *how)
     ys = torch.conv2d(pair, ws, None if b is None else torch.cat([b, b]), *how, 1, 2)
     dx, dw = _pulled(y, one, w, how, 1, (True, True))

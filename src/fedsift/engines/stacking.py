@@ -286,8 +286,10 @@ class Kernels:
     """Convolution and what follows it, in plain torch. Others may take and give what is `stored` in fewer bits; all
     other layers get float32."""
 
-    stored = torch.float32
     places = False  # whether gradients can be written where they are wanted
+
+    def __init__(self, stored: torch.dtype = torch.float32) -> None:
+        self.stored = stored
 
     def convolve(self, p: Pass, op: Op, x: Tensor) -> Tensor:
         return layers.convolve(x, p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias"), *op.geometry)
