@@ -32,6 +32,7 @@ from fedsift.engines import choose
 
 REFERENCE = "plain loop, 1 thread"
 TOLERANCE = {"parameters": 0.1, "statistics": 0.001}  # of the way they went in the first round; see README.md
+ROUNDED = {"parameters": 0.3, "statistics": 0.01}  # with bfloat16: Adam divides small gradients by their own size
 BLOCK_SECONDS = 180
 IDLE = 0.3  # cores others may use before and while a block runs
 SETTINGS = {
@@ -172,7 +173,7 @@ def check(way, weights, reference):
         raise SystemExit(f"{way}: weights after the first round are those of the start")
     apart = {what: distance(weights, reference, names) for what, names in compared.items()}
     for what, share in apart.items():
-        if share > TOLERANCE[what]:
+        if share > (ROUNDED if way.endswith("bfloat16") else TOLERANCE)[what]:
             raise SystemExit(f"{way}: {what} are {share:.2%} off the plain loop after a round; it did other work")
     return apart["parameters"]
 
