@@ -163,7 +163,7 @@ def test_a_picture_that_claims_too_many_pixels_is_refused_before_it_is_read(tmp_
 # --- a public set from elsewhere -----------------------------------------------------------------------------------
 
 
-def test_a_sheet_becomes_the_public_set_and_leaves_all_of_x_to_the_others(tmp_path):
+def test_a_sheet_becomes_the_public_set_and_the_others_stay_what_they_were(tmp_path):
     tiles = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
     Image.fromarray(tiles.repeat(4, 0).repeat(4, 1)).save(tmp_path / "sheet.png")  # one grey tile of 32 x 32
     both = data.with_public(data.digits(), f"sheet:{tmp_path}/sheet.png")
@@ -171,7 +171,11 @@ def test_a_sheet_becomes_the_public_set_and_leaves_all_of_x_to_the_others(tmp_pa
     assert both.public.shape == (1, 1, 8, 8)
     assert (both.public[0, 0] == np.floor((tiles.astype(int) * 2 * 16 + 255) / (2 * 255))).all()
     task = data.split(both, 1700, 1)
-    assert (len(task.private), len(task.public), len(task.test)) == (1700, 1, 97)
+    assert (len(task.private), len(task.public), len(task.test)) == (1700, 1, 96)
+    without = data.split(data.digits(), 1700, 1)
+    assert (task.private.samples.rows == without.private.samples.rows).all()
+    assert (task.test.samples.rows == without.test.samples.rows).all()
+    assert len(data.split(both, 1796, 1).test) == 1  # none is left out where none would be left
 
 
 def test_of_another_data_set_only_the_images_are_taken(tmp_path):

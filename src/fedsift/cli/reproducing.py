@@ -83,12 +83,16 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
     left_out: dict[Cell, str] = {}
     with saying_how_to_go_on("the same command again", out):
         for cell in cells:
+            begun: list[Run] = []
             try:
                 for seed in range(plan.seeds):
                     folder = run_folder(out, cell, seed)
-                    playing.append(runs.begin(folder, plan.experiment(cell, seed), resume=True, note=why))
+                    begun.append(runs.begin(folder, plan.experiment(cell, seed), resume=True, note=why))
+                playing += begun
             except Mistake as error:
                 left_out[cell] = str(error)
+                for run in begun:
+                    run.lock.release()
         if len(left_out) == len(cells):
             raise mistake(next(iter(left_out.values())))
         for cell, reason in left_out.items():

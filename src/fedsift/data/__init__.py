@@ -179,6 +179,9 @@ def split(
 ) -> Task:
     """Disjoint parts, drawn at random. The test part is the official one, or else what is left (or `test` of it).
 
+    Where the public part comes from elsewhere, the samples that would have been public are left out, so that the private
+    and the test part are the same with every public set (unless too few would be left).
+
     Inputs are normalised by figures taken from the *public* part, the one part every party knows: "scale" divides by
     the largest value, "standard" gives mean 0 and deviation 1 per channel.
     """
@@ -198,6 +201,7 @@ def split(
         shared, public_rows, rest = data.x, rest[:public], rest[public:]
     else:
         shared, public_rows = data.public, seeding.rng(seed, "public").permutation(len(data.public))[:public]
+        rest = rest[public:] if len(rest) >= public + (test or 1) else rest
     tested, truth = (data.x, data.y) if data.test is None else data.test
     test_rows = rest if data.test is None else seeding.rng(seed, "test").permutation(len(tested))
     if not 0 < (len(test_rows) if test is None else test) <= len(test_rows):

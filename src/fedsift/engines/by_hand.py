@@ -2,8 +2,8 @@
 
 The M networks' images are one, [B, M * C, H, W], channels last, so that a convolution of all is one grouped convolution
 of the library, and nothing is turned over on the way; its weights are [M, O, kh, kw, I] for the same reason. Rows are
-[M, B, F]. A layer that has no way back here takes torch's. With bfloat16, what flows between convolutions is stored so;
-weights, sums and all other layers are float32.
+[M, B, F]. A layer that has no way back here takes torch's. With bfloat16, what flows between convolutions is stored so,
+and their gradients come rounded; weights, optimiser and all other layers are float32.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
         axes.set_title(f"alpha = {alpha:g}")
         axes.grid(alpha=0.3)
     panels[0][0].set_ylabel("test accuracy")
-    handles, names = panels[0][0].get_legend_handles_labels()
+    entries = {name: one for axes in panels[0] for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     where = {"loc": "outside right center"} if bytes_ else {"loc": "outside lower center", "ncols": 4}
-    figure.legend(handles, names, fontsize="small", frameon=False, **where)
+    figure.legend(entries.values(), entries.keys(), fontsize="small", frameon=False, **where)
     figure.suptitle(report["title"], fontsize="medium")
     save(figure, file)
 
@@ -56,6 +56,7 @@ def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], looks: Mapping[st
         if cell["paper"] is not None:
             axes.plot([x[-1] + 0.5, x[-1] + 2], [cell["paper"]] * 2, color=colour, linewidth=2.5)
     axes.set_xlabel("round")
+    axes.locator_params(axis="x", integer=True)
 
 
 def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], looks: Mapping[str, tuple[str, str]]) -> None:

@@ -9,20 +9,22 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedsift import evaluation, ledger, runs
+from fedsift import config, evaluation, ledger, runs
 from fedsift.config import Experiment
 from fedsift.reproduction.curves import Cell, Plan, run_folder
 from fedsift.reproduction.items import Item
 from fedsift.reproduction.verdicts import judged
 from fedsift.runs import History
+from fedsift.types import Mistake
 
+WHERE = {"name", "engine", "device", "precision"}  # runs may differ in these from what would be played here
 PAPERS = "cifar10"  # the setting whose levels can stand beside the paper's; elsewhere only gaps can
 
 
 def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cell, str]) -> dict[str, Any]:
     """All that is known of an item: its cells, seed by seed and round by round, and the verdicts."""
     cells = item.cells(plan)
-    found = {cell: _histories(out, cell, plan.seeds) for cell in cells if cell not in left_out}
+    found = {cell: _histories(out, cell, plan) for cell in cells if cell not in left_out}
     figures = {
         "accuracy": {cell: [evaluation.settled(run.accuracies) for run in of] for cell, of in found.items()},
         "pace": {cell: [fmean(run.accuracies) for run in of] for cell, of in found.items()},
@@ -41,13 +43,21 @@ def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cel
         "command": _command(name, plan, every[0].experiment),
         "environment": _environment(every[0]),
         "cells": [_cell(cell, of, plan, item.paper if plan.setting == PAPERS else {}) for cell, of in found.items()],
+        "unfinished": {
+            run.folder.name: len(run.metrics) for run in every if len(run.metrics) < run.experiment.rounds
+        },
         "left_out": {str(cell): why for cell, why in left_out.items()},
         "claims": [judged(claim, figures[claim.figure], item.paper) for claim in item.claims(plan)],
     }
 
 
-def _histories(out: Path, cell: Cell, seeds: int) -> list[History]:
-    return [runs.load(run_folder(out, cell, seed)) for seed in range(seeds)]
+def _histories(out: Path, cell: Cell, plan: Plan) -> list[History]:
+    found = [runs.load(run_folder(out, cell, seed)) for seed in range(plan.seeds)]
+    for seed, run in enumerate(found):
+        changed = config.differences(run.experiment, plan.experiment(cell, seed))
+        if told := [f"{k} is {a!r} there, {b!r} here" for k, (a, b) in changed.items() if k not in WHERE]:
+            raise Mistake(f"{run.folder} was made with other settings: {', '.join(told)}; give the same recipe and overrides")
+    return found
 
 
 def _environment(run: History) -> dict[str, Any]:
@@ -62,7 +72,7 @@ def _command(name: str, plan: Plan, experiment: Experiment) -> str:
     recipe = [] if plan.recipe == "ours" else ["--recipe", plan.recipe]
     seeds = ["--seeds", str(plan.seeds)]
     where = [] if experiment.precision == "float32" else ["--precision", experiment.precision]
-    ours = [setting for setting in plan.overrides if not setting.startswith(("device=", "precision=", "engine="))]
+    ours = [setting for setting in plan.overrides if not setting.startswith(("device=", "precision="))]
     return shlex.join(["fedsift", "reproduce", name, *quick, *recipe, *seeds, *where, *ours])
 
 
@@ -97,6 +107,9 @@ def markdown(report: Mapping[str, Any]) -> str:
     lines += _grid(report) if report["layout"] == "table" else _list(report)
     for cell, why in report["left_out"].items():
         lines += ["", f"Left out: {cell} ({why})."]
+    if report["unfinished"]:
+        told = ", ".join(f"{run} after round {played}" for run, played in report["unfinished"].items())
+        lines += ["", f"Unfinished, and judged as they are: {told}."]
     if report["claims"]:
         lines += ["", "| claim | verdict | gaps, ours (the paper's) |", "|---|---|---|"]
         lines += [

@@ -14,12 +14,13 @@ from typing import Any
 from fedsift.reproduction.curves import Cell
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "open", "not run"
+PARTLY = "holds where it was run"
 Figures = Mapping[Cell, Sequence[float]]  # a figure a seed, in the order of the seeds
 
 
 @dataclass(frozen=True)
 class Above:
-    """`left` is above `right`; or at least not below it by more than `slack`."""
+    """`left` is above `right`; or, with a slack, not below it by more than that; or, below 0, above it by more."""
 
     left: Cell
     right: Cell
@@ -31,21 +32,22 @@ class Above:
         return FAILS if all(gap <= -self.slack for gap in gaps) else OPEN
 
     def __str__(self) -> str:
+        if self.slack < 0:
+            return f"{self.left} above {self.right} by more than {-self.slack:g}"
         return f"{self.left} {f'at least (within {self.slack:g})' if self.slack else 'above'} {self.right}"
 
 
 @dataclass(frozen=True)
 class Near:
-    """The two differ by at most `within`, in the mean over the seeds."""
+    """The two differ by at most `within`."""
 
     left: Cell
     right: Cell
     within: float
 
     def verdict(self, gaps: Sequence[float]) -> str:
-        if abs(fmean(gaps)) <= self.within:
-            return HOLDS
-        return FAILS if min(gaps) > 0 or max(gaps) < 0 else OPEN
+        near = [abs(gap) <= self.within for gap in gaps]
+        return HOLDS if all(near) else FAILS if not any(near) else OPEN
 
     def __str__(self) -> str:
         return f"{self.left} within {self.within:g} of {self.right}"
@@ -100,6 +102,7 @@ def judged(claim: Claim, figures: Figures, paper: Mapping[Cell, float]) -> dict[
     rows = [_row(comparison, figures, paper) for comparison in claim.comparisons]
     found = [row["verdict"] for row in rows if row["verdict"] != NOT_RUN]
     overall = next((verdict for verdict in (FAILS, OPEN, HOLDS) if verdict in found), NOT_RUN)
+    overall = PARTLY if overall == HOLDS and len(found) < len(rows) else overall
     return {"claim": claim.text, "verdict": overall, "figure": claim.figure, "evidence": rows}
 
 
