@@ -127,6 +127,20 @@ def test_jobs_that_differ_in_temperature_alone(engine, reference):
     assert parity.near(engine.run(jobs), reference.run(jobs), 2e-5)
 
 
+@pytest.mark.parametrize("recipe", ["sgd", "adam"])
+def test_step_sizes_and_schedules_of_their_own_in_one_program(engine, reference, monkeypatch, recipe):
+    """A sweep over step sizes is one group; every model follows its own recipe."""
+    parts: list[list[int]] = []
+    honest = Batched._task
+    monkeypatch.setattr(Batched, "_task", lambda self, part: parts.append(part) or honest(self, part))
+    jobs = parity.fits(shelf("mlp"), (9, 9, 9, 9), RECIPES[recipe], epoch=3)
+    own = [{}, {"lr": 0.01}, {"milestones": (2, 4)}, {"milestones": (2,), "decay": 0.5}]
+    jobs = [replace(job, recipe=replace(job.recipe, **changes)) for job, changes in zip(jobs, own, strict=True)]
+    found = engine.run(jobs)
+    assert sum(map(len, parts)) == 4 and len(parts) <= 2  # a part a worker
+    assert parity.near(found, reference.run(jobs), 2e-5)
+
+
 def test_rows_of_features(engine, reference):
     agree(engine, reference, parity.fits(shelf("mlp", (7,))))
 

@@ -1,4 +1,4 @@
-"""The fast engine: jobs of equal architecture and recipe are stacked and run as one program.
+"""The fast engine: jobs of equal architecture and recipe, step sizes apart, are stacked and run as one program.
 
 Same jobs in, same answers out as the sequential engine, within rounding; what cannot be stacked goes there, and the
 engine says why. An answer does not depend on what else is in the list.
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedsift.engines import stacked_training
 from fedsift.engines.by_hand import ByHand
-from fedsift.engines.schedule import sorted_by_length
+from fedsift.engines.schedule import alike, sorted_by_length
 from fedsift.engines.sequential import Sequential
 from fedsift.engines.stacking import Kernels, Program, Stacked, stack
 from fedsift.engines.tracing import Unstackable
@@ -91,7 +91,7 @@ class Batched:
         data = (_place(store.values), store.mean.shape, store.std.shape)
         if isinstance(job, Predict):
             return (job.model, len(samples), *data)
-        return (job.model, job.recipe, job.temperature, *data)
+        return (job.model, alike(job.recipe), job.temperature, *data)
 
     def _parts(self, jobs: Sequence[Work], members: list[int]) -> list[list[int]]:
         """A group cut so that every worker has something to do and no program is too large."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
 from fedsift import training
-from fedsift.types import Array, Fit
+from fedsift.types import Array, Fit, Recipe
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +36,20 @@ def sorted_by_length(jobs: Sequence[Fit]) -> list[int]:
     return sorted(range(len(jobs)), key=lambda i: -len(jobs[i].data))
 
 
+@cache
+def alike(recipe: Recipe) -> Recipe:
+    """What recipes must have in common to be followed in one program: all but step sizes, which every model has of its own."""
+    return replace(recipe, lr=1.0, milestones=(), decay=1.0)
+
+
 def padded(count: int, batch: int) -> int:
     """How long a short batch is made: the next power of two from 8 on, but no longer than a full one."""
     return min(batch, max(8, 1 << (count - 1).bit_length()))
 
 
 def schedule(jobs: Sequence[Fit]) -> Schedule:
-    """The batches every engine draws, side by side. The jobs share a recipe and are sorted by length."""
+    """The batches every engine draws, side by side. The jobs share all of a recipe but step sizes (`alike`) and are sorted
+    by length."""
     recipe, shape = jobs[0].recipe, jobs[0].data.samples.shape
     drawn = [training.orders(recipe, len(job.data), job.key) for job in jobs]
     batch, epochs = recipe.batch, recipe.epochs
@@ -60,7 +68,7 @@ def schedule(jobs: Sequence[Fit]) -> Schedule:
         mine = slice(epochs * length)
         positions[mine, i] = starts[i] + places.reshape(-1, width)
         counts[mine, i] = np.tile(np.minimum(batch, samples - batch * np.arange(length)), epochs)
-        sizes = [training.step_size(recipe, job.epoch + epoch) for epoch in range(epochs)]
+        sizes = [training.step_size(job.recipe, job.epoch + epoch) for epoch in range(epochs)]
         rates[mine, i] = np.repeat(np.array(sizes, np.float32), length)
         moved = training.augmentation(recipe, len(job.data), job.key, shape)
         if moves is not None and moved is not None:
