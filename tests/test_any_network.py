@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fedsift import models
+from fedsift.engines.stacking import Kernels, Vmapped, stack
 from tests.parity import IMAGE, ROW, compared
 
 # --- by torch.func -------------------------------------------------------------------------------------------------
@@ -62,6 +64,21 @@ class Depthwise(nn.Sequential):
 def test_what_torch_func_can_batch_is_stacked(made, shape):
     how, _ = compared(made, shape)
     assert how == f"{made.__name__}: stacked (by torch.func)"
+
+
+class Bent(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6, classes))
+
+    def forward(self, x):
+        return torch.tanh(torch.tanh(x @ self.weight))
+
+
+def test_what_torch_func_keeps_for_the_way_back_is_counted():
+    """A sample of 6 numbers, and what each tanh says about 2 classes: it bounds how many networks go together."""
+    program = stack(models.model(Bent, ROW, 2), Kernels())
+    assert isinstance(program, Vmapped) and program.values == 6 + 2 + 2
 
 
 def test_stacked_by_torch_func_in_many_threads():

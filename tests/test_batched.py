@@ -1,12 +1,15 @@
 """The batched engine answers as the sequential one does: every network on the shelf, every recipe, any mixture."""
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import fedsift
 from fedsift import models
 from fedsift.engines import batched
 from fedsift.engines.batched import Batched
@@ -132,9 +135,14 @@ def test_step_sizes_and_schedules_of_their_own_in_one_program(engine, reference,
     """A sweep over step sizes is one group; every model follows its own recipe."""
     parts: list[list[int]] = []
     honest = Batched._task
-    monkeypatch.setattr(Batched, "_task", lambda self, part: parts.append(part) or honest(self, part))
+
+    def spy(self, part):
+        parts.append(part)
+        return honest(self, part)
+
+    monkeypatch.setattr(Batched, "_task", spy)
     jobs = parity.fits(shelf("mlp"), (9, 9, 9, 9), RECIPES[recipe], epoch=3)
-    own = [{}, {"lr": 0.01}, {"milestones": (2, 4)}, {"milestones": (2,), "decay": 0.5}]
+    own: list[dict[str, Any]] = [{}, {"lr": 0.01}, {"milestones": (2, 4)}, {"milestones": (2,), "decay": 0.5}]
     jobs = [replace(job, recipe=replace(job.recipe, **changes)) for job, changes in zip(jobs, own, strict=True)]
     found = engine.run(jobs)
     assert sum(map(len, parts)) == 4 and len(parts) <= 2  # a part a worker
@@ -223,6 +231,33 @@ def test_a_group_is_cut_so_that_every_thread_has_work(monkeypatch):
     Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 10))
     Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 50))
     assert sorted(seen[:2]) == [5, 5] and sorted(seen[2:]) == [12, 12, 13, 13]  # at most 16 together
+
+
+def test_graphs_that_are_kept_share_the_memory(monkeypatch):
+    """Each kind of job has a graph of its own; the oldest goes where the next would be too much."""
+
+    class Kept:
+        def __init__(self, program, jobs, plan, values, bytes):
+            self.bytes = bytes
+
+        def takes(self, jobs, plan):
+            return True
+
+        def fit(self, jobs, plan, stop):
+            return [job.state for job in jobs]
+
+    fake = SimpleNamespace(plan_of=lambda program, jobs: SimpleNamespace(positions=np.zeros((1, 1, 1))), Replay=Kept)
+    monkeypatch.setitem(sys.modules, "fedsift.engines.replay", fake)
+    monkeypatch.setattr(fedsift.engines, "replay", fake, raising=False)
+    monkeypatch.setattr(Batched, "_replayed", lambda self, program: True)
+    model = shelf("mlp")
+    jobs = [parity.fits(model, (8,), replace(SGD, weight_decay=decay)) for decay in (0.0, 0.1, 0.2)]
+    need = Batched(threads=1)._bytes(stack(model, Kernels()), jobs[0][0])
+    engine = Batched(threads=1, memory=2.5 * need / batched.GIB)
+    for kind in (0, 1, 0, 2, 1):
+        engine.run(jobs[kind])
+        assert engine._kept() == len(engine._replays) * need <= 2.5 * need
+    assert [key[1][3] for key in engine._replays] == [0.1, 0.2]  # by their weight decay: the first went for the third
 
 
 def test_memory_must_be_something():

@@ -103,6 +103,15 @@ def test_the_share_of_old_weights_a_server_keeps_reaches_the_algorithm():
     assert "algorithm.ema" in config.unused(config.read("digits-fedavg", ["algorithm.ema=0.5"]))
 
 
+def test_memory_reaches_the_engine_that_needs_a_bound():
+    bounded = read("memory=0.5", "engine=batched", "device=cpu")
+    assert bounded.where == ("batched", "cpu", "float32", 0.5)
+    assert "memory" not in config.unused(bounded)
+    assert "memory" in config.unused(read("memory=0.5", "engine=sequential"))
+    with pytest.raises(Mistake, match="memory: input should be greater than 0"):
+        read("memory=0")
+
+
 def test_a_server_that_keeps_nothing_plays_bit_for_bit_as_one_that_was_not_asked(tmp_path):
     usual, none, half = (
         bits(straight(tmp_path / str(n), tiny("digits-fas", *settings)))

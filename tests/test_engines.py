@@ -235,6 +235,8 @@ def test_the_choice_of_engine_says_what_and_why():
     assert why == f"sequential engine on cpu, float32, {engine.workers.threads} thread(s) (asked for)"
     engine, why = engines.choose(device="cpu")
     assert isinstance(engine, Batched) and why.endswith("(auto: stacks equal networks where that pays)")
+    engine, _ = engines.choose(device="cpu", memory=0.25)
+    assert isinstance(engine, Batched) and engine._memory == 2**28
     with pytest.raises(Mistake, match="unknown engine 'sequental'; did you mean 'sequential'"):
         engines.choose("sequental")
     with pytest.raises(Mistake, match="unknown device 'gpu'"):

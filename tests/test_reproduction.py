@@ -641,13 +641,16 @@ def test_seeds_of_different_length_are_drawn_as_far_as_all_go(drawn):
     np.testing.assert_allclose(mild.lines[0].get_xydata(), [(1, 0.3), (2, 0.5)])
 
 
-def test_an_unfinished_run_is_named_and_one_made_otherwise_refused(tmp_path):
+def test_an_unfinished_run_sets_the_round_of_all_and_one_made_otherwise_is_refused(tmp_path):
     plan = Plan("digits", "ours", 1, ("rounds=2",))
-    write_run(tmp_path, plan, NONE, 0, [0.5, 0.5])
+    write_run(tmp_path, plan, NONE, 0, [0.4, 0.8])
     write_run(tmp_path, plan, MIXED, 0, [0.5])
     told = results.gathered("two", an_item(), plan, tmp_path, {})
+    assert told["rounds"] == 1 and [cell["by_round"] for cell in told["cells"]] == [[[0.4]], [[0.5]]]
+    assert [cell["accuracy"] for cell in told["cells"]] == [0.4, 0.5]
     assert told["unfinished"] == {"table1-mixed-alpha-0.1-seed-0": 1}
-    assert "Unfinished, and judged as they are: table1-mixed-alpha-0.1-seed-0 after round 1." in results.markdown(told)
+    named = "Unfinished, so all are compared after round 1: table1-mixed-alpha-0.1-seed-0 has 1."
+    assert named in results.markdown(told)
     with pytest.raises(Mistake, match="made with other settings: rounds is 2 there, 3 here; give the same recipe"):
         results.gathered("two", an_item(), Plan("digits", "ours", 1, ("rounds=3",)), tmp_path, {})
 

@@ -108,12 +108,23 @@ class Experiment(Part):
     engine: str = Field("auto", description="auto, batched or sequential")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: str = Field("float32", description="of matrix products: float32, tf32 (CUDA) or bfloat16")
+    memory: float | None = Field(
+        None, gt=0, description="GiB for stacked networks; else 1, on CUDA half of what is free"
+    )
     data: DataPart = DataPart()
     partition: PartitionPart = PartitionPart()
     clients: ClientsPart = ClientsPart()
     algorithm: AlgorithmPart = AlgorithmPart()
     local: RecipePart = RecipePart()
     distill: RecipePart = RecipePart()
+
+    @property
+    def where(self) -> tuple[str, str, str, float | None]:
+        """What `engines.choose` wants to know."""
+        return self.engine, self.device, self.precision, self.memory
+
+
+WHERE = frozenset({"engine", "device", "precision", "memory"})  # keys that say how a run is computed, not what it is
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
@@ -237,6 +248,7 @@ def unused(experiment: Experiment) -> list[str]:
     keys = [f"algorithm.{key}" for key in _algorithm(e)[1]]
     keys += [f"partition.{key}" for key in ("alpha", "shards", "samples") if key not in wanted]
     keys += ["clients.model"] if e.clients.models else []
+    keys += ["memory"] if e.memory and e.engine == "sequential" else []
     return keys + ([] if "distill" in inspect.signature(ALGORITHMS[e.algorithm.name]).parameters else ["distill."])
 
 

@@ -24,7 +24,7 @@ from fedsift.runs import Lock, Run
 from fedsift.types import Engine, Mistake
 
 SWEEP = "sweep.toml"
-SHARED = {"name", "engine", "device", "precision"}  # one engine plays all cells, and a cell's name says what varies
+SHARED = {"name", *config.WHERE}  # one engine plays all cells, and a cell's name says what varies
 MOST = 10_000
 LONGEST = 80  # letters in the name of a cell's folder
 EXAMPLE = """

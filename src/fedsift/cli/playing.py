@@ -164,10 +164,10 @@ def where_it_stands(run: Run) -> str:
     return "finished already" if run.finished else f"going on after round {run.state.round} of {run.experiment.rounds}"
 
 
-def engine_for(name: str, device: str, precision: str = "float32") -> tuple[Any, str]:
+def engine_for(*where: Any) -> tuple[Any, str]:
     from fedsift.engines import choose
 
-    return choose(name, device, precision)
+    return choose(*where)
 
 
 def how_run(engine: Any, playing: list[Run]) -> list[str]:

@@ -78,7 +78,7 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
 
     cells = _cells(items, plan)
     shared = plan.experiment(cells[0], 0)
-    engine, why = engine_for(shared.engine, shared.device, shared.precision)
+    engine, why = engine_for(*shared.where)
     playing: list[Run] = []
     left_out: dict[Cell, str] = {}
     with saying_how_to_go_on("the same command again", out):

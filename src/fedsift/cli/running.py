@@ -22,7 +22,7 @@ def run_one(
 ) -> None:
     from fedsift import runs
 
-    engine, why = engine_for(experiment.engine, experiment.device, experiment.precision)
+    engine, why = engine_for(*experiment.where)
     playing = runs.begin(folder, experiment, resume=resume, note=why)
     _note_unused([experiment], overrides)
     if not quiet:
@@ -42,7 +42,7 @@ def run_sweep(sweep: Sweep, folder: Path, overrides: list[str], *, resume: bool,
     from fedsift import runs, sweeps
 
     shared = next(iter(sweep.cells.values()))
-    engine, why = engine_for(shared.engine, shared.device, shared.precision)
+    engine, why = engine_for(*shared.where)
     with saying_how_to_go_on(runs.resume_command(folder), folder / sweeps.SWEEP):
         playing = sweeps.begin(folder, sweep, resume=resume, note=why)
         _note_unused(list(sweep.cells.values()), overrides)

@@ -32,14 +32,18 @@ def place(device: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
-def choose(engine: str = "auto", device: str = "auto", precision: str = "float32") -> tuple[Batched | Sequential, str]:
+def choose(
+    engine: str = "auto", device: str = "auto", precision: str = "float32", memory: float | None = None
+) -> tuple[Batched | Sequential, str]:
     """The engine, and one line on what was chosen and why. `engine.explain(model)` says how it runs a network.
 
     "auto" is the batched engine everywhere: it stacks what pays and leaves the rest to the sequential one, by rule
-    and not by the clock, so that two runs of an experiment compute the same.
+    and not by the clock, so that two runs of an experiment compute the same. `memory` bounds its programs, in GiB; the
+    sequential engine trains one network a thread and needs no bound.
     """
     check(engine, device, precision)
     name = "batched" if engine == "auto" else engine
-    chosen = ENGINES[name](place(device), precision=precision)
+    here = place(device)
+    chosen = Batched(here, None, precision, memory) if name == "batched" else Sequential(here, None, precision)
     why = "asked for" if engine != "auto" else "auto: stacks equal networks where that pays"
     return chosen, f"{name} engine on {chosen.device.type}, {precision}, {chosen.workers.threads} thread(s) ({why})"

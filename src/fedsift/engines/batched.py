@@ -154,14 +154,19 @@ class Batched:
         key = (job.model, rule, job.temperature, shapes, _place(values))
         if key not in self._replays or not self._replays[key].takes(part, plan):
             self._replays.pop(key, None)  # first give the old one's memory back
-            while len(self._replays) >= MOST_REPLAYS:
+            needed = len(part) * self._bytes(program, job)
+            while self._replays and (len(self._replays) >= MOST_REPLAYS or self._kept() + needed > self._memory):
                 self._replays.pop(next(iter(self._replays)))
-            self._replays[key] = replay.Replay(program, part, plan, values)
+            self._replays[key] = replay.Replay(program, part, plan, values, needed)
         try:
             return self._replays[key].fit(part, plan, stop)
         except BaseException:
             del self._replays[key]  # with its memory
             raise
+
+    def _kept(self) -> int:
+        """What the graphs that are kept hold, roughly."""
+        return sum(kept.bytes for kept in self._replays.values())
 
     def _replayed(self, program: Program) -> bool:
         return self._cuda and has_triton() and isinstance(program, Stacked)

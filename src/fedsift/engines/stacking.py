@@ -254,12 +254,22 @@ class Vmapped(Program):
         x = x.permute(0, 1, 3, 4, 2) if x.ndim == 5 else x
         flat, buffers = self.layout.stack([state, state])
         weights = {name: value.requires_grad_() for name, value in self.weights(flat).items()}
+        saved = 0  # values
+
+        def kept(tensor: Tensor) -> Tensor:
+            nonlocal saved
+            saved += tensor.numel()
+            return tensor
+
         try:
-            torch.autograd.grad(self(Pass(weights, buffers, True), x).sum(), list(weights.values()))
+            with torch.autograd.graph.saved_tensors_hooks(kept, lambda t: t):
+                said = self(Pass(weights, buffers, True), x).sum()
+            torch.autograd.grad(said, list(weights.values()))
             with torch.no_grad():
                 self(Pass(weights, buffers, False), x)
         except Exception as error:  # torch.func says no in many ways
             raise Unstackable(str(error).partition("\n")[0]) from None
+        self.values = saved // 4  # what the way back needs, a sample of one network
 
 
 def stack(model: Model, kernels: Kernels, known: type[Stacked] = Stacked) -> Program:

@@ -53,7 +53,7 @@ def take_turn(here: Party, call: Call, context: Context) -> Letter:
     if memory is None:
         return Refusal(f"client {client.id} has lost its memory of round {call.last}", lost=True)
     federation = here.federation(client.data)
-    engine, _ = choose(here.experiment.engine, here.experiment.device, here.experiment.precision)
+    engine, _ = choose(*here.experiment.where)
     turn = federation.algorithm.client_turn(client, memory, call.payload, federation.round(call.round))
     memory, message = drive(turn, engine)
     memories.keep(call.round, call.last, memory)

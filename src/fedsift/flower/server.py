@@ -53,7 +53,7 @@ def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
     federation = here.federation(here.test())
     if not 1 <= how.minimum <= federation.cohort:
         raise Mistake(f"a minimum of {how.minimum} replies in a cohort of {federation.cohort}; set it to 1 .. cohort")
-    engine, why = choose(here.experiment.engine, here.experiment.device, here.experiment.precision)
+    engine, why = choose(*here.experiment.where)
     folder = Path(how.folder or Path("runs", here.experiment.name)).resolve()
     run = runs.begin(
         folder, here.experiment, resume=True, note=f"Flower; server: {why}", built=(federation, federation.start())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -17,14 +18,18 @@ from fedsift.reproduction.verdicts import judged
 from fedsift.runs import History
 from fedsift.types import Mistake
 
-WHERE = {"name", "engine", "device", "precision"}  # runs may differ in these from what would be played here
+WHERE = {"name", *config.WHERE}  # runs may differ in these from what would be played here
 PAPERS = "cifar10"  # the setting whose levels can stand beside the paper's; elsewhere only gaps can
 
 
 def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cell, str]) -> dict[str, Any]:
-    """All that is known of an item: its cells, seed by seed and round by round, and the verdicts."""
+    """All that is known of an item: its cells, seed by seed and round by round, and the verdicts. Where runs are not
+    finished, all are compared after as many rounds as the shortest has."""
     cells = item.cells(plan)
-    found = {cell: _histories(out, cell, plan) for cell in cells if cell not in left_out}
+    whole = {cell: _histories(out, cell, plan) for cell in cells if cell not in left_out}
+    lengths = {run.folder.name: len(run.metrics) for of in whole.values() for run in of}
+    rounds = min(lengths.values())
+    found = {cell: [_until(rounds, run) for run in of] for cell, of in whole.items()}
     figures = {
         "accuracy": {cell: [evaluation.settled(run.accuracies) for run in of] for cell, of in found.items()},
         "pace": {cell: [fmean(run.accuracies) for run in of] for cell, of in found.items()},
@@ -38,13 +43,13 @@ def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cel
         "recipe": plan.recipe,
         "overrides": list(plan.overrides),
         "seeds": plan.seeds,
-        "rounds": max(len(run.metrics) for run in every),
+        "rounds": rounds,
         "minutes": round(sum(run.seconds for run in every) / 60, 1),
         "command": _command(name, plan, every[0].experiment),
         "environment": _environment(every[0]),
         "cells": [_cell(cell, of, plan, item.paper if plan.setting == PAPERS else {}) for cell, of in found.items()],
         "unfinished": {
-            run.folder.name: len(run.metrics) for run in every if len(run.metrics) < run.experiment.rounds
+            run.folder.name: played for run in every if (played := lengths[run.folder.name]) < run.experiment.rounds
         },
         "left_out": {str(cell): why for cell, why in left_out.items()},
         "claims": [judged(claim, figures[claim.figure], item.paper) for claim in item.claims(plan)],
@@ -58,6 +63,11 @@ def _histories(out: Path, cell: Cell, plan: Plan) -> list[History]:
         if told := [f"{k} is {a!r} there, {b!r} here" for k, (a, b) in changed.items() if k not in WHERE]:
             raise Mistake(f"{run.folder} was made with other settings: {', '.join(told)}; give the same recipe and overrides")
     return found
+
+
+def _until(rounds: int, run: History) -> History:
+    """What a run was after so many rounds; its seconds are those of all."""
+    return replace(run, metrics=run.metrics[:rounds], ledger=run.ledger[:rounds])
 
 
 def _environment(run: History) -> dict[str, Any]:
@@ -108,8 +118,8 @@ def markdown(report: Mapping[str, Any]) -> str:
     for cell, why in report["left_out"].items():
         lines += ["", f"Left out: {cell} ({why})."]
     if report["unfinished"]:
-        told = ", ".join(f"{run} after round {played}" for run, played in report["unfinished"].items())
-        lines += ["", f"Unfinished, and judged as they are: {told}."]
+        told = ", ".join(f"{run} has {played}" for run, played in report["unfinished"].items())
+        lines += ["", f"Unfinished, so all are compared after round {rounds}: {told}."]
     if report["claims"]:
         lines += ["", "| claim | verdict | gaps, ours (the paper's) |", "|---|---|---|"]
         lines += [
