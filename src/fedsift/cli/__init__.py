@@ -279,7 +279,7 @@ def reproduce(
         list[str],
         typer.Argument(
             metavar="ITEM... [key=value]...",
-            help="table1, table2, fig-data, fig-size, fig-aggregation, download, theory, or all of these: all; budget, beyond.",
+            help="table1, table2, fig-data, fig-size, fig-aggregation, download, theory, or all of these: all; budget, beyond, beyond2.",
             show_default=False,
         ),
     ],
@@ -301,9 +301,9 @@ def reproduce(
     """Tables and figures of the paper: run what is missing, then paper | ours | verdict. The same command again goes on."""
     with plainly():
         from fedsift.cli import reproducing
-        from fedsift.reproduction.curves import Plan
+        from fedsift.reproduction.curves import PAPERS, QUICK, Plan
 
-        setting = reproducing.QUICK if quick else reproducing.FULL
+        setting = QUICK if quick else PAPERS
         where = {"engine": engine, "device": device, "precision": precision}
         overrides = [word for word in words if "=" in word]
         settings = [*overrides, *(f"{key}={value}" for key, value in where.items() if value)]

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from fedsift.reproduction.curves import Cell, Plan
     from fedsift.runs import Run
 
-QUICK, FULL = "digits", "cifar10"
-
 
 def names(wanted: list[str]) -> list[str]:
     """The items that words stand for, each once."""

@@ -19,7 +19,9 @@ from fedsift import config, overriding, shelf
 from fedsift.config import Experiment
 from fedsift.types import Mistake
 
-SETTINGS = ("cifar10", "digits")
+PAPERS = "cifar10"  # the setting whose levels can stand beside the paper's; elsewhere only gaps can
+QUICK = "digits"
+SETTINGS = (PAPERS, QUICK)
 RECIPE = "recipe-"
 
 
@@ -66,6 +68,10 @@ class Plan:
         names = [name.removesuffix(".toml") for name in _files(self.setting) if not name.startswith(RECIPE)]
         found = [name for name in names if fnmatch(name, pattern)]
         return sorted(found, key=lambda name: (self._budget(name), name))
+
+    def coded(self, curve: str) -> bool:
+        """Whether its soft labels are written in fewer bits than numbers have."""
+        return "codec" in _parsed(_files(self.setting)[f"{curve}.toml"])["algorithm"]
 
     def _budget(self, curve: str) -> int:
         return int(_parsed(_files(self.setting)[f"{curve}.toml"]).get("algorithm", {}).get("budget", 0))

@@ -12,14 +12,13 @@ from typing import Any
 
 from fedsift import config, evaluation, ledger, runs
 from fedsift.config import Experiment
-from fedsift.reproduction.curves import Cell, Plan, run_folder
+from fedsift.reproduction.curves import PAPERS, Cell, Plan, run_folder
 from fedsift.reproduction.items import Item
 from fedsift.reproduction.verdicts import judged
 from fedsift.runs import History
 from fedsift.types import Mistake
 
 WHERE = {"name", *config.WHERE}  # runs may differ in these from what would be played here
-PAPERS = "cifar10"  # the setting whose levels can stand beside the paper's; elsewhere only gaps can
 
 
 def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cell, str]) -> dict[str, Any]:

@@ -19,17 +19,26 @@ Figures = Mapping[Cell, Sequence[float]]  # a figure a seed, in the order of the
 
 
 @dataclass(frozen=True)
-class Above:
-    """`left` is above `right`; or, with a slack, not below it by more than that; or, below 0, above it by more."""
-
+class _Pair:
     left: Cell
     right: Cell
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return self.left, self.right
+
+    def gap(self, left: float, right: float) -> float:
+        return left - right
+
+
+@dataclass(frozen=True)
+class Above(_Pair):
+    """`left` is above `right`; or, with a slack, not below it by more than that; or, below 0, above it by more."""
+
     slack: float = 0.0
 
     def verdict(self, gaps: Sequence[float]) -> str:
-        if all(gap > -self.slack for gap in gaps):
-            return HOLDS
-        return FAILS if all(gap <= -self.slack for gap in gaps) else OPEN
+        return _over(-self.slack, gaps)
 
     def __str__(self) -> str:
         if self.slack < 0:
@@ -38,11 +47,9 @@ class Above:
 
 
 @dataclass(frozen=True)
-class Near:
+class Near(_Pair):
     """The two differ by at most `within`."""
 
-    left: Cell
-    right: Cell
     within: float
 
     def verdict(self, gaps: Sequence[float]) -> str:
@@ -61,17 +68,49 @@ class Grows:
     narrow: tuple[Cell, Cell]
     by: float = 0.0
 
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return *self.wide, *self.narrow
+
+    def gap(self, a: float, b: float, c: float, d: float) -> float:
+        return (a - b) - (c - d)
+
     def verdict(self, gaps: Sequence[float]) -> str:
-        if all(gap > self.by for gap in gaps):
-            return HOLDS
-        return FAILS if all(gap <= self.by for gap in gaps) else OPEN
+        return _over(self.by, gaps)
 
     def __str__(self) -> str:
         (a, b), (c, d) = self.wide, self.narrow
         return f"({a} less {b}) wider than ({c} less {d})" + (f" by {self.by:g}" if self.by else "")
 
 
-Comparison = Above | Near | Grows
+@dataclass(frozen=True)
+class Beats:
+    """The cell is above a figure that is given."""
+
+    cell: Cell
+    figure: float
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return (self.cell,)
+
+    def gap(self, found: float) -> float:
+        return found - self.figure
+
+    def verdict(self, gaps: Sequence[float]) -> str:
+        return _over(0, gaps)
+
+    def __str__(self) -> str:
+        return f"{self.cell} above {self.figure:g}"
+
+
+Comparison = Above | Near | Grows | Beats
+
+
+def _over(least: float, gaps: Sequence[float]) -> str:
+    if all(gap > least for gap in gaps):
+        return HOLDS
+    return FAILS if all(gap <= least for gap in gaps) else OPEN
 
 
 @dataclass(frozen=True)
@@ -84,17 +123,10 @@ class Claim:
     figure: str = "accuracy"
 
 
-def cells_in(comparison: Comparison) -> tuple[Cell, ...]:
-    if isinstance(comparison, Grows):
-        return (*comparison.wide, *comparison.narrow)
-    return comparison.left, comparison.right
-
-
 def gaps(comparison: Comparison, figures: Figures) -> list[float]:
-    """Seed by seed, over the seeds all its cells have."""
-    values = [figures[cell] for cell in cells_in(comparison)]
-    rows = list(zip(*values, strict=True))
-    return [a - b for a, b in rows] if len(values) == 2 else [(a - b) - (c - d) for a, b, c, d in rows]
+    """Seed by seed."""
+    values = [figures[cell] for cell in comparison.cells]
+    return [comparison.gap(*row) for row in zip(*values, strict=True)]
 
 
 def judged(claim: Claim, figures: Figures, paper: Mapping[Cell, float]) -> dict[str, Any]:
@@ -107,11 +139,11 @@ def judged(claim: Claim, figures: Figures, paper: Mapping[Cell, float]) -> dict[
 
 
 def _row(comparison: Comparison, figures: Figures, paper: Mapping[Cell, float]) -> dict[str, Any]:
-    cells = cells_in(comparison)
+    cells = comparison.cells
     row: dict[str, Any] = {"comparison": str(comparison)}
     if any(cell not in figures for cell in cells):
         return row | {"verdict": NOT_RUN}
-    if all(cell in paper for cell in cells):
+    if all(cell in paper for cell in cells) and not isinstance(comparison, Beats):
         row["paper"] = round(gaps(comparison, {cell: [paper[cell]] for cell in cells})[0], 4)
     found = gaps(comparison, figures)
     row |= {"verdict": comparison.verdict(found), "gap": round(fmean(found), 4), "gaps": [round(g, 4) for g in found]}
