@@ -665,8 +665,8 @@ def test_an_unfinished_run_sets_the_round_of_all_and_one_made_otherwise_is_refus
     assert told["rounds"] == 1 and [cell["by_round"] for cell in told["cells"]] == [[[0.4]], [[0.5]]]
     assert [cell["accuracy"] for cell in told["cells"]] == [0.4, 0.5]
     assert told["unfinished"] == {"table1-mixed-alpha-0.1-seed-0": 1}
-    named = "Unfinished, so all are compared after round 1: table1-mixed-alpha-0.1-seed-0 has 1."
-    assert named in results.markdown(told)
+    said = "1 of 2 runs are unfinished (the JSON names them), so all are compared after round 1."
+    assert said in results.markdown(told)
     with pytest.raises(Mistake, match="made with other settings: rounds is 2 there, 3 here; give the same recipe"):
         results.gathered("two", an_item(), Plan("digits", "ours", 1, ("rounds=3",)), tmp_path, {})
 

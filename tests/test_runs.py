@@ -621,3 +621,28 @@ def test_equal_states_give_equal_bytes():
         return State(2, Server({"cnn": {name: torch.full((2,), float(ord(name))) for name in names}}), {})
 
     assert runs.to_bytes(state("ab")) == runs.to_bytes(state("ab"))
+
+
+# --- which code ----------------------------------------------------------------------------------------------------
+
+
+def test_the_commit_is_known_in_a_checkout_and_whether_it_was_changed(tmp_path):
+    assert runs._commit(tmp_path) is None
+
+    def git(*words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+        return subprocess.run(
+            ["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True, text=True
+        ).stdout
+
+    (tmp_path / "code.py").write_text("1")
+    git("init")
+    assert runs._commit.__wrapped__(tmp_path) is None  # nothing committed yet
+    git("add", ".")
+    git("commit", "-m", "one")
+    git("tag", "-a", "v1", "-m", "tags are not asked for")
+    head = git("rev-parse", "HEAD").strip()
+    found = runs._commit.__wrapped__(tmp_path)
+    assert found and len(found) >= 7 and head.startswith(found)
+    (tmp_path / "code.py").write_text("2")
+    assert runs._commit.__wrapped__(tmp_path) == f"{found}-dirty"

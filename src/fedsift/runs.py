@@ -18,13 +18,14 @@ import json
 import os
 import platform
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -406,6 +407,7 @@ def _listed(federation: Federation, rounds: int) -> Iterable[int]:
 def environment(note: str = "") -> dict[str, Any]:
     return {
         "fedsift": __version__,
+        "commit": _commit(Path(__file__).resolve().parents[2]),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -417,6 +419,17 @@ def environment(note: str = "") -> dict[str, Any]:
         "command": shlex.join(["fedsift", *sys.argv[1:]]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+@cache
+def _commit(checkout: Path) -> str | None:
+    """The commit fedsift was run from, "-dirty" where files were changed since; nothing where it was installed."""
+    if not (checkout / ".git").exists():
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        asked = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    return None
 
 
 def _processor() -> str:

@@ -130,7 +130,9 @@ def _beyond(name: str, table: str) -> Item:
 
     def claims(plan: Plan) -> list[Claim]:
         ours = [(plan.label(cell.curve), cell) for cell in cells(plan)[1:]]
-        better = [Claim(f"{label} is better than mixed with a plain mean", (Above(cell, base),)) for label, cell in ours]
+        better = [
+            Claim(f"{label} is better than mixed with a plain mean", (Above(cell, base),)) for label, cell in ours
+        ]
         if plan.setting != PAPERS:
             return better
         fewer = [(label, cell) for label, cell in ours if plan.coded(cell.curve)]
@@ -140,7 +142,9 @@ def _beyond(name: str, table: str) -> Item:
         ]
 
     size = {"table1": "I", "table2": "II"}[table]
-    return Item(f"Beyond the paper: what else helps at alpha = 0.1 (samples of Table {size})", cells, claims, paper, "budget")
+    return Item(
+        f"Beyond the paper: what else helps at alpha = 0.1 (samples of Table {size})", cells, claims, paper, "budget"
+    )
 
 
 def _budget() -> Item:

@@ -21,9 +21,7 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     bytes_ = report["layout"] == "budget"
     alphas = list(dict.fromkeys(cell["alpha"] for cell in report["cells"]))
     size = (4.2 * len(alphas) + (2.6 if bytes_ else 1), 4.4)
-    figure, panels = plt.subplots(
-        1, len(alphas), figsize=size, squeeze=False, sharey=not bytes_, layout="constrained"
-    )
+    figure, panels = plt.subplots(1, len(alphas), figsize=size, squeeze=False, sharey=not bytes_, layout="constrained")
     looks = _looks(dict.fromkeys(cell["label"] for cell in report["cells"]))
     panel = _against_bytes if bytes_ else _against_rounds
     for axes, alpha in zip(panels[0], alphas, strict=True):
@@ -63,5 +61,15 @@ def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], looks: Mapping[str
     for cell in sorted(cells, key=lambda cell: cell["uplink_bytes_per_upload"]):
         x, y, spread = cell["uplink_bytes_per_upload"], cell["accuracy"], cell["sd"] or 0
         colour, marker = looks[cell["label"]]
-        axes.errorbar([x], [y], yerr=[spread], color=colour, marker=marker, markersize=6, capsize=2, linestyle="", label=cell["label"])
+        axes.errorbar(
+            [x],
+            [y],
+            yerr=[spread],
+            color=colour,
+            marker=marker,
+            markersize=6,
+            capsize=2,
+            linestyle="",
+            label=cell["label"],
+        )
     axes.set(xscale="log", xlabel="bytes a client uploads in a round")

@@ -60,7 +60,9 @@ def _histories(out: Path, cell: Cell, plan: Plan) -> list[History]:
     for seed, run in enumerate(found):
         changed = config.differences(run.experiment, plan.experiment(cell, seed))
         if told := [f"{k} is {a!r} there, {b!r} here" for k, (a, b) in changed.items() if k not in WHERE]:
-            raise Mistake(f"{run.folder} was made with other settings: {', '.join(told)}; give the same recipe and overrides")
+            raise Mistake(
+                f"{run.folder} was made with other settings: {', '.join(told)}; give the same recipe and overrides"
+            )
     return found
 
 
@@ -71,7 +73,7 @@ def _until(rounds: int, run: History) -> History:
 
 def _environment(run: History) -> dict[str, Any]:
     """The machine the runs were made on, by the first of them."""
-    kept = ("fedsift", "torch", "processor", "cores", "gpu", "engine")
+    kept = ("fedsift", "commit", "torch", "processor", "cores", "gpu", "engine")
     return {key: run.environment.get(key) for key in kept} | {"precision": run.experiment.precision}
 
 
@@ -117,8 +119,8 @@ def markdown(report: Mapping[str, Any]) -> str:
     for cell, why in report["left_out"].items():
         lines += ["", f"Left out: {cell} ({why})."]
     if report["unfinished"]:
-        told = ", ".join(f"{run} has {played}" for run, played in report["unfinished"].items())
-        lines += ["", f"Unfinished, so all are compared after round {rounds}: {told}."]
+        some = f"{len(report['unfinished'])} of {seeds * len(report['cells'])} runs are unfinished"
+        lines += ["", f"{some} (the JSON names them), so all are compared after round {rounds}."]
     if report["claims"]:
         lines += ["", "| claim | verdict | gaps, ours (the paper's) |", "|---|---|---|"]
         lines += [
