@@ -679,14 +679,37 @@ def test_only_cifar10_stands_beside_the_papers_levels(tmp_path):
     assert [cell["paper"] for cell in told["cells"]] == [None, 0.7]
 
 
-def test_a_budget_is_points_against_bytes_each_with_its_name(drawn):
-    _, strong = drawn(a_report(layout="budget"))
-    assert strong.get_legend_handles_labels()[1] == ["none", "mixed"]
-    assert [line.get_xydata().tolist()[0] for line in strong.lines if line.get_marker() == "o"] == [
-        [2418, 1.0],
-        [2418, 0.05],
+def test_a_budget_is_points_against_bytes_the_variants_of_a_system_joined_and_named(drawn):
+    report = a_report(layout="budget")
+    one, other = report["cells"][1], report["cells"][2]
+    report["cells"] = [
+        one | {"label": "FAS, float32", "uplink_bytes_per_upload": 800, "accuracy": 0.5},
+        one | {"label": "FAS, 2 bits", "uplink_bytes_per_upload": 80, "accuracy": 0.4},
+        other | {"label": "FedAvg", "uplink_bytes_per_upload": 9000, "accuracy": 0.6},
     ]
-    assert strong.get_xscale() == "log"
+    (axes,) = drawn(report)
+    assert axes.get_xscale() == "log"
+    assert axes.get_legend_handles_labels()[1] == ["FAS", "FedAvg"]
+    lines = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "o"]
+    assert lines == [[[80, 0.4], [800, 0.5]], [[9000, 0.6]]]
+    named = {text.get_text(): text.get_position()[1] for text in axes.texts if text.get_text()}
+    assert named == {"2 bits": 0.4, "float32": 0.5}
+
+
+def test_names_side_by_side_are_moved_apart_and_others_are_not():
+    """The second and third are next to the first; the fourth is as high but far away."""
+    assert pictures._apart([(100, 0.5), (120, 0.5), (90, 0.505), (9000, 0.5)], 0.01) == [0.5, 0.51, 0.52, 0.5]
+
+
+def test_variants_are_rows_the_best_on_top_with_their_bytes(drawn):
+    report = a_report(layout="variants")
+    report["cells"] = [cell for cell in report["cells"] if cell["alpha"] == 0.1]
+    (axes,) = drawn(report)
+    ordered = sorted(report["cells"], key=lambda cell: cell["accuracy"])
+    names = [f"{cell['label']} ({cell['uplink_bytes_per_upload']:,} bytes)" for cell in ordered]
+    assert [text.get_text() for text in axes.get_yticklabels()] == names
+    points = [line.get_xydata()[0].tolist() for line in axes.lines if line.get_marker() == "o"]
+    assert points == [[cell["accuracy"], row] for row, cell in enumerate(ordered)]
 
 
 # --- the theorem ---------------------------------------------------------------------------------------------------

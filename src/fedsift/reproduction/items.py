@@ -35,7 +35,9 @@ class Item:
     cells: Callable[[Plan], list[Cell]]
     claims: Callable[[Plan], list[Claim]]
     paper: Mapping[Cell, float] = field(default_factory=dict)
-    layout: str = "curves"  # or "table": curves across and skew down; "budget": accuracy against bytes
+    layout: str = (
+        "curves"  # or "table": curves across and skew down; "budget": accuracy against bytes; "variants": a row each
+    )
 
 
 def _paper(table: str) -> dict[Cell, float]:
@@ -143,13 +145,13 @@ def _beyond(name: str, table: str) -> Item:
 
     size = {"table1": "I", "table2": "II"}[table]
     return Item(
-        f"Beyond the paper: what else helps at alpha = 0.1 (samples of Table {size})", cells, claims, paper, "budget"
+        f"Beyond the paper: what else helps at alpha = 0.1 (samples of Table {size})", cells, claims, paper, "variants"
     )
 
 
 def _budget() -> Item:
     def cells(plan: Plan) -> list[Cell]:
-        return cells_of([*plan.curves("budget-*"), "fedavg"], [100.0, 0.1])
+        return cells_of([*plan.curves("budget-*"), "beyond-best", "fedavg"], [100.0, 0.1])
 
     return Item("All systems: accuracy against bytes of an upload", cells, lambda plan: [], layout="budget")
 

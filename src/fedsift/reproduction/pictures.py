@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,58 +18,97 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    bytes_ = report["layout"] == "budget"
     alphas = list(dict.fromkeys(cell["alpha"] for cell in report["cells"]))
-    size = (4.2 * len(alphas) + (2.6 if bytes_ else 1), 4.4)
-    figure, panels = plt.subplots(1, len(alphas), figsize=size, squeeze=False, sharey=not bytes_, layout="constrained")
-    looks = _looks(dict.fromkeys(cell["label"] for cell in report["cells"]))
-    panel = _against_bytes if bytes_ else _against_rounds
+    panel, family = LAYOUTS.get(report["layout"], (_against_rounds, str))
+    figure, panels = plt.subplots(
+        1, len(alphas), figsize=(1.5 + 4.8 * len(alphas), 4.8), squeeze=False, layout="constrained"
+    )
+    families = dict.fromkeys(family(cell["label"]) for cell in report["cells"])
+    colours = {name: f"C{n % 10}" for n, name in enumerate(families)}
     for axes, alpha in zip(panels[0], alphas, strict=True):
-        panel(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], looks)
+        panel(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], colours)
         axes.set_title(f"alpha = {alpha:g}")
         axes.grid(alpha=0.3)
-    panels[0][0].set_ylabel("test accuracy")
     entries = {name: one for axes in panels[0] for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    where = {"loc": "outside right center"} if bytes_ else {"loc": "outside lower center", "ncols": 4}
-    figure.legend(entries.values(), entries.keys(), fontsize="small", frameon=False, **where)
-    figure.suptitle(report["title"], fontsize="medium")
+    columns = 1 + 2 * len(alphas)
+    figure.legend(
+        entries.values(), entries.keys(), fontsize="small", frameon=False, loc="outside lower center", ncols=columns
+    )
+    seeds = f"{report['seeds']} seeds" if report["seeds"] > 1 else "one seed"
+    figure.suptitle(f"{report['title']}\n{report['setting']}, {report['rounds']} rounds, {seeds}", fontsize="medium")
     save(figure, file)
 
 
-def _looks(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """A colour and a marker for every label; ten colours, then the same with another marker."""
-    return {label: (f"C{n % 10}", "osD^v"[n // 10 % 5]) for n, label in enumerate(labels)}
-
-
-def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], looks: Mapping[str, tuple[str, str]]) -> None:
+def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
     """A line a curve, as far as all its seeds go, its band from the lowest to the highest of them, and the paper's
     figure as a dash at the end."""
     for cell in cells:
         common = min(map(len, cell["by_round"]))
-        colour, by_round = looks[cell["label"]][0], np.array([run[:common] for run in cell["by_round"]])
+        colour, by_round = colours[cell["label"]], np.array([run[:common] for run in cell["by_round"]])
         x = np.arange(1, by_round.shape[1] + 1)
         axes.plot(x, by_round.mean(0), color=colour, label=cell["label"], linewidth=1.2)
         if len(by_round) > 1:
             axes.fill_between(x, by_round.min(0), by_round.max(0), color=colour, alpha=0.12, linewidth=0)
         if cell["paper"] is not None:
             axes.plot([x[-1] + 0.5, x[-1] + 2], [cell["paper"]] * 2, color=colour, linewidth=2.5)
-    axes.set_xlabel("round")
+    axes.set(xlabel="round", ylabel="test accuracy")
     axes.locator_params(axis="x", integer=True)
 
 
-def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], looks: Mapping[str, tuple[str, str]]) -> None:
-    for cell in sorted(cells, key=lambda cell: cell["uplink_bytes_per_upload"]):
-        x, y, spread = cell["uplink_bytes_per_upload"], cell["accuracy"], cell["sd"] or 0
-        colour, marker = looks[cell["label"]]
+def _system(label: str) -> str:
+    """What comes before the comma; after it comes what was varied: "FAS, 2 bits"."""
+    return label.partition(", ")[0]
+
+
+def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
+    """A colour a system, its variants joined by a line and named beside their points."""
+    cells = sorted(cells, key=lambda cell: cell["uplink_bytes_per_upload"])
+    axes.set(xscale="log", xlabel="bytes a client uploads in a round", ylabel="test accuracy")
+    for system in dict.fromkeys(_system(cell["label"]) for cell in cells):
+        own = [cell for cell in cells if _system(cell["label"]) == system]
+        x, y = ([cell[key] for cell in own] for key in ("uplink_bytes_per_upload", "accuracy"))
+        spread = [cell["sd"] or 0 for cell in own]
         axes.errorbar(
-            [x],
-            [y],
-            yerr=[spread],
-            color=colour,
-            marker=marker,
-            markersize=6,
-            capsize=2,
-            linestyle="",
-            label=cell["label"],
+            x, y, yerr=spread, color=colours[system], marker="o", markersize=5, capsize=2, linewidth=0.6, label=system
         )
-    axes.set(xscale="log", xlabel="bytes a client uploads in a round")
+    places = [(cell["uplink_bytes_per_upload"], cell["accuracy"]) for cell in cells]
+    heights = _apart(places, float(np.diff(axes.get_ylim())[0]) / 28)
+    for cell, (x, _), height in zip(cells, places, heights, strict=True):
+        system, _, variant = cell["label"].partition(", ")
+        axes.annotate(variant, (x * 1.15, height), fontsize=6.5, color=colours[system], verticalalignment="center")
+    axes.set_xlim(right=axes.get_xlim()[1] * 2)  # room for the last names
+
+
+BESIDE = 4.0  # a name is about so many times as wide as its place, on an axis of powers of ten
+
+
+def _apart(places: Sequence[tuple[float, float]], least: float) -> list[float]:
+    """Heights for names beside (x, y): moved up, where they must be, from names that are near in both."""
+    taken: dict[int, tuple[float, float]] = {}
+    for n in sorted(range(len(places)), key=lambda n: places[n][1]):
+        x, y = places[n]
+        for left, height in sorted(taken.values(), key=lambda place: place[1]):
+            if 1 / BESIDE < left / x < BESIDE and abs(y - height) < least:
+                y = height + least
+        taken[n] = x, y
+    return [taken[n][1] for n in range(len(places))]
+
+
+def _side_by_side(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
+    """A row a variant, the best on top, with the bytes of an upload; the paper's figures as dashes."""
+    cells = sorted(cells, key=lambda cell: cell["accuracy"])
+    rows = range(len(cells))
+    for row, cell in zip(rows, cells, strict=True):
+        colour = colours[_system(cell["label"])]
+        axes.errorbar(cell["accuracy"], row, xerr=cell["sd"] or 0, color=colour, marker="o", markersize=5, capsize=2)
+        if cell["paper"] is not None:
+            axes.plot([cell["paper"]] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2.5)
+    names = [f"{cell['label']} ({cell['uplink_bytes_per_upload']:,} bytes)" for cell in cells]
+    axes.set_yticks(rows, names, fontsize="small")
+    axes.set_xlabel("test accuracy; dashes: the paper's")
+
+
+LAYOUTS = {
+    "budget": (_against_bytes, _system),
+    "variants": (_side_by_side, _system),
+}  # and what has a colour of its own
