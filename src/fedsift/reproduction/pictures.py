@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,26 +21,26 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
 
     alphas = list(dict.fromkeys(cell["alpha"] for cell in report["cells"]))
     panel, family = LAYOUTS.get(report["layout"], (_against_rounds, str))
-    figure, panels = plt.subplots(
-        1, len(alphas), figsize=(1.5 + 4.8 * len(alphas), 4.8), squeeze=False, layout="constrained"
-    )
+    size, level = (1.5 + 4.8 * len(alphas), 4.8), panel is _against_rounds
+    figure, panels = plt.subplots(1, len(alphas), figsize=size, sharey=level, squeeze=False, layout="constrained")
     families = dict.fromkeys(family(cell["label"]) for cell in report["cells"])
-    colours = {name: f"C{n % 10}" for n, name in enumerate(families)}
+    twenty = [matplotlib.colormaps["tab20"](n) for n in range(20)]  # ten, each with a lighter one after it
+    colours = dict(zip(families, itertools.cycle(twenty[::2] + twenty[1::2])))
     for axes, alpha in zip(panels[0], alphas, strict=True):
         panel(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], colours)
         axes.set_title(f"alpha = {alpha:g}")
         axes.grid(alpha=0.3)
+    if panel is not _side_by_side:
+        panels[0][0].set_ylabel("test accuracy")
     entries = {name: one for axes in panels[0] for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    columns = 1 + 2 * len(alphas)
-    figure.legend(
-        entries.values(), entries.keys(), fontsize="small", frameon=False, loc="outside lower center", ncols=columns
-    )
+    where = {"loc": "outside lower center", "ncols": 1 + 2 * len(alphas)}
+    figure.legend(entries.values(), entries.keys(), fontsize="small", frameon=False, **where)
     seeds = f"{report['seeds']} seeds" if report["seeds"] > 1 else "one seed"
     figure.suptitle(f"{report['title']}\n{report['setting']}, {report['rounds']} rounds, {seeds}", fontsize="medium")
     save(figure, file)
 
 
-def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
+def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
     """A line a curve, as far as all its seeds go, its band from the lowest to the highest of them, and the paper's
     figure as a dash at the end."""
     for cell in cells:
@@ -51,7 +52,7 @@ def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[
             axes.fill_between(x, by_round.min(0), by_round.max(0), color=colour, alpha=0.12, linewidth=0)
         if cell["paper"] is not None:
             axes.plot([x[-1] + 0.5, x[-1] + 2], [cell["paper"]] * 2, color=colour, linewidth=2.5)
-    axes.set(xlabel="round", ylabel="test accuracy")
+    axes.set_xlabel("round")
     axes.locator_params(axis="x", integer=True)
 
 
@@ -60,10 +61,10 @@ def _system(label: str) -> str:
     return label.partition(", ")[0]
 
 
-def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
+def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
     """A colour a system, its variants joined by a line and named beside their points."""
     cells = sorted(cells, key=lambda cell: cell["uplink_bytes_per_upload"])
-    axes.set(xscale="log", xlabel="bytes a client uploads in a round", ylabel="test accuracy")
+    axes.set(xscale="log", xlabel="bytes a client uploads in a round")
     for system in dict.fromkeys(_system(cell["label"]) for cell in cells):
         own = [cell for cell in cells if _system(cell["label"]) == system]
         x, y = ([cell[key] for cell in own] for key in ("uplink_bytes_per_upload", "accuracy"))
@@ -94,7 +95,7 @@ def _apart(places: Sequence[tuple[float, float]], least: float) -> list[float]:
     return [taken[n][1] for n in range(len(places))]
 
 
-def _side_by_side(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
+def _side_by_side(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
     """A row a variant, the best on top, with the bytes of an upload; the paper's figures as dashes."""
     cells = sorted(cells, key=lambda cell: cell["accuracy"])
     rows = range(len(cells))
