@@ -33,8 +33,8 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     if panel is not _side_by_side:
         panels[0][0].set_ylabel("test accuracy")
     entries = {name: one for axes in panels[0] for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    where = {"loc": "outside lower center", "ncols": 1 + 2 * len(alphas)}
-    figure.legend(entries.values(), entries.keys(), fontsize="small", frameon=False, **where)
+    legend: dict[str, Any] = {"loc": "outside lower center", "ncols": 1 + 2 * len(alphas), "frameon": False}
+    figure.legend(entries.values(), entries.keys(), fontsize="small", **legend)
     seeds = f"{report['seeds']} seeds" if report["seeds"] > 1 else "one seed"
     figure.suptitle(f"{report['title']}\n{report['setting']}, {report['rounds']} rounds, {seeds}", fontsize="medium")
     save(figure, file)
