@@ -211,6 +211,56 @@ def test_an_ema_outside_zero_to_one_is_a_mistake(ema):
         fedsift.fd(1, ema=ema)
 
 
+# --- a pool of public samples for every round ---
+
+
+def with_pool(pool, samples=20, number=0):
+    public = np.stack([np.arange(samples), np.zeros(samples)], 1)  # a sample's first figure is its number
+    return fedsift.fd(2, sampler="low-entropy", pool=pool), toys.a_round(number, public.tolist())
+
+
+def pool_of(fd, r, client=0):
+    """The samples a client is asked about."""
+    turn = fd.client_turn(toys.client(client), {}, W32.encode(weights(1), r.number), r)
+    next(turn)
+    return turn, turn.send(weights(1)).samples
+
+
+def test_all_clients_of_a_round_choose_from_one_pool_and_the_next_round_has_another():
+    fd, first = with_pool(5)
+    pools = [pool_of(fd, r, c)[1].rows.tolist() for r in (first, with_pool(5, number=1)[1]) for c in (0, 3)]
+    assert pools[0] == pools[1] != pools[2] == pools[3]
+    assert all(len(set(pool)) == 5 and set(pool) <= set(range(20)) for pool in pools)
+
+
+def test_what_was_chosen_from_a_pool_is_taught_on_the_same_samples_and_its_indexes_are_the_pools():
+    """Sure of the pool's second and fourth sample: 2 of 5 is one of ten sets, a byte; 2 of 2,000 take three."""
+    fd, r = with_pool(5)
+    turn, pool = pool_of(fd, r)
+    logits = np.zeros((5, 2), np.float32)
+    logits[[1, 3], 0] = 9
+    _, message = finish(turn, logits)
+    (fit,) = next(fd.server_turn(Server({"linear": weights(1)}), {0: message}, r))
+    assert fit.data.samples.rows.tolist() == pool.rows[[1, 3]].tolist()
+    assert fit.data.samples.tensor()[:, 0].tolist() == [float(row) for row in pool.rows[[1, 3]]]
+    assert len(F32.encode(SoftLabels(np.array([1, 3]), np.ones((2, 2))), Link(0, 2000, 2))) == len(message) + 2
+
+
+@pytest.mark.parametrize("pool", [1, 21])
+def test_a_pool_is_at_least_the_budget_and_at_most_the_public_set(pool):
+    fd, r = with_pool(pool)
+    with pytest.raises(
+        Mistake, match=rf"a pool of {pool} samples will not do; .* the budget \(2\) to the public set \(20"
+    ):
+        fd.start(r)
+
+
+@pytest.mark.parametrize("settings", [{"download": "soft-labels"}, {"codec": "delta(quantized(2))"}])
+def test_a_pool_cannot_go_with_what_looks_back_at_earlier_rounds(settings):
+    with pytest.raises(Mistake, match="a pool is another one every round"):
+        fedsift.fd(2, pool=5, **settings)
+
+
 def test_the_temperature_reaches_the_students_loss():
     fd, r = fedsift.fd(1, temperature=3.0), toys.a_round()
     (fit,) = next(fd.server_turn(Server({"linear": weights(1)}), {0: upload([1], [[1, 0]], r, 0)}, r))

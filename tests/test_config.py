@@ -103,6 +103,18 @@ def test_the_share_of_old_weights_a_server_keeps_reaches_the_algorithm():
     assert "algorithm.ema" in config.unused(config.read("digits-fedavg", ["algorithm.ema=0.5"]))
 
 
+def test_a_pool_of_all_public_samples_plays_bit_for_bit_as_none(tmp_path):
+    e = tiny("digits-fas")
+    usual, all_of_them, some = (
+        bits(straight(tmp_path / str(n), tiny("digits-fas", *settings)))
+        for n, settings in enumerate(([], [f"algorithm.pool={e.data.public}"], [f"algorithm.pool={e.data.public - 1}"]))
+    )
+    for name in (runs.METRICS, runs.LEDGER, runs.CHECKPOINT):
+        assert usual[name] == all_of_them[name]
+    assert some[runs.CHECKPOINT] != usual[runs.CHECKPOINT]
+    assert "algorithm.pool" in config.unused(config.read("digits-fedavg", ["algorithm.pool=5"]))
+
+
 def test_memory_reaches_the_engine_that_needs_a_bound():
     bounded = read("memory=0.5", "engine=batched", "device=cpu")
     assert bounded.where == ("batched", "cpu", "float32", 0.5)

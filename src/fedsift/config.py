@@ -65,6 +65,7 @@ class AlgorithmPart(Part):
         None, description="soft labels down: a returning client hears the latest, or all it missed"
     )
     ema: float | None = Field(None, ge=0, lt=1, description="share of its old weights the server keeps each round")
+    pool: int | None = Field(None, gt=0, description="public samples to choose from, drawn anew every round; else all")
     gamma: float | None = Field(None, ge=0, description="fd-jeong, mix2fld: weight of the pull to the others")
     lam: float | None = Field(None, gt=0, lt=0.5, description="mix2fld: share of the first sample in a mixture")
     seeds: int | None = Field(None, gt=0, description="mix2fld: mixtures a client uploads once")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from fedsift import shelf
+from fedsift import seeding, shelf
 from fedsift.aggregators import AGGREGATORS, Aggregator, mean
 from fedsift.algorithms import students
 from fedsift.algorithms.lessons import ABSENT, Lessons
@@ -51,6 +51,7 @@ class SoftLabelFD:
     teach: str = "aggregate"  # soft labels down: the aggregate, or the server's own "predictions" (CFD)
     absent: str = "latest"  # soft labels down: a client that returns hears the latest, or all it "missed"
     ema: float = 0.0  # how much of its students' old weights the server keeps after each round
+    pool: int | None = None  # samples to choose from, drawn anew every round; None: the whole public set
 
     def __post_init__(self) -> None:
         if self.budget < 1:
@@ -59,10 +60,15 @@ class SoftLabelFD:
             raise Mistake(f"temperature must be above 0, not {self.temperature}")
         if not 0 <= self.ema < 1:
             raise Mistake(f"ema is a share of the old weights, from 0 to below 1, not {self.ema}")
+        if self.pool is not None and (isinstance(self.down, SoftLabelCodec) or self.up.keeps_reference):
+            raise Mistake("a pool is another one every round: it needs weights down and a codec that is not delta")
         for kind, name, known in (("teach", self.teach, TEACH), ("absent", self.absent, ABSENT)):
             shelf.find(dict.fromkeys(known), kind, name, " or ".join(known))
 
     def start(self, r: Round) -> Server:
+        if self.pool is not None and not self.budget <= self.pool <= len(r.public):
+            known = f"the budget ({self.budget}) to the public set ({len(r.public)} samples)"
+            raise Mistake(f"a pool of {self.pool} samples will not do; give a number from {known}")
         if self.budget > len(r.public):
             raise Mistake(f"budget {self.budget} is larger than the public set ({len(r.public)} samples)")
         return Server(students.fresh(r))
@@ -73,6 +79,7 @@ class SoftLabelFD:
         return students.weights_down(self.down, server, cohort, r)
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
+        r = self._with_pool(r)
         state, memory = yield from self._download(client, memory, heard, r)
         state = yield Fit(
             client.model, state, client.data, self.local, r.key("local", client.id), self.local.epochs * r.number
@@ -85,7 +92,7 @@ class SoftLabelFD:
         return kept(memory | {"sent": sent}, {} if isinstance(self.down, WeightCodec) else {"model": state}), message
 
     def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
-        sent: Tree = dict(server.notes.get("sent", {}))
+        r, sent = self._with_pool(r), dict(server.notes.get("sent", {}))
         labels = self.aggregate(self._uploads(said, sent, r), len(r.public), r.classes)
         taught = yield [  # one per architecture, side by side
             self._distil(model, server.students[model.name], labels, r, "server", r.number) for model in r.models
@@ -107,6 +114,12 @@ class SoftLabelFD:
     def forget(self, server: Server, client: int) -> Server:
         """As if nothing had ever been said to or by this client: the references of delta codecs go."""
         return Server(server.students, without(server.notes, client, "sent", "heard"))
+
+    def _with_pool(self, r: Round) -> Round:
+        """The round with its own part of the public set for all of it; both ends draw the same, so nothing is sent."""
+        if self.pool is None:
+            return r
+        return replace(r, public=r.public[seeding.subset(r.rng("pool"), len(r.public), self.pool)])
 
     def _download(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         """Weights down: take them. Soft labels down: distil them into the client's own model."""
@@ -164,12 +177,13 @@ def fd(
     teach: str = "aggregate",
     absent: str = "latest",
     ema: float = 0.0,
+    pool: int | None = None,
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> SoftLabelFD:
     """The FD meta-algorithm: soft labels up, averaged per sample, distilled at the server; weights or soft labels down.
 
-    `download` is "weights" or "soft-labels"; samplers, aggregators and codecs by name or as objects of your own.
+    `download` is "weights" or "soft-labels"; `pool` samples are drawn for all to choose from every round; samplers, aggregators and codecs by name or as objects of your own.
     """
     downloads = {"weights": down_weight_codec, "soft-labels": soft_label_codec}
     down = shelf.find(downloads, "download", download, "weights or soft-labels")
@@ -185,6 +199,7 @@ def fd(
         teach,
         absent,
         ema,
+        pool,
     )
 
 
