@@ -42,7 +42,7 @@ def stacked(jobs, precision, repeats=5):
     program = stack(jobs[0].model, kernels_for(True, precision))
     plan = replay.plan_of(program, jobs)
     values = jobs[0].data.samples.store.values.cuda()
-    place = replay.Replay(program, jobs, plan, values)
+    place = replay.Replay(program, jobs, plan, values, 0)
     begun = time.perf_counter()
     place.fit(jobs, plan, threading.Event())
     first = time.perf_counter() - begun

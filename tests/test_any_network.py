@@ -67,18 +67,33 @@ def test_what_torch_func_can_batch_is_stacked(made, shape):
 
 
 class Bent(nn.Module):
+    """Two layers: the way back through the second needs its weights, which are no activations."""
+
     def __init__(self, shape, classes):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(6, classes))
+        self.first, self.second = nn.Parameter(torch.ones(6, 3)), nn.Parameter(torch.ones(3, classes))
 
     def forward(self, x):
-        return torch.tanh(torch.tanh(x @ self.weight))
+        return torch.tanh(torch.tanh(x @ self.first) @ self.second)
 
 
-def test_what_torch_func_keeps_for_the_way_back_is_counted():
-    """A sample of 6 numbers, and what each tanh says about 2 classes: it bounds how many networks go together."""
+class Inward(Bent):
+    """A derivative inside the network: torch.func batches it, but nobody may watch."""
+
+    def forward(self, x):
+        return super().forward(x) + torch.func.grad(lambda z: (z**2).sum())(x)[:, :1]
+
+
+def test_what_the_way_back_needs_is_counted_and_bounds_how_many_networks_go_together():
+    """A sample of 6 numbers, 3 and then 2 that tanh said; the weights, 18 and 6, are counted elsewhere."""
     program = stack(models.model(Bent, ROW, 2), Kernels())
-    assert isinstance(program, Vmapped) and program.values == 6 + 2 + 2
+    assert isinstance(program, Vmapped) and program.values == 6 + 3 + 2
+
+
+def test_a_network_that_cannot_be_watched_is_stacked_all_the_same():
+    how, _ = compared(Inward, ROW)
+    assert how == "Inward: stacked (by torch.func)"
+    assert stack(models.model(Inward, ROW, 2), Kernels()).values == 16 * 6
 
 
 def test_stacked_by_torch_func_in_many_threads():

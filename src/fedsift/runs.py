@@ -379,7 +379,9 @@ class Lock:
 
 
 def _same(asked: Experiment, kept: Experiment, folder: Path) -> None:
-    if changed := config.differences(kept, asked):
+    changed = config.differences(kept, asked)
+    changed.pop("memory", None)  # it may be what has to change: it moves no figure
+    if changed:
         told = ", ".join(f"{key} is {a!r} there, {b!r} here" for key, (a, b) in changed.items())
         raise Mistake(f"{folder} was made with another config: {told}; choose another --out or resume without changes")
 
@@ -423,12 +425,22 @@ def environment(note: str = "") -> dict[str, Any]:
 
 @cache
 def _commit(checkout: Path) -> str | None:
-    """The commit fedsift was run from, "-dirty" where files were changed since; nothing where it was installed."""
+    """The commit fedsift was run from, "-dirty" where its files were changed since (new ones do not count): what
+    FEDSIFT_COMMIT says, or git in a checkout; nothing where it was installed."""
+    if told := os.environ.get("FEDSIFT_COMMIT"):
+        return told
     if not (checkout / ".git").exists():
         return None
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+
+    def git(*words: str) -> str:
+        asked = ["git", "-C", str(checkout), *words]
+        env = plain | {"GIT_OPTIONAL_LOCKS": "0"}
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10, env=env).stdout.strip()
+
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        asked = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        git("ls-files", "--error-unmatch", "src/fedsift/runs.py")  # else it is another project's checkout
+        return git("describe", "--always", "--dirty", "--exclude=*")
     return None
 
 

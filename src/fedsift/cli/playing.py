@@ -164,10 +164,10 @@ def where_it_stands(run: Run) -> str:
     return "finished already" if run.finished else f"going on after round {run.state.round} of {run.experiment.rounds}"
 
 
-def engine_for(*where: Any) -> tuple[Any, str]:
+def engine_for(engine: str, device: str, precision: str = "float32", memory: float | None = None) -> tuple[Any, str]:
     from fedsift.engines import choose
 
-    return choose(*where)
+    return choose(engine, device, precision, memory)
 
 
 def how_run(engine: Any, playing: list[Run]) -> list[str]:

@@ -55,7 +55,7 @@ def _cells(items: list[str], plan: Plan) -> list[Cell]:
 
 
 def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
-    """The cells that have a run without a finished round."""
+    """The cells that have a run without a finished round, or one that failed."""
     from fedsift import runs
     from fedsift.reproduction.curves import run_folder
 
@@ -63,8 +63,13 @@ def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
         return file.is_file() and file.stat().st_size > 0
 
     every = {cell: [run_folder(out, cell, seed) for seed in range(plan.seeds)] for cell in _cells(items, plan)}
-    return {
-        cell: "not run" for cell, folders in every.items() if not all(has_a_round(f / runs.METRICS) for f in folders)
+    failed = {
+        cell: "stopped: failed.json of its run says why"
+        for cell, of in every.items()
+        if any((f / runs.FAILED).is_file() for f in of)
+    }
+    return failed | {
+        cell: "not run" for cell, of in every.items() if not all(has_a_round(f / runs.METRICS) for f in of)
     }
 
 

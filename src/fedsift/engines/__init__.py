@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from fedsift import shelf
@@ -43,7 +45,7 @@ def choose(
     """
     check(engine, device, precision)
     name = "batched" if engine == "auto" else engine
-    here = place(device)
-    chosen = Batched(here, None, precision, memory) if name == "batched" else Sequential(here, None, precision)
+    bound: dict[str, Any] = {} if memory is None or name == "sequential" else {"memory": memory}
+    chosen = ENGINES[name](place(device), precision=precision, **bound)
     why = "asked for" if engine != "auto" else "auto: stacks equal networks where that pays"
     return chosen, f"{name} engine on {chosen.device.type}, {precision}, {chosen.workers.threads} thread(s) ({why})"

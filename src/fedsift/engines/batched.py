@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -117,7 +118,7 @@ class Batched:
             return 4 * (program.layout.size + program.values)
         steps = job.recipe.epochs * -(-len(job.data) // job.recipe.batch)
         batches = steps * job.recipe.batch * 4 * 4
-        copies = COPIES[type(self._kernels) is not Kernels]
+        copies = program.copies or COPIES[type(self._kernels) is not Kernels]
         return 4 * (6 * program.layout.size + copies * program.values * job.recipe.batch) + batches
 
     # --- what is done ---
@@ -147,8 +148,7 @@ class Batched:
         from fedsift.engines import replay
 
         plan, job = replay.plan_of(program, part), part[0]
-        recipe = job.recipe
-        rule = (recipe.optimizer, recipe.momentum, recipe.nesterov, recipe.weight_decay, recipe.augment)
+        rule = replace(alike(job.recipe), epochs=1, batch=1)  # how long and how wide it is, the plan says
         store = job.data.samples.store
         shapes = (len(part), plan.positions.shape[2], store.mean.shape, store.std.shape)
         key = (job.model, rule, job.temperature, shapes, _place(values))
@@ -158,6 +158,7 @@ class Batched:
             while self._replays and (len(self._replays) >= MOST_REPLAYS or self._kept() + needed > self._memory):
                 self._replays.pop(next(iter(self._replays)))
             self._replays[key] = replay.Replay(program, part, plan, values, needed)
+        self._replays[key] = self._replays.pop(key)  # to the end: the one used longest ago goes first
         try:
             return self._replays[key].fit(part, plan, stop)
         except BaseException:

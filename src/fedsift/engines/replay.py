@@ -29,8 +29,8 @@ LOOK_UP = 64  # replays between two looks at whether to stop
 class Replay:
     """A place for M models with batches of B, and the graphs that train them there."""
 
-    def __init__(self, program: Program, jobs: Sequence[Fit], plan: Schedule, values: Tensor, bytes: int = 0) -> None:
-        self.bytes = bytes  # roughly what it holds on the device
+    def __init__(self, program: Program, jobs: Sequence[Fit], plan: Schedule, values: Tensor, needed: int) -> None:
+        self.bytes = needed  # what it holds on the device, roughly
         self._program, self._recipe, self._temperature = program, jobs[0].recipe, jobs[0].temperature
         self._values, self._counted = values, _uneven(plan)
         steps, models, width = plan.positions.shape

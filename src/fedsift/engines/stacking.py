@@ -140,6 +140,7 @@ class Program:
     pads = True  # whether batches of unequal length may be padded
     macs = 0  # multiplications a sample, forward
     values = 0  # activations a sample, forward
+    copies: int | None = None  # of these held in training, where the program knows better than the engine
     smallest_norm: int | None = None  # the fewest values a sample gives to a batch norm, where there is one
     stored = torch.float32  # what flows between convolutions
     takes = torch.float32  # what its input is best stored in
@@ -228,6 +229,7 @@ class Vmapped(Program):
     not know, so its batches are never padded."""
 
     pads = False
+    copies = 2  # what is kept, and what flows back
 
     def __init__(self, model: Model) -> None:
         self._nets = {mode: model.build().train(mode) for mode in (True, False)}
@@ -254,22 +256,33 @@ class Vmapped(Program):
         x = x.permute(0, 1, 3, 4, 2) if x.ndim == 5 else x
         flat, buffers = self.layout.stack([state, state])
         weights = {name: value.requires_grad_() for name, value in self.weights(flat).items()}
-        saved = 0  # values
-
-        def kept(tensor: Tensor) -> Tensor:
-            nonlocal saved
-            saved += tensor.numel()
-            return tensor
-
         try:
-            with torch.autograd.graph.saved_tensors_hooks(kept, lambda t: t):
-                said = self(Pass(weights, buffers, True), x).sum()
-            torch.autograd.grad(said, list(weights.values()))
+            said = self(Pass(weights, buffers, True), x)
+            torch.autograd.grad(said.sum(), list(weights.values()))
             with torch.no_grad():
                 self(Pass(weights, buffers, False), x)
         except Exception as error:  # torch.func says no in many ways
             raise Unstackable(str(error).partition("\n")[0]) from None
-        self.values = saved // 4  # what the way back needs, a sample of one network
+        self.values = self._kept(Pass(weights, buffers, True), x) // 4
+
+    def _kept(self, p: Pass, x: Tensor) -> int:
+        """How many values the way back needs beside the weights; some networks cannot be watched while they run."""
+        kept: dict[int, Tensor] = {}  # by their place in memory; held, so that no place is used twice
+
+        def keep(tensor: Tensor) -> Tensor:
+            kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+            return tensor
+
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                self(p, x)
+        except Exception:
+            return UNSEEN * x.numel()
+        weights = {weight.untyped_storage().data_ptr() for weight in p.weights.values()}
+        return sum(tensor.numel() for place, tensor in kept.items() if place not in weights)
+
+
+UNSEEN = 16  # times its input: what a network is taken to keep where that cannot be counted
 
 
 def stack(model: Model, kernels: Kernels, known: type[Stacked] = Stacked) -> Program:

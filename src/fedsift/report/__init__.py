@@ -12,7 +12,7 @@ from fedsift import config, evaluation, ledger
 from fedsift.overriding import short_name
 from fedsift.runs import History
 
-NOT_A_METHOD = {"seed", "name", "engine", "device"}  # what two runs of one method may differ in
+NOT_A_METHOD = {"seed", "name", "engine", "device", "memory"}  # what two runs of one method may differ in
 PAIRED = ("data.", "partition.", "clients.count", "clients.cohort", "rounds")  # what compared methods should share
 
 

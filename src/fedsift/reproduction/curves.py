@@ -69,10 +69,6 @@ class Plan:
         found = [name for name in names if fnmatch(name, pattern)]
         return sorted(found, key=lambda name: (self._budget(name), name))
 
-    def coded(self, curve: str) -> bool:
-        """Whether its soft labels are written in fewer bits than numbers have."""
-        return "codec" in _parsed(_files(self.setting)[f"{curve}.toml"])["algorithm"]
-
     def _budget(self, curve: str) -> int:
         return int(_parsed(_files(self.setting)[f"{curve}.toml"]).get("algorithm", {}).get("budget", 0))
 

@@ -72,15 +72,16 @@ def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[s
         axes.errorbar(
             x, y, yerr=spread, color=colours[system], marker="o", markersize=5, capsize=2, linewidth=0.6, label=system
         )
-    places = [(cell["uplink_bytes_per_upload"], cell["accuracy"]) for cell in cells]
+    named = [cell for cell in cells if ", " in cell["label"]]
+    places = [(cell["uplink_bytes_per_upload"], cell["accuracy"]) for cell in named]
     heights = _apart(places, float(np.diff(axes.get_ylim())[0]) / 28)
-    for cell, (x, _), height in zip(cells, places, heights, strict=True):
+    for cell, (x, _), height in zip(named, places, heights, strict=True):
         system, _, variant = cell["label"].partition(", ")
         axes.annotate(variant, (x * 1.15, height), fontsize=6.5, color=colours[system], verticalalignment="center")
     axes.set_xlim(right=axes.get_xlim()[1] * 2)  # room for the last names
 
 
-BESIDE = 4.0  # a name is about so many times as wide as its place, on an axis of powers of ten
+BESIDE = 4.0  # a name beside 100 bytes reaches to about 400: bytes are on an axis of powers of ten
 
 
 def _apart(places: Sequence[tuple[float, float]], least: float) -> list[float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedsift import config, evaluation, ledger, runs
+from fedsift import config, evaluation, runs
 from fedsift.config import Experiment
 from fedsift.reproduction.curves import PAPERS, Cell, Plan, run_folder
 from fedsift.reproduction.items import Item
@@ -26,14 +26,15 @@ def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cel
     finished, all are compared after as many rounds as the shortest has."""
     cells = item.cells(plan)
     whole = {cell: _histories(out, cell, plan) for cell in cells if cell not in left_out}
-    lengths = {run.folder.name: len(run.metrics) for of in whole.values() for run in of}
-    rounds = min(lengths.values())
+    every = [run for of in whole.values() for run in of]
+    rounds = min(len(run.metrics) for run in every)
     found = {cell: [_until(rounds, run) for run in of] for cell, of in whole.items()}
     figures = {
         "accuracy": {cell: [evaluation.settled(run.accuracies) for run in of] for cell, of in found.items()},
         "pace": {cell: [fmean(run.accuracies) for run in of] for cell, of in found.items()},
     }
-    every = [run for of in found.values() for run in of]
+    uploads = {cell: [fmean(_uploads(run)) for run in of] for cell, of in found.items()}
+    paper = item.paper if plan.setting == PAPERS else {}
     return {
         "item": name,
         "title": item.title,
@@ -43,16 +44,21 @@ def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cel
         "overrides": list(plan.overrides),
         "seeds": plan.seeds,
         "rounds": rounds,
-        "minutes": round(sum(run.seconds for run in every) / 60, 1),
+        "minutes": round(
+            sum(run.seconds for run in every) / 60, 1
+        ),  # all rounds played, each a run's share of its time
         "command": _command(name, plan, every[0].experiment),
         "environment": _environment(every[0]),
-        "cells": [_cell(cell, of, plan, item.paper if plan.setting == PAPERS else {}) for cell, of in found.items()],
-        "unfinished": {
-            run.folder.name: played for run in every if (played := lengths[run.folder.name]) < run.experiment.rounds
-        },
+        "cells": [_cell(cell, found[cell], whole[cell], plan, paper) for cell in found],
+        "unfinished": {run.folder.name: len(run.metrics) for run in every if len(run.metrics) < run.experiment.rounds},
         "left_out": {str(cell): why for cell, why in left_out.items()},
-        "claims": [judged(claim, figures[claim.figure], item.paper) for claim in item.claims(plan)],
+        "claims": [judged(claim, figures[claim.figure], item.paper, uploads) for claim in item.claims(plan)],
     }
+
+
+def _uploads(run: History) -> list[int]:
+    """The bytes of every upload."""
+    return [size for row in run.ledger for size in row.up.values()]
 
 
 def _histories(out: Path, cell: Cell, plan: Plan) -> list[History]:
@@ -83,13 +89,16 @@ def _command(name: str, plan: Plan, experiment: Experiment) -> str:
     recipe = [] if plan.recipe == "ours" else ["--recipe", plan.recipe]
     seeds = ["--seeds", str(plan.seeds)]
     where = [] if experiment.precision == "float32" else ["--precision", experiment.precision]
-    ours = [setting for setting in plan.overrides if not setting.startswith(("device=", "precision="))]
+    ours = [setting for setting in plan.overrides if setting.partition("=")[0] not in config.WHERE]
     return shlex.join(["fedsift", "reproduce", name, *quick, *recipe, *seeds, *where, *ours])
 
 
-def _cell(cell: Cell, of: Sequence[History], plan: Plan, paper: Mapping[Cell, float]) -> dict[str, Any]:
+def _cell(
+    cell: Cell, of: Sequence[History], whole: Sequence[History], plan: Plan, paper: Mapping[Cell, float]
+) -> dict[str, Any]:
+    """`of` are the runs as far as they are compared, `whole` as far as they were played."""
     settled = [evaluation.settled(run.accuracies) for run in of]
-    uploads = [ledger.total(run.ledger).uplink / sum(len(row.up) for row in run.ledger) for run in of]
+    uploads = [_uploads(run) for run in of]
     first = of[0].experiment
     return {
         "curve": cell.curve,
@@ -102,8 +111,9 @@ def _cell(cell: Cell, of: Sequence[History], plan: Plan, paper: Mapping[Cell, fl
         "by_seed": [round(value, 4) for value in settled],
         "best_round": [round(max(run.accuracies), 4) for run in of],
         "paper": paper.get(cell),
-        "uplink_bytes_per_upload": round(fmean(uploads)),
-        "by_round": [[round(value, 4) for value in run.accuracies] for run in of],
+        "uplink_bytes_per_upload": round(fmean(fmean(sizes) for sizes in uploads)),
+        "uplink_bytes_largest": max(max(sizes) for sizes in uploads),
+        "by_round": [[round(value, 4) for value in run.accuracies] for run in whole],
     }
 
 
@@ -150,9 +160,10 @@ def _figure(cell: Mapping[str, Any]) -> str:
 
 
 def _list(report: Mapping[str, Any]) -> list[str]:
-    rows = ["| | alpha | accuracy | bytes an upload |", "|---|---|---|---|"]
+    rows = ["| | alpha | accuracy | bytes an upload | the largest |", "|---|---|---|---|---|"]
     for cell in report["cells"]:
-        rows.append(f"| {cell['label']} | {cell['alpha']:g} | {_figure(cell)} | {cell['uplink_bytes_per_upload']:,} |")
+        sizes = f"{cell['uplink_bytes_per_upload']:,} | {cell['uplink_bytes_largest']:,}"
+        rows.append(f"| {cell['label']} | {cell['alpha']:g} | {_figure(cell)} | {sizes} |")
     return rows
 
 
@@ -163,6 +174,8 @@ def evidence_in_words(rows: Sequence[Mapping[str, Any]]) -> str:
 def _gap(row: Mapping[str, Any]) -> str:
     if "gap" not in row:
         return "not run"
+    if row.get("unit") == "bytes":
+        return f"{row['gap']:+,.0f} bytes"
     sd = "" if row["sd"] is None else f" ± {row['sd']:.3f}".replace("0.", ".")
     paper = f" ({row['paper']:+.3f})".replace("0.", ".") if "paper" in row else ""
     return f"{row['gap']:+.3f}".replace("0.", ".") + sd + paper

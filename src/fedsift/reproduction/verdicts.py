@@ -1,7 +1,7 @@
 """What is claimed, and whether runs bear it out. Runs are compared seed by seed: same split, same clients, same cohorts.
 
-A comparison holds, or fails, only if every seed says so; where they disagree it is open. One seed decides nothing by
-itself, so that is always said beside the verdict.
+A comparison holds, or fails, only if every seed says so; where they disagree it is open. One seed decides nothing for
+good, which is always said beside the verdict, and nothing at all that is as small as what rounding alone moves.
 """
 
 from __future__ import annotations
@@ -9,13 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Protocol
 
 from fedsift.reproduction.curves import Cell
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "open", "not run"
 PARTLY = "holds where it was run"
+ROUNDING = 0.015  # so far, or a little more, the same run comes out otherwise on another machine or in other company
 Figures = Mapping[Cell, Sequence[float]]  # a figure a seed, in the order of the seeds
+
+
+class Comparison(Protocol):
+    """Some cells, what is compared of them, and by how much that is more (above 0) or less than it should be."""
+
+    @property
+    def cells(self) -> tuple[Cell, ...]: ...
+
+    def gap(self, *figures: float) -> float: ...
+
+    def margin(self, gap: float) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -27,7 +39,8 @@ class _Pair:
     def cells(self) -> tuple[Cell, ...]:
         return self.left, self.right
 
-    def gap(self, left: float, right: float) -> float:
+    def gap(self, *figures: float) -> float:
+        left, right = figures
         return left - right
 
 
@@ -37,8 +50,8 @@ class Above(_Pair):
 
     slack: float = 0.0
 
-    def verdict(self, gaps: Sequence[float]) -> str:
-        return _over(-self.slack, gaps)
+    def margin(self, gap: float) -> float:
+        return gap + self.slack
 
     def __str__(self) -> str:
         if self.slack < 0:
@@ -48,16 +61,26 @@ class Above(_Pair):
 
 @dataclass(frozen=True)
 class Near(_Pair):
-    """The two differ by at most `within`."""
+    """The two differ by less than `within`."""
 
     within: float
 
-    def verdict(self, gaps: Sequence[float]) -> str:
-        near = [abs(gap) <= self.within for gap in gaps]
-        return HOLDS if all(near) else FAILS if not any(near) else OPEN
+    def margin(self, gap: float) -> float:
+        return self.within - abs(gap)
 
     def __str__(self) -> str:
         return f"{self.left} within {self.within:g} of {self.right}"
+
+
+@dataclass(frozen=True)
+class Cheaper(_Pair):
+    """An upload of `left` has fewer bytes than one of `right`."""
+
+    def margin(self, gap: float) -> float:
+        return -gap
+
+    def __str__(self) -> str:
+        return f"{self.left} with fewer bytes than {self.right}"
 
 
 @dataclass(frozen=True)
@@ -72,11 +95,12 @@ class Grows:
     def cells(self) -> tuple[Cell, ...]:
         return *self.wide, *self.narrow
 
-    def gap(self, a: float, b: float, c: float, d: float) -> float:
+    def gap(self, *figures: float) -> float:
+        a, b, c, d = figures
         return (a - b) - (c - d)
 
-    def verdict(self, gaps: Sequence[float]) -> str:
-        return _over(self.by, gaps)
+    def margin(self, gap: float) -> float:
+        return gap - self.by
 
     def __str__(self) -> str:
         (a, b), (c, d) = self.wide, self.narrow
@@ -88,29 +112,30 @@ class Beats:
     """The cell is above a figure that is given."""
 
     cell: Cell
-    figure: float
+    given: float
 
     @property
     def cells(self) -> tuple[Cell, ...]:
         return (self.cell,)
 
-    def gap(self, found: float) -> float:
-        return found - self.figure
+    def gap(self, *figures: float) -> float:
+        return figures[0] - self.given
 
-    def verdict(self, gaps: Sequence[float]) -> str:
-        return _over(0, gaps)
+    def margin(self, gap: float) -> float:
+        return gap
 
     def __str__(self) -> str:
-        return f"{self.cell} above {self.figure:g}"
+        return f"{self.cell} above {self.given:g}"
 
 
-Comparison = Above | Near | Grows | Beats
-
-
-def _over(least: float, gaps: Sequence[float]) -> str:
-    if all(gap > least for gap in gaps):
+def verdict(comparison: Comparison, gaps: Sequence[float]) -> str:
+    """What all seeds say; gaps are one a seed."""
+    margins = [comparison.margin(gap) for gap in gaps]
+    if len(margins) == 1 and abs(margins[0]) < ROUNDING:
+        return OPEN
+    if all(margin > 0 for margin in margins):
         return HOLDS
-    return FAILS if all(gap <= least for gap in gaps) else OPEN
+    return FAILS if all(margin <= 0 for margin in margins) else OPEN
 
 
 @dataclass(frozen=True)
@@ -129,9 +154,16 @@ def gaps(comparison: Comparison, figures: Figures) -> list[float]:
     return [comparison.gap(*row) for row in zip(*values, strict=True)]
 
 
-def judged(claim: Claim, figures: Figures, paper: Mapping[Cell, float]) -> dict[str, Any]:
-    """The claim with its evidence, ready to be written down."""
-    rows = [_row(comparison, figures, paper) for comparison in claim.comparisons]
+def judged(
+    claim: Claim, figures: Figures, paper: Mapping[Cell, float], uploads: Figures | None = None
+) -> dict[str, Any]:
+    """The claim with its evidence, ready to be written down; `uploads` are the bytes of one, for those that compare them."""
+    rows = [
+        _row(comparison, uploads or {}, {}) | {"unit": "bytes"}
+        if isinstance(comparison, Cheaper)
+        else _row(comparison, figures, paper)
+        for comparison in claim.comparisons
+    ]
     found = [row["verdict"] for row in rows if row["verdict"] != NOT_RUN]
     overall = next((verdict for verdict in (FAILS, OPEN, HOLDS) if verdict in found), NOT_RUN)
     overall = PARTLY if overall == HOLDS and len(found) < len(rows) else overall
@@ -143,8 +175,8 @@ def _row(comparison: Comparison, figures: Figures, paper: Mapping[Cell, float]) 
     row: dict[str, Any] = {"comparison": str(comparison)}
     if any(cell not in figures for cell in cells):
         return row | {"verdict": NOT_RUN}
-    if all(cell in paper for cell in cells) and not isinstance(comparison, Beats):
+    if all(cell in paper for cell in cells):
         row["paper"] = round(gaps(comparison, {cell: [paper[cell]] for cell in cells})[0], 4)
     found = gaps(comparison, figures)
-    row |= {"verdict": comparison.verdict(found), "gap": round(fmean(found), 4), "gaps": [round(g, 4) for g in found]}
+    row |= {"verdict": verdict(comparison, found), "gap": round(fmean(found), 4), "gaps": [round(g, 4) for g in found]}
     return row | {"sd": round(stdev(found), 4) if len(found) > 1 else None}
