@@ -531,6 +531,23 @@ def test_compare_of_paired_runs_has_no_note():
     assert done("compare", "fas0", avg).stderr == ""
 
 
+def test_a_run_done_twice_counts_once_and_is_named():
+    folders = some_runs()
+    straight(Path("again"), tiny(rounds=2))
+    result = done("compare", "again", *folders, "--json")
+    told = json.loads(result.stdout)
+    assert [(m["method"], m["seeds"]) for m in told["methods"]] == [("digits-fas", [0, 1]), ("digits-fedavg", [0])]
+    assert result.stderr == "note: fas0 is left out: it has the settings and the seed of again\n"
+
+
+def test_all_that_lies_in_the_folder_of_a_sweep_can_be_named():
+    done("run", "digits-fas", *TINY, "budget=6", "rounds=1", "--seeds", "2", "--out", "grid", "--quiet")
+    everything = sorted(str(path) for path in Path("grid").iterdir())
+    assert "grid/sweep.toml" in everything
+    assert done("compare", *everything, "--json").stdout == done("compare", "grid", "--json").stdout
+    assert "is not a run folder" in complaint("compare", "grid/sweep.toml")
+
+
 def test_compare_as_json_has_methods_runs_and_what_is_unpaired():
     folders = some_runs()
     result = done("compare", *folders, "--json")

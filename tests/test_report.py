@@ -239,6 +239,13 @@ def test_other_seeds_are_named():
     assert report.unpaired([history("seed=0"), history("seed=1"), history("seed=0", preset="digits-fd")]) == ["seed"]
 
 
+def test_of_runs_with_one_seed_the_one_that_got_furthest_counts():
+    short, long, other = history(), history(accuracies=(0.5, 0.6)), history("seed=1")
+    short, long = replace(short, folder=Path("short")), replace(long, folder=Path("long"))
+    kept, repeats = report.without_repeats([short, other, long])
+    assert [run.folder for run in kept] == [other.folder, long.folder] and repeats == {"short": "long"}
+
+
 def test_all_that_differs_is_named_in_order():
     assert report.unpaired([history(), history("seed=2", "cohort=3", "alpha=0.1", "data.public=300")]) == [
         "clients.cohort",

@@ -49,9 +49,10 @@ def new_table(title: str, first: str, *others: str) -> Table:
 
 def comparison(histories: list[History], target: float | None = None) -> Table:
     """With a target, also the bytes uploaded until its accuracy was first reached."""
-    from fedsift import report
+    from fedsift import evaluation, report
 
-    title = "test accuracy (mean of the last five rounds) and bytes on the wire"
+    over = evaluation.settled_over(min(len(run.metrics) for run in histories))
+    title = f"test accuracy ({over}) and bytes on the wire"
     columns = ["method", "seeds", "accuracy", "an upload", "all up", "all down", "broadcast"]
     table = new_table(title, *columns, *([] if target is None else [f"up to {target:g}"]))
     for method in report.methods(histories):
@@ -76,18 +77,26 @@ def literal(text: str) -> Any:
 
 
 def load_runs(folders: list[Path]) -> list[History]:
-    """Each run once; a folder that holds runs, such as the demo's, stands for them."""
+    """Each run once; a folder that holds runs, such as the demo's, stands for them. What lies beside the runs of a sweep,
+    as when all of its folder is named, is passed over."""
     from fedsift import runs
+    from fedsift.report import without_repeats
 
     found: dict[Path, Path] = {}
-    for folder in folders:
+    beside = [
+        path for path in folders if path.is_file() and any(p.is_dir() and p.parent == path.parent for p in folders)
+    ]
+    for folder in (path for path in folders if path not in beside):
         inner = sorted(path.parent for path in folder.glob(f"*/{runs.CONFIG}"))
         for one in inner if inner and not (folder / runs.CONFIG).is_file() else [folder]:
             if one is folder or (one / runs.CHECKPOINT).is_file():
                 found.setdefault(one.resolve(), one)
             else:
                 warn(f"note: {one} has no finished round and is left out")
-    return [runs.load(folder) for folder in found.values()]
+    kept, repeats = without_repeats([runs.load(folder) for folder in found.values()])
+    for again, first in repeats.items():
+        warn(f"note: {again} is left out: it has the settings and the seed of {first}")
+    return kept
 
 
 def few(ids: Collection[int]) -> str:

@@ -61,6 +61,20 @@ def methods(runs: Sequence[History]) -> list[Method]:
     return [Method(_label(group[0], [other[0] for other in groups]), tuple(group)) for group in groups]
 
 
+def without_repeats(runs: Sequence[History]) -> tuple[list[History], dict[str, str]]:
+    """Each method and seed once, as the run that got furthest, the first of equals; and folder: folder it repeats."""
+    kept: list[History] = []
+    repeats: dict[str, str] = {}
+    for run in sorted(runs, key=lambda run: -len(run.metrics)):
+        seed = run.experiment.seed
+        twin = next((k for k in kept if k.experiment.seed == seed and not _apart(k, run)), None)
+        if twin is None:
+            kept.append(run)
+        else:
+            repeats[str(run.folder)] = str(twin.folder)
+    return sorted(kept, key=lambda run: [id(one) for one in runs].index(id(run))), repeats
+
+
 def default_target(compared: Sequence[Method]) -> float:
     """Nine tenths of the best method's accuracy."""
     return round(0.9 * max(float(np.mean(method.accuracies)) for method in compared), 3)
@@ -70,7 +84,7 @@ def unpaired(runs: Sequence[History]) -> list[str]:
     """What keeps these runs from being a fair comparison: keys that differ, seeds that are not the same."""
     reasons = {key for run in runs for key in _apart(runs[0], run) if key.startswith(PAIRED)}
     seeds = [sorted(run.experiment.seed for run in method.runs) for method in methods(runs)]
-    different = any(mine != seeds[0] for mine in seeds) or any(len(set(mine)) < len(mine) for mine in seeds)
+    different = any(mine != seeds[0] for mine in seeds)
     unfinished = len({len(run.metrics) for run in runs}) > 1
     return sorted(reasons) + ["seed"] * different + ["rounds played"] * (unfinished and "rounds" not in reasons)
 
