@@ -239,7 +239,7 @@ def test_a_report_leaves_out_what_was_not_run_and_judges_the_rest(copied):
 
 def test_of_several_items_those_without_runs_are_said_and_the_others_told(copied):
     result = done(*words("table2", "table1", out=copied, seeds=2), "--report")
-    assert result.stderr == "table2: no cell could be run (not run)\n"
+    assert result.stderr == "table2: nothing to report (not run)\n"
     assert "written: table1.json, with" in result.stdout
     assert not (copied / "table2.json").exists()
 
@@ -247,7 +247,10 @@ def test_of_several_items_those_without_runs_are_said_and_the_others_told(copied
 def test_a_report_on_nothing_is_a_mistake():
     result = fedsift(*words("table1"), "--report")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.endswith("error: nothing to report on: no run in here has a finished round\n")
+    assert result.stderr.endswith(
+        "error: nothing to report on: no run of table1 in here has a finished round; "
+        "give the command without --report to run it\n"
+    )
     assert list(Path().iterdir()) == []
 
 
@@ -375,3 +378,12 @@ def test_engine_and_precision_are_options_and_are_kept():
     done(*words("fig-data"), "--engine", "sequential", "--quiet")
     assert runs.stored(Path("here/runs/fedavg-alpha-100-seed-0")).engine == "sequential"
     assert told("here", "fig-data")["environment"]["engine"].startswith("sequential engine on cpu")
+
+
+def test_a_run_that_failed_is_left_out_of_a_report_and_does_not_cut_the_others_short(copied):
+    (folder, *_) = sorted((copied / "runs").glob("table1-mixed-alpha-0.1-*"))
+    (folder / "failed.json").write_text("{}")
+    done(*words("table1", out=copied, seeds=2), "--report")
+    told = json.loads((copied / "table1.json").read_text())
+    assert told["left_out"] == {"table1-mixed at alpha = 0.1": "stopped: failed.json of its run says why"}
+    assert len(told["cells"]) == 11

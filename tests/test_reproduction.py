@@ -116,6 +116,7 @@ def test_a_claim_is_written_down_with_its_evidence_and_the_papers_gap_beside_our
         "claim": "a is ahead",
         "verdict": HOLDS,
         "figure": "accuracy",
+        "decided_by": 0,
         "evidence": [
             {
                 "comparison": "a at alpha = 0.1 above b at alpha = 0.1",
@@ -151,6 +152,17 @@ def test_a_claim_is_as_good_as_its_worst_comparison(c, verdict):
     told = judged(claim, by_hand(a=[0.5, 0.5], b=[0.25, 0.25], c=c), {})
     assert told["verdict"] == verdict
     assert [row["verdict"] for row in told["evidence"]] == [HOLDS, verdict]
+
+
+def test_what_decides_is_the_comparison_with_that_verdict_that_is_furthest_from_holding():
+    """a is .25 above b, .05 above c, and .3 and .1 below d."""
+    figures = by_hand(a=[0.5, 0.5], b=[0.25, 0.25], c=[0.45, 0.45], d=[0.8, 0.6])
+    both = judged(Claim("", (Above(A, B), Above(A, C))), figures, {})
+    assert (both["verdict"], both["decided_by"]) == (HOLDS, 1)
+    fails = judged(Claim("", (Above(A, B), Above(A, D), Above(A, D, slack=0.05))), figures, {})
+    assert (fails["verdict"], fails["decided_by"]) == (FAILS, 1)
+    missing = judged(Claim("", (Above(A, Cell("e", 0.1)),)), figures, {})
+    assert (missing["verdict"], missing["decided_by"]) == (NOT_RUN, None)
 
 
 def test_one_comparison_that_fails_outweighs_one_that_is_open():
@@ -497,7 +509,7 @@ def write_run(
 
 def an_item(*claims: Claim, paper: dict[Cell, float] | None = None) -> Item:
     cells = [Cell("table1-none", 0.1), Cell("table1-mixed", 0.1)]
-    return Item("Two cells", lambda plan: cells, lambda plan: list(claims), paper or {}, "table")
+    return Item("Two cells", lambda plan: cells, lambda plan: list(claims), paper or {}, layout="table")
 
 
 NONE, MIXED = Cell("table1-none", 0.1), Cell("table1-mixed", 0.1)
@@ -568,6 +580,8 @@ def a_report(**changes: Any) -> dict[str, Any]:
         return {
             "label": label,
             "alpha": alpha,
+            "budget": 60,
+            "public": 1500,
             "accuracy": accuracy,
             "sd": sd,
             "paper": paper,
@@ -584,6 +598,9 @@ def a_report(**changes: Any) -> dict[str, Any]:
         "recipe": "ours",
         "seeds": 2,
         "rounds": 3,
+        "planned": 3,
+        "command": "fedsift reproduce made-up",
+        "environment": {"fedsift": "0.1.0", "commit": "abc1234", "gpu": None, "processor": "A CPU"},
         "cells": [
             cell("none", 100.0, 0.68254, 0.0104, 0.6835),
             cell("none", 0.1, 1.0, 0.0, None),
@@ -595,11 +612,11 @@ def a_report(**changes: Any) -> dict[str, Any]:
             {
                 "claim": "mixed is better",
                 "verdict": "open",
+                "decided_by": 1,
                 "evidence": [
-                    {"verdict": "open", "gap": -0.0504, "sd": 0.02, "paper": 0.0036},
-                    {"verdict": "holds", "gap": 0.1, "sd": 0.0},
-                    {"verdict": "not run"},
-                    {"verdict": "holds", "gap": -15303.5, "sd": 2.0, "unit": "bytes"},
+                    {"comparison": "a above b", "verdict": "holds", "gap": 0.1, "sd": 0.0},
+                    {"comparison": "mixed above none", "verdict": "open", "gap": -0.0504, "sd": 0.02, "paper": 0.0036},
+                    {"comparison": "a above c", "verdict": "not run"},
                 ],
             }
         ],
@@ -610,7 +627,7 @@ def test_the_markdown_of_a_table_to_the_letter():
     assert results.markdown(a_report()) == (
         "## Table 0\n"
         "\n"
-        "digits, recipe ours, 3 rounds, 2 seeds; accuracy is the mean of the last five rounds, ± over the seeds.\n"
+        "digits, 60 of 1,500 public samples, recipe ours, 3 rounds, 2 seeds; accuracy is the mean of all 3 rounds, ± over the seeds.\n"
         "\n"
         "| alpha | none | mixed |\n"
         "|---|---|---|\n"
@@ -619,25 +636,38 @@ def test_the_markdown_of_a_table_to_the_letter():
         "\n"
         "Left out: mixed at alpha = 100 (no such file: x.npz).\n"
         "\n"
-        "| claim | verdict | gaps, ours (the paper's) |\n"
+        "| claim | verdict | decided by (the paper's gap) |\n"
         "|---|---|---|\n"
-        "| mixed is better | **open** | -.050 ± .020 (+.004), +.100 ± .000, not run, -15,304 bytes |\n"
+        "| mixed is better | **open** | mixed above none: -.050 ± .020 (+.004) |\n"
+        "\n"
+        "`fedsift reproduce made-up`, fedsift 0.1.0, commit abc1234, A CPU; every gap is in the JSON.\n"
     )
 
 
 def test_the_markdown_of_one_seed_without_claims_is_a_list():
-    report = a_report(layout="budget", seeds=1, left_out={}, claims=[])
+    report = a_report(layout="budget", seeds=1, left_out={}, claims=[], rounds=8, planned=18, unfinished={"a": 8})
     report["cells"] = [cell | {"sd": None} for cell in report["cells"][:2]]
     assert results.markdown(report) == (
         "## Table 0\n"
         "\n"
-        "digits, recipe ours, 3 rounds, one seed; accuracy is the mean of the last five rounds.\n"
+        "digits, recipe ours, 8 rounds, one seed; accuracy is the mean of the last five rounds.\n"
         "\n"
         "| | alpha | accuracy | bytes an upload | the largest |\n"
         "|---|---|---|---|---|\n"
         "| none | 100 | .683 (.6835) | 2,418 | 2,500 |\n"
         "| none | 0.1 | 1.000 | 2,418 | 2,500 |\n"
+        "\n"
+        "1 of 2 runs are unfinished, so all are compared after round 8 of 18; the JSON names them.\n"
+        "\n"
+        "`fedsift reproduce made-up`, fedsift 0.1.0, commit abc1234, A CPU; every gap is in the JSON.\n"
     )
+
+
+def test_evidence_is_the_comparison_that_decides():
+    bytes_ = {"comparison": "a with fewer bytes than b", "gap": -15303.5, "sd": 2.0, "unit": "bytes"}
+    claim = {"decided_by": 0, "evidence": [bytes_]}
+    assert results.evidence_in_words(claim) == "a with fewer bytes than b: -15,304 bytes"
+    assert results.evidence_in_words({"decided_by": None, "evidence": []}) == ""
 
 
 @given(st.floats(0, 1), st.none() | st.floats(0, 0.9))
@@ -702,10 +732,19 @@ def test_an_unfinished_run_sets_the_round_of_all_and_one_made_otherwise_is_refus
     assert [cell["by_round"] for cell in told["cells"]] == [[[0.4, 0.8]], [[0.5]]]  # but nothing is lost
     assert [cell["accuracy"] for cell in told["cells"]] == [0.4, 0.5]
     assert told["unfinished"] == {"table1-mixed-alpha-0.1-seed-0": 1}
-    said = "1 of 2 runs are unfinished (the JSON names them), so all are compared after round 1."
+    said = "1 of 2 runs are unfinished, so all are compared after round 1 of 2; the JSON names them."
     assert said in results.markdown(told)
     with pytest.raises(Mistake, match="made with other settings: rounds is 2 there, 3 here; give the same recipe"):
         results.gathered("two", an_item(), Plan("digits", "ours", 1, ("rounds=3",)), tmp_path, {})
+
+
+def test_an_item_calls_its_curves_by_what_they_are_there(tmp_path):
+    """Without active sampling, which is "none" in a table, is "weights down" where the download is what differs."""
+    plan = Plan("digits", "ours", 1)
+    for cell in ITEMS["download"].cells(plan):
+        write_run(tmp_path, plan, cell, 0, [0.5])
+    told = results.gathered("download", ITEMS["download"], plan, tmp_path, {})
+    assert {cell["label"] for cell in told["cells"]} == {"weights down", "soft labels down"}
 
 
 def test_only_cifar10_stands_beside_the_papers_levels(tmp_path):

@@ -38,7 +38,8 @@ def reproduce(items: list[str], plan: Plan, out: Path, *, play: bool, quiet: boo
         left_out = _run_cells(tables, plan, out, quiet) if play else _missing(tables, plan, out)
         reports |= {name: report for name in tables if (report := _reported(name, plan, out, left_out))}
     if not reports:
-        raise mistake(f"nothing to report on: no run in {out} has a finished round")
+        again = "; give the command without --report to run it" if not play else ""
+        raise mistake(f"nothing to report on: no run of {', '.join(items)} in {out} has a finished round{again}")
     items = [name for name in items if name in reports]
     if as_json:
         typer.echo(json.dumps([reports[name] for name in items]))
@@ -136,7 +137,7 @@ def _reported(name: str, plan: Plan, out: Path, left_out: dict[Cell, str]) -> di
     item = ITEMS[name]
     mine = {cell: why for cell, why in left_out.items() if cell in item.cells(plan)}
     if len(mine) == len(item.cells(plan)):
-        warn(f"{name}: no cell could be run ({next(iter(mine.values()))})")
+        warn(f"{name}: nothing to report ({next(iter(mine.values()))})")
         return None
     report = results.gathered(name, item, plan, out, mine)
     results.write(report, out)
@@ -171,16 +172,22 @@ def _tell(report: dict[str, Any]) -> None:
             ours, size = told(cell["accuracy"], cell["sd"]), f"{cell['uplink_bytes_per_upload']:,} B"
             table.add_row(cell["label"], f"{cell['alpha']:g}", paper, ours, size)
         print_table(table)
+    if report.get("unfinished"):
+        from fedsift.reproduction.results import unfinished
+
+        say(f"{unfinished(report)}\n")
     if report["claims"]:
-        one = " (one seed: no verdict for good)" if report.get("seeds") == 1 else ""
-        claims = new_table(f"claims{one}", "claim", "verdict", "gaps, ours (the paper's)")
+        doubt = "unfinished" if report.get("unfinished") else "one seed" if report.get("seeds") == 1 else ""
+        claims = new_table(
+            f"claims{f' ({doubt}: no verdict for good)' if doubt else ''}", "claim", "verdict", "decided by"
+        )
         for claim in report["claims"]:
-            claims.add_row(claim["claim"], claim["verdict"], _gaps(claim["evidence"]))
+            claims.add_row(claim["claim"], claim["verdict"], _evidence(claim))
         claims.columns[2].no_wrap = False
         print_table(claims)
 
 
-def _gaps(evidence: Any) -> str:
+def _evidence(claim: dict[str, Any]) -> str:
     from fedsift.reproduction.results import evidence_in_words
 
-    return evidence if isinstance(evidence, str) else evidence_in_words(evidence)
+    return claim["evidence"] if isinstance(claim["evidence"], str) else evidence_in_words(claim)

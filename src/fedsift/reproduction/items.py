@@ -35,6 +35,7 @@ class Item:
     cells: Callable[[Plan], list[Cell]]
     claims: Callable[[Plan], list[Claim]]
     paper: Mapping[Cell, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)  # what curves are called here, where not by their own name
     layout: str = (
         "curves"  # or "table": curves across and skew down; "budget": accuracy against bytes; "variants": a row each
     )
@@ -65,7 +66,7 @@ def _table(name: str, title: str) -> Item:
             Claim("Mixed is better than or comparable to all others, at every skew", tuple(level)),
         ]  # fmt: skip
 
-    return Item(title, lambda plan: cells_of(curves, ALPHAS), claims, _paper(name), "table")
+    return Item(title, lambda plan: cells_of(curves, ALPHAS), claims, _paper(name), layout="table")
 
 
 def _fig_data() -> Item:
@@ -82,7 +83,8 @@ def _fig_data() -> Item:
         ]
 
     title = "Figure (a): the distribution of the public data"
-    return Item(title, lambda plan: [same, *shifted(plan), fedavg], claims)
+    labels = {same.curve: "public: the same distribution"}
+    return Item(title, lambda plan: [same, *shifted(plan), fedavg], claims, labels=labels)
 
 
 def _fig_size() -> Item:
@@ -110,7 +112,8 @@ def _fig_aggregation() -> Item:
         Claim("ERA helps more the stronger the skew", (Grows(pair(0.1), pair(100)),)),
     ]
     title = "Figure (c): the mean against entropy reduction (ERA)"
-    return Item(title, lambda plan: cells_of(["table2-none", "era"], ALPHAS), lambda plan: claims)
+    labels = {"table2-none": "mean", "era": "ERA"}
+    return Item(title, lambda plan: cells_of(["table2-none", "era"], ALPHAS), lambda plan: claims, labels=labels)
 
 
 def _download() -> Item:
@@ -120,7 +123,8 @@ def _download() -> Item:
         Claim("... and end higher", faster),
     ]
     cells = cells_of(["table1-none", "soft-labels-down"], ALPHAS)
-    return Item("Weights down against soft labels down", lambda plan: cells, lambda plan: claims)
+    labels = {"table1-none": "weights down"}
+    return Item("Weights down against soft labels down", lambda plan: cells, lambda plan: claims, labels=labels)
 
 
 CHEAP = ("-best", "-more")  # the curves that are to beat the paper with fewer bytes
@@ -149,7 +153,11 @@ def _beyond(name: str, table: str) -> Item:
 
     size = {"table1": "I", "table2": "II"}[table]
     return Item(
-        f"Beyond the paper: what else helps at alpha = 0.1 (samples of Table {size})", cells, claims, paper, "variants"
+        f"Beyond the paper: what else helps at alpha = 0.1 (samples of Table {size})",
+        cells,
+        claims,
+        paper,
+        layout="variants",
     )
 
 

@@ -35,8 +35,9 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     entries = {name: one for axes in panels[0] for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     legend: dict[str, Any] = {"loc": "outside lower center", "ncols": 1 + 2 * len(alphas), "frameon": False}
     figure.legend(entries.values(), entries.keys(), fontsize="small", **legend)
-    seeds = f"{report['seeds']} seeds" if report["seeds"] > 1 else "one seed"
-    figure.suptitle(f"{report['title']}\n{report['setting']}, {report['rounds']} rounds, {seeds}", fontsize="medium")
+    seeds, planned = f"{report['seeds']} seeds" if report["seeds"] > 1 else "one seed", report.get("planned")
+    rounds = f"{report['rounds']}{f' of {planned}' if report['unfinished'] else ''} rounds"
+    figure.suptitle(f"{report['title']}\n{report['setting']}, {rounds}, {seeds}", fontsize="medium")
     save(figure, file)
 
 
@@ -52,7 +53,8 @@ def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[
             axes.fill_between(x, by_round.min(0), by_round.max(0), color=colour, alpha=0.12, linewidth=0)
         if cell["paper"] is not None:
             axes.plot([x[-1] + 0.5, x[-1] + 2], [cell["paper"]] * 2, color=colour, linewidth=2.5)
-    axes.set_xlabel("round")
+    several = any(len(cell["by_round"]) > 1 for cell in cells)
+    axes.set_xlabel("round" + ("; bands: lowest to highest seed" if several else ""))
     axes.locator_params(axis="x", integer=True)
 
 
@@ -107,7 +109,8 @@ def _side_by_side(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[st
             axes.plot([cell["paper"]] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2.5)
     names = [f"{cell['label']} ({cell['uplink_bytes_per_upload']:,} bytes)" for cell in cells]
     axes.set_yticks(rows, names, fontsize="small")
-    axes.set_xlabel("test accuracy; dashes: the paper's")
+    dashes = "; dashes: the paper's" if any(cell["paper"] is not None for cell in cells) else ""
+    axes.set_xlabel(f"test accuracy{dashes}")
 
 
 LAYOUTS = {

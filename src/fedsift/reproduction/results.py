@@ -44,12 +44,17 @@ def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cel
         "overrides": list(plan.overrides),
         "seeds": plan.seeds,
         "rounds": rounds,
+        "planned": max(run.experiment.rounds for run in every),
         "minutes": round(
             sum(run.seconds for run in every) / 60, 1
         ),  # all rounds played, each a run's share of its time
         "command": _command(name, plan, every[0].experiment),
         "environment": _environment(every[0]),
-        "cells": [_cell(cell, found[cell], whole[cell], plan, paper) for cell in found],
+        "cells": [
+            _cell(cell, found[cell], whole[cell], paper.get(cell))
+            | {"label": item.labels.get(cell.curve) or plan.label(cell.curve)}
+            for cell in found
+        ],
         "unfinished": {run.folder.name: len(run.metrics) for run in every if len(run.metrics) < run.experiment.rounds},
         "left_out": {str(cell): why for cell, why in left_out.items()},
         "claims": [judged(claim, figures[claim.figure], item.paper, uploads) for claim in item.claims(plan)],
@@ -93,16 +98,13 @@ def _command(name: str, plan: Plan, experiment: Experiment) -> str:
     return shlex.join(["fedsift", "reproduce", name, *quick, *recipe, *seeds, *where, *ours])
 
 
-def _cell(
-    cell: Cell, of: Sequence[History], whole: Sequence[History], plan: Plan, paper: Mapping[Cell, float]
-) -> dict[str, Any]:
+def _cell(cell: Cell, of: Sequence[History], whole: Sequence[History], paper: float | None) -> dict[str, Any]:
     """`of` are the runs as far as they are compared, `whole` as far as they were played."""
     settled = [evaluation.settled(run.accuracies) for run in of]
     uploads = [_uploads(run) for run in of]
     first = of[0].experiment
     return {
         "curve": cell.curve,
-        "label": plan.label(cell.curve),
         "alpha": cell.alpha,
         "budget": first.algorithm.budget,
         "public": first.data.public,
@@ -110,7 +112,7 @@ def _cell(
         "sd": round(stdev(settled), 4) if len(settled) > 1 else None,
         "by_seed": [round(value, 4) for value in settled],
         "best_round": [round(max(run.accuracies), 4) for run in of],
-        "paper": paper.get(cell),
+        "paper": paper,
         "uplink_bytes_per_upload": round(fmean(fmean(sizes) for sizes in uploads)),
         "uplink_bytes_largest": max(max(sizes) for sizes in uploads),
         "by_round": [[round(value, 4) for value in run.accuracies] for run in whole],
@@ -121,22 +123,38 @@ def _cell(
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    seeds, rounds = report["seeds"], report["rounds"]
-    each = f"{seeds} seeds" if seeds > 1 else "one seed"
-    about = f"{report['setting']}, recipe {report['recipe']}, {rounds} rounds, {each}; accuracy is the mean of the last five rounds"
-    lines = [f"## {report['title']}", "", f"{about}{', ± over the seeds' if seeds > 1 else ''}.", ""]
+    seeds, made = report["seeds"], report["environment"]
+    lines = [f"## {report['title']}", "", f"{about(report)}{', ± over the seeds' if seeds > 1 else ''}.", ""]
     lines += _grid(report) if report["layout"] == "table" else _list(report)
     for cell, why in report["left_out"].items():
         lines += ["", f"Left out: {cell} ({why})."]
     if report["unfinished"]:
-        some = f"{len(report['unfinished'])} of {seeds * len(report['cells'])} runs are unfinished"
-        lines += ["", f"{some} (the JSON names them), so all are compared after round {rounds}."]
+        lines += ["", f"{unfinished(report)}; the JSON names them."]
     if report["claims"]:
-        lines += ["", "| claim | verdict | gaps, ours (the paper's) |", "|---|---|---|"]
-        lines += [
-            f"| {c['claim']} | **{c['verdict']}** | {evidence_in_words(c['evidence'])} |" for c in report["claims"]
-        ]
+        once = " (one seed: none for good)" if seeds == 1 else ""
+        lines += ["", f"| claim | verdict{once} | decided by (the paper's gap) |", "|---|---|---|"]
+        lines += [f"| {c['claim']} | **{c['verdict']}** | {evidence_in_words(c)} |" for c in report["claims"]]
+    where = made.get("gpu") or made.get("processor")
+    lines += [
+        "",
+        f"`{report['command']}`, fedsift {made.get('fedsift')}, commit {made.get('commit') or 'not known'}, {where}; every gap is in the JSON.",
+    ]
     return "\n".join(lines) + "\n"
+
+
+def about(report: Mapping[str, Any]) -> str:
+    """What was run, in a line."""
+    rounds, seeds = report["rounds"], report["seeds"]
+    each = f"{seeds} seeds" if seeds > 1 else "one seed"
+    first = report["cells"][0]
+    size = f", {first['budget']:,} of {first['public']:,} public samples" if report["layout"] == "table" else ""
+    over = evaluation.settled_over(rounds)
+    return f"{report['setting']}{size}, recipe {report['recipe']}, {rounds} rounds, {each}; accuracy is the {over}"
+
+
+def unfinished(report: Mapping[str, Any]) -> str:
+    some = f"{len(report['unfinished'])} of {report['seeds'] * len(report['cells'])} runs are unfinished"
+    return f"{some}, so all are compared after round {report['rounds']} of {report['planned']}"
 
 
 def told(accuracy: float, sd: float | None) -> str:
@@ -167,13 +185,15 @@ def _list(report: Mapping[str, Any]) -> list[str]:
     return rows
 
 
-def evidence_in_words(rows: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(_gap(row) for row in rows)
+def evidence_in_words(claim: Mapping[str, Any]) -> str:
+    """The comparison that decides a claim, with its gap."""
+    if claim["decided_by"] is None:
+        return ""
+    row = claim["evidence"][claim["decided_by"]]
+    return f"{row['comparison']}: {_gap(row)}"
 
 
 def _gap(row: Mapping[str, Any]) -> str:
-    if "gap" not in row:
-        return "not run"
     if row.get("unit") == "bytes":
         return f"{row['gap']:+,.0f} bytes"
     sd = "" if row["sd"] is None else f" ± {row['sd']:.3f}".replace("0.", ".")

@@ -157,17 +157,24 @@ def gaps(comparison: Comparison, figures: Figures) -> list[float]:
 def judged(
     claim: Claim, figures: Figures, paper: Mapping[Cell, float], uploads: Figures | None = None
 ) -> dict[str, Any]:
-    """The claim with its evidence, ready to be written down; `uploads` are the bytes of one, for those that compare them."""
+    """The claim with its evidence, ready to be written down, and which of it decides: of what has the verdict of all, the
+    comparison that is furthest from holding. `uploads` are the bytes of one, for those that compare them."""
     rows = [
         _row(comparison, uploads or {}, {}) | {"unit": "bytes"}
         if isinstance(comparison, Cheaper)
         else _row(comparison, figures, paper)
         for comparison in claim.comparisons
     ]
-    found = [row["verdict"] for row in rows if row["verdict"] != NOT_RUN]
-    overall = next((verdict for verdict in (FAILS, OPEN, HOLDS) if verdict in found), NOT_RUN)
-    overall = PARTLY if overall == HOLDS and len(found) < len(rows) else overall
-    return {"claim": claim.text, "verdict": overall, "figure": claim.figure, "evidence": rows}
+    run = [n for n, row in enumerate(rows) if row["verdict"] != NOT_RUN]
+    overall = next((v for v in (FAILS, OPEN, HOLDS) if any(rows[n]["verdict"] == v for n in run)), NOT_RUN)
+    deciding = [n for n in run if rows[n]["verdict"] == overall]
+    return {
+        "claim": claim.text,
+        "verdict": PARTLY if overall == HOLDS and len(run) < len(rows) else overall,
+        "figure": claim.figure,
+        "decided_by": min(deciding, key=lambda n: claim.comparisons[n].margin(rows[n]["gap"]), default=None),
+        "evidence": rows,
+    }
 
 
 def _row(comparison: Comparison, figures: Figures, paper: Mapping[Cell, float]) -> dict[str, Any]:
