@@ -21,7 +21,7 @@ $(STAMP): constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
-demo: setup ## Twenty clients learn from soft labels, beside FedAvg (about a minute, no download of data)
+demo: setup ## Twenty clients learn from soft labels, beside FedAvg (a quarter of a minute after set-up, no download of data)
 	$(BIN)/fedsift demo
 
 check: setup ## Format, lint and types

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fedsift
+from fedsift.algorithms.softlabels import checked
 from fedsift.algorithms.students import moved
 from fedsift.algorithms.weights import average
 from fedsift.codecs import CODECS, WEIGHT_CODECS
@@ -209,6 +210,12 @@ def test_predictions_sent_down_are_those_of_the_moved_student():
 def test_an_ema_outside_zero_to_one_is_a_mistake(ema):
     with pytest.raises(Mistake, match=f"ema is a share of the old weights, from 0 to below 1, not {ema}"):
         fedsift.fd(1, ema=ema)
+
+
+@pytest.mark.parametrize(("picks", "kind"), [(None, "NoneType"), ("abc", "str"), ([[1], [2, 3]], "list")])
+def test_a_sampler_that_returns_no_indexes_is_told_so(picks, kind):
+    with pytest.raises(Mistake, match=f"the sampler returned {kind}, not indexes of public samples"):
+        checked(picks, 2, 4)
 
 
 # --- a pool of public samples for every round ---

@@ -118,9 +118,9 @@ class Record:
 
     round: int
     accuracies: dict[str, float]
-    bytes: RoundBytes
-    state: State
-    models: dict[str, tuple[Model, dict[str, Tensor]]]
+    bytes: RoundBytes = field(repr=False)
+    state: State = field(repr=False)
+    models: dict[str, tuple[Model, dict[str, Tensor]]] = field(repr=False)
     client_accuracy: float | None = None  # mean over the models clients keep of their own, after local training
     disagreement: float | None = None  # how often two of those differ on a test sample
     counts: dict[str, int] = field(default_factory=dict)  # what the algorithm wants counted (Server.notes["counts"])

@@ -151,7 +151,10 @@ class SoftLabelFD:
 
 def checked(picks: Array, budget: int, samples: int) -> Array:
     """The picks as an ascending set, or a clear word to whoever wrote the sampler."""
-    index = np.unique(np.asarray(picks, np.int64))
+    try:
+        index = np.unique(np.asarray(picks, np.int64))
+    except (TypeError, ValueError):
+        raise Mistake(f"the sampler returned {type(picks).__name__}, not indexes of public samples") from None
     if len(index) != len(picks) or not 0 < len(index) <= budget or index[0] < 0 or index[-1] >= samples:
         raise Mistake(
             f"the sampler returned {len(picks)} picks ({len(index)} distinct); "

@@ -48,7 +48,7 @@ def plot(runs: Sequence[History], file: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
     figure, (rounds, uplink, labels) = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
     for colour, method in enumerate(methods(runs)):
@@ -56,6 +56,10 @@ def plot(runs: Sequence[History], file: Path) -> None:
         _curve(uplink, method, f"C{colour}", [np.cumsum([b.uplink for b in r.ledger]) for r in method.runs])
     rounds.set(xlabel="round", ylabel="test accuracy", title="accuracy against rounds")
     uplink.set(xlabel="bytes uploaded by all clients", title="accuracy against uplink bytes", xscale="log")
+    uplink.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    for set_formatter in (uplink.xaxis.set_major_formatter, uplink.xaxis.set_minor_formatter):
+        set_formatter(EngFormatter("B"))
+    uplink.tick_params(axis="x", which="both", labelsize="x-small")
     handles, names = rounds.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)), fontsize="small", frameon=False)
     for axes in (rounds, uplink):
