@@ -87,9 +87,13 @@ CASES = (
 
 
 def engines(
-    cases: Sequence[Case] = CASES, device: str = "auto", repeats: int = 5, precision: str = "float32"
+    cases: Sequence[Case] = CASES,
+    device: str = "auto",
+    repeats: int = 5,
+    precision: str = "float32",
+    tell: Callable[[str], object] = str,
 ) -> dict[str, Any]:
-    """Every engine against the plain loop, on the same jobs."""
+    """Every engine against the plain loop, on the same jobs; `tell` is told how far it is."""
     check("auto", device, precision)
     here = place(device)
     return {
@@ -97,7 +101,7 @@ def engines(
         "device": here,
         "precision": precision,
         "repeats": repeats,
-        "cases": [_compared(case, here, repeats, precision) for case in cases],
+        "cases": [_compared(case, here, repeats, precision, tell) for case in cases],
     }
 
 
@@ -121,12 +125,16 @@ def plain_loop(jobs: Sequence[Fit], device: str) -> list[State]:
     return trained
 
 
-def _compared(case: Case, device: str, repeats: int, precision: str) -> dict[str, Any]:
+def _compared(case: Case, device: str, repeats: int, precision: str, tell: Callable[[str], object]) -> dict[str, Any]:
     jobs, ways = case.cohort(), _ways(device, precision)
     steps = sum(len(epoch) for job in jobs for epoch in training.batches(job.recipe, case.samples, job.key))
-    for work in ways.values():  # warm
+    rounds = []
+    for way, work in ways.items():
+        tell(f"{case.model}: {way}, once to warm up")
         work(jobs)
-    rounds = [{way: seconds_each(work, jobs) for way, work in ways.items()} for _ in range(repeats)]
+    for n in range(repeats):
+        tell(f"{case.model}: all in turn, {n + 1} of {repeats}")
+        rounds.append({way: seconds_each(work, jobs) for way, work in ways.items()})
     told = [
         {
             "way": way,
