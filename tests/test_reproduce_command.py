@@ -387,3 +387,10 @@ def test_a_run_that_failed_is_left_out_of_a_report_and_does_not_cut_the_others_s
     told = json.loads((copied / "table1.json").read_text())
     assert told["left_out"] == {"table1-mixed at alpha = 0.1": "stopped: failed.json of its run says why"}
     assert len(told["cells"]) == 11
+
+
+def test_a_report_on_fewer_seeds_says_what_it_replaces(copied):
+    done(*words("table1", out=copied, seeds=2), "--report")
+    result = done(*words("table1", out=copied, seeds=1), "--report")
+    assert f"table1: the report on 2 seeds in {copied} gives way to one on 1; --seeds 2 brings it back" in result.stderr
+    assert done(*words("table1", out=copied, seeds=2), "--report").stderr == ""

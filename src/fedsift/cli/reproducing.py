@@ -140,6 +140,10 @@ def _reported(name: str, plan: Plan, out: Path, left_out: dict[Cell, str]) -> di
         warn(f"{name}: nothing to report ({next(iter(mine.values()))})")
         return None
     report = results.gathered(name, item, plan, out, mine)
+    if (before := results.seeds_of(out, name)) > plan.seeds:
+        warn(
+            f"{name}: the report on {before} seeds in {out} gives way to one on {plan.seeds}; --seeds {before} brings it back"
+        )
     results.write(report, out)
     pictures.draw(report, out / f"{name}.png")
     return report

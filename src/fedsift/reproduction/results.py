@@ -201,6 +201,14 @@ def _gap(row: Mapping[str, Any]) -> str:
     return f"{row['gap']:+.3f}".replace("0.", ".") + sd + paper
 
 
+def seeds_of(out: Path, name: str) -> int:
+    """How many seeds the report that is there already is on."""
+    try:
+        return int(json.loads((out / f"{name}.json").read_text())["seeds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
 def write(report: Mapping[str, Any], out: Path) -> list[Path]:
     """ITEM.json and ITEM.md below `out`."""
     files = {
