@@ -86,7 +86,9 @@ def _from_anywhere(name: str, known: Known, target: Path, progress: Progress | N
             return attempt()
         except (Missing, Unreachable) as error:
             failures += [f"  {way}: {error}"]
-    files = ", ".join(file.name for file in known.files)
+    with contextlib.suppress(OSError):
+        _downloads(target).rmdir()  # where nothing came; a part of a file is kept
+    files = ", ".join(f"{file.name} ({file.size / 1e6:,.1f} MB)" for file in known.files)
     raise Mistake(
         f"cannot get {name}:\n"
         + "\n".join(failures[1:])
