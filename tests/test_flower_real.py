@@ -209,7 +209,11 @@ def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
     fedsift = [sys.executable, "-m", "fedsift", "flower"]
     subprocess.run([*fedsift, "new", "app"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     folder = tmp_path / "run"
-    command = [*fedsift, "up", "app", *TINY.split(), "rounds=2", "--nodes", "2", "--out", str(folder)]
+    heeding = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedsift.cli import main; main()"
+    )
+    listening = [sys.executable, "-c", heeding, "flower"]  # also where the tests run in the background of a shell
+    command = [*listening, "up", "app", *TINY.split(), "rounds=2", "--nodes", "2", "--out", str(folder)]
     first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with first:
         until(lambda: (folder / runs.CHECKPOINT).is_file() or first.poll() is not None)
