@@ -17,7 +17,7 @@ LAYERS = [
     {"samplers", "aggregators", "codecs", "models", "training", "data", "ledger", "evaluation", "theory", "overriding"},
     {"algorithms", "engines"},
     {"federation"},
-    {"config", "checkpoints"},
+    {"config", "checkpoints", "environment"},
     {"runs"},
     {"sweeps", "bench"},
     {"report", "flower"},

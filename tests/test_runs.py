@@ -623,41 +623,6 @@ def test_equal_states_give_equal_bytes():
     assert runs.to_bytes(state("ab")) == runs.to_bytes(state("ab"))
 
 
-# --- which code ----------------------------------------------------------------------------------------------------
-
-
-def test_the_commit_is_known_in_a_checkout_and_whether_it_was_changed(tmp_path, monkeypatch):
-    found = runs._commit.__wrapped__
-    monkeypatch.delenv("FEDSIFT_COMMIT", raising=False)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    assert found(tmp_path) is None
-
-    def git(*words):
-        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        asked = ["git", "-C", str(tmp_path), *who, *words]
-        return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
-
-    code = tmp_path / "src" / "fedsift" / "runs.py"
-    code.parent.mkdir(parents=True)
-    code.write_text("1")
-    (tmp_path / "other.py").write_text("1")
-    git("init")
-    git("add", "other.py")
-    git("commit", "-m", "a project that has fedsift lying in it")
-    assert found(tmp_path) is None
-    git("add", ".")
-    git("commit", "-m", "now it is fedsift's")
-    git("tag", "-a", "v1", "-m", "tags are not asked for")
-    commit = found(tmp_path)
-    assert commit and len(commit) >= 7 and git("rev-parse", "HEAD").startswith(commit)
-    code.write_text("2")
-    assert found(tmp_path) == f"{commit}-dirty"
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a hook of another repository
-    assert found(tmp_path) == f"{commit}-dirty"
-    monkeypatch.setenv("FEDSIFT_COMMIT", "abc1234")
-    assert found(tmp_path) == "abc1234"
-
-
 def test_a_run_may_go_on_with_another_bound_of_memory_and_with_nothing_else_changed(tmp_path):
     experiment = tiny(rounds=2)
     play(runs.begin(tmp_path / "run", experiment), 1)

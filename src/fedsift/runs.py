@@ -16,28 +16,25 @@ import contextlib
 import hashlib
 import json
 import os
-import platform
 import shlex
-import subprocess
-import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import torch
 
-from fedsift import __version__, config, evaluation, ledger
+from fedsift import config, evaluation, ledger
 from fedsift.checkpoints import from_bytes as from_bytes
 from fedsift.checkpoints import rounds_of
 from fedsift.checkpoints import to_bytes as to_bytes
 from fedsift.config import Experiment
 from fedsift.data import Task
+from fedsift.environment import environment as environment
 from fedsift.federation import Federation, Record, State, apart
 from fedsift.ledger import RoundBytes
 from fedsift.types import Engine, Mistake
@@ -404,49 +401,3 @@ def _listed(federation: Federation, rounds: int) -> Iterable[int]:
         if len(taking_part) >= LISTED:
             break
     return sorted(taking_part)[:LISTED]
-
-
-def environment(note: str = "") -> dict[str, Any]:
-    return {
-        "fedsift": __version__,
-        "commit": _commit(Path(__file__).resolve().parents[2]),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "system": platform.platform(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "engine": note,
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "command": shlex.join(["fedsift", *sys.argv[1:]]),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
-
-
-@cache
-def _commit(checkout: Path) -> str | None:
-    """The commit fedsift was run from, "-dirty" where its files were changed since (new ones do not count): what
-    FEDSIFT_COMMIT says, or git in a checkout; nothing where it was installed."""
-    if told := os.environ.get("FEDSIFT_COMMIT"):
-        return told
-    if not (checkout / ".git").exists():
-        return None
-    plain = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-
-    def git(*words: str) -> str:
-        asked = ["git", "-C", str(checkout), *words]
-        env = plain | {"GIT_OPTIONAL_LOCKS": "0"}
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10, env=env).stdout.strip()
-
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        git("ls-files", "--error-unmatch", "src/fedsift/runs.py")  # else it is another project's checkout
-        return git("describe", "--always", "--dirty", "--exclude=*")
-    return None
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
