@@ -15,7 +15,7 @@ from fedsift.reproduction.curves import Cell
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "open", "not run"
 PARTLY = "holds where it was run"
-ROUNDING = 0.015  # so far, or a little more, the same run comes out otherwise on another machine or in other company
+ROUNDING = 0.015  # so far, or a little more, the same experiment comes out otherwise when it is run again beside others
 Figures = Mapping[Cell, Sequence[float]]  # a figure a seed, in the order of the seeds
 
 
