@@ -17,17 +17,17 @@ from fedsift.engines.stacking import Kernels, Pass, stack
 from fedsift.types import Model, Predict, Recipe, Samples, Store
 from tests import parity
 from tests.parity import SGD
+from tests.rounding import RoundedKernels, rounded_products
 from tests.test_layer_orders import ORDERS
 
 pytestmark = pytest.mark.gpu
 
 # Inputs of products are rounded to 10 bits, or 7: an error of 2^-11, or 2^-8, a factor; with bfloat16 every activation
 # and its gradient too. Where a ReLU's input is next to nothing its sign may flip, so gradients are further off than
-# values. The furthest is resnet20: values 3 %, gradients 29 to 41 % in Triton's interpreter (torch.autocast on a CPU, one
-# model: 3 to 5 % and 25 to 27 %).
+# values, and a training goes further astray than a step. How far rounding alone leads is measured beside each
+# (tests/rounding.py): the kernels may lead twice as far, since other signs flip, or as far as these shares.
 VALUES = {"tf32": 3e-3, "bfloat16": 5e-2}
-GRADIENTS = {"tf32": 5e-2, "bfloat16": 0.5}
-TRAINED = {"tf32": 0.05, "bfloat16": 0.2}
+GRADIENTS = {"tf32": 5e-2, "bfloat16": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,8 @@ def fused():
     return fused
 
 
-def cuda(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).cuda()
+def cuda(*shape, seed=0, device="cuda"):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
 def off(a, b):
@@ -77,28 +77,28 @@ NETWORKS = [
 ]
 
 
-def one_step(model, kernels, counts, batch=8, placed=()):
+def one_step(model, kernels, counts, batch=8, placed=(), device="cuda"):
     """Outputs, running figures and gradients of one pass there and back, of the real samples; a model without any may
     compute what it likes, as long as its running figures stay. The gradients of `placed` are read where they went."""
     program = stack(model, kernels)
     m = len(counts)
     flat, buffers = program.layout.stack([models.initial_state(model, i) for i in range(m)])
-    weights = {name: view.detach().requires_grad_() for name, view in program.weights(flat.cuda()).items()}
-    buffers = {name: value.cuda() for name, value in buffers.items()}
+    weights = {name: view.detach().requires_grad_() for name, view in program.weights(flat.to(device)).items()}
+    buffers = {name: value.to(device) for name, value in buffers.items()}
     channels, *size = model.shape
-    x = cuda(m, batch, *size, channels)
-    count = torch.tensor(counts, dtype=torch.int32).cuda()
-    counted, wanted = count if min(counts) < batch else None, torch.full_like(flat, torch.nan).cuda()
+    x = cuda(m, batch, *size, channels, device=device)
+    count = torch.tensor(counts, dtype=torch.int32).to(device)
+    counted, wanted = count if min(counts) < batch else None, torch.full_like(flat, torch.nan).to(device)
     places = {name: view for name, view in program.weights(wanted).items() if name in placed}
     logits = program(Pass(weights, buffers, True, counted, places=places), x)
     real = real_samples(count, batch)[:, :, None]
-    pull = cuda(*logits.shape, seed=1) * real
+    pull = cuda(*logits.shape, seed=1, device=device) * real
     gradient = program.layout.joined(torch.autograd.grad(logits, list(weights.values()), pull), wanted, placed)
     gradient = gradient[:, : sum(shape.numel() for shape in program.layout.parameters.values())]
     with torch.no_grad():
         asked = program(Pass({n: w.detach() for n, w in weights.items()}, buffers, False), x)
     figures = torch.cat(
-        [value.flatten() for value in buffers.values() if value.is_floating_point()] or [flat.cuda()[0]]
+        [value.flatten() for value in buffers.values() if value.is_floating_point()] or [flat.to(device)[0]]
     )
     return logits.detach()[real.expand_as(logits)], asked, figures, gradient[count > 0]
 
@@ -109,9 +109,11 @@ def one_step(model, kernels, counts, batch=8, placed=()):
 def test_fused_layers_are_the_plain_ones(fused, model, precision, counts):
     *plain, gradient = one_step(model, Kernels(), counts)
     *found, pulled = one_step(model, fused.FusedKernels(precision), counts)
+    *rounded, moved = one_step(model, RoundedKernels(precision), counts)
     assert all(value.isfinite().all() for value in (*found, pulled))
-    assert all(off(a, b) < VALUES[precision] for a, b in zip(found, plain, strict=True))
-    assert off(pulled, gradient) < GRADIENTS[precision]
+    for value, there, exact in zip(found, rounded, plain, strict=True):
+        assert off(value, exact) < max(VALUES[precision], 2 * off(there, exact))
+    assert off(pulled, gradient) < max(GRADIENTS[precision], 2 * off(moved, gradient))
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
@@ -184,7 +186,8 @@ def test_a_batch_is_drawn_as_the_plain_code_takes_it(fused, shape, figures, move
     inputs = Inputs.of([Samples(store, np.arange(9)) for store in stores], values)
     mean, std = (f.flatten(1).expand(2, -1).contiguous() for f in (inputs.mean, inputs.std))
     for step in range(3):
-        expected = inputs.take(rows[positions[step]].long(), None if moves is None else moves[step]).movedim(2, -1)
+        expected = inputs.take(rows[positions[step]].long(), None if moves is None else moves[step])
+        expected = expected.movedim(2, -1).contiguous()
         x, t, count = torch.empty_like(expected), torch.empty(2, 4, 5).cuda(), torch.empty(2).cuda().int()
         small = None if moves is None else moves.to(torch.int8)
         now = torch.tensor([step]).cuda()
@@ -232,8 +235,10 @@ def test_rounded_products_lead_nearly_the_same_way(precision, name, recipe):
     model = models.model(name, (3, 8, 8), parity.CLASSES)
     jobs = parity.fits(model, recipe=replace(recipe, augment="crop-flip"))
     expected = Sequential("cpu").run(jobs)
+    with rounded_products(precision):
+        rounding_alone = parity.astray(jobs, Sequential("cpu").run(jobs), expected)
     engine = Batched("cuda", precision=precision)
-    assert parity.astray(jobs, engine.run(jobs), expected) < TRAINED[precision] * (1 if recipe is SGD else 3)
+    assert parity.astray(jobs, engine.run(jobs), expected) < 2 * rounding_alone + 0.02
     asks = [Predict(model, state, job.data.samples) for job, state in zip(jobs, expected, strict=True)]
     for a, b in zip(engine.run(asks), Sequential("cpu").run(asks), strict=True):
         assert np.linalg.norm(a - b) < 2 * VALUES[precision] * np.linalg.norm(b)
