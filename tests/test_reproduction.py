@@ -562,6 +562,19 @@ def test_a_report_is_worked_out_by_hand(tmp_path):
     assert "home" not in told["environment"]
 
 
+def test_every_commit_that_had_a_hand_in_the_runs_is_named(tmp_path):
+    """The second run was begun at one commit and gone on with at another."""
+    plan = Plan("digits", "ours", 1)
+    for cell, made in (
+        (NONE, {"commit": "aaa", "torch": "9"}),
+        (MIXED, {"commit": "bbb", "torch": "9", "resumed": [{"commit": "ccc", "torch": "9"}]}),
+    ):
+        write_run(tmp_path, plan, cell, 0, [0.5])
+        (run_folder(tmp_path, cell, 0) / runs.ENVIRONMENT).write_text(json.dumps(made))
+    told = results.gathered("two", an_item(LEVEL), plan, tmp_path, {})["environment"]
+    assert (told["commit"], told["torch"], told["gpu"]) == ("aaa, bbb, ccc", "9", None)
+
+
 def test_a_cell_left_out_is_named_and_its_claims_are_not_judged(tmp_path):
     plan = Plan("digits", "ours", 1)
     write_run(tmp_path, plan, NONE, 0, [0.5])

@@ -49,7 +49,7 @@ def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cel
             sum(run.seconds for run in every) / 60, 1
         ),  # all rounds played, each a run's share of its time
         "command": _command(name, plan, every[0].experiment),
-        "environment": _environment(every[0]),
+        "environment": _environment(every),
         "cells": [
             _cell(cell, found[cell], whole[cell], paper.get(cell))
             | {"label": item.labels.get(cell.curve) or plan.label(cell.curve)}
@@ -82,10 +82,20 @@ def _until(rounds: int, run: History) -> History:
     return replace(run, metrics=run.metrics[:rounds], ledger=run.ledger[:rounds])
 
 
-def _environment(run: History) -> dict[str, Any]:
-    """The machine the runs were made on, by the first of them."""
+def _environment(every: Sequence[History]) -> dict[str, Any]:
+    """What the runs were made with, and gone on with; where they differ, all of it in turn."""
+    made = [each for run in every for each in (run.environment, *run.environment.get("resumed", []))]
     kept = ("fedsift", "commit", "torch", "processor", "cores", "gpu", "engine")
-    return {key: run.environment.get(key) for key in kept} | {"precision": run.experiment.precision}
+    said = {key: [each.get(key) for each in made] for key in kept}
+    return {key: _in_turn(values) for key, values in said.items()} | {
+        "precision": _in_turn([run.experiment.precision for run in every])
+    }
+
+
+def _in_turn(values: Sequence[Any]) -> Any:
+    """The value all have, or the different ones, joined."""
+    different = list(dict.fromkeys(values))
+    return different[0] if len(different) == 1 else ", ".join("not known" if v is None else str(v) for v in different)
 
 
 def _command(name: str, plan: Plan, experiment: Experiment) -> str:
