@@ -1,6 +1,7 @@
 """The experiments of a reproduction: TOML files, one a curve, each holding what sets it apart from a recipe.
 
-experiments/SETTING/recipe-NAME.toml    all that the curves of a setting share
+experiments/SETTING/recipe-NAME.toml    all that the curves of a setting share; `anew = N`: the public samples to choose
+                                        from are drawn anew in every round, out of N
 experiments/SETTING/CURVE.toml          which samples, how many, how they are joined
 """
 
@@ -47,7 +48,11 @@ class Plan:
 
     def experiment(self, cell: Cell, seed: int) -> Experiment:
         """The recipe, then the curve, then the overrides."""
-        values = merged(self._recipe(), _parsed(_files(self.setting)[f"{cell.curve}.toml"]))
+        recipe = self._recipe()
+        anew = recipe.pop("anew", None)
+        values = merged(recipe, _parsed(_files(self.setting)[f"{cell.curve}.toml"]))
+        if anew is not None:
+            _draw_anew(values, cell.curve, anew)
         for path, value in (("partition.alpha", cell.alpha), ("seed", seed)):
             overriding.put(values, path, value)
         values["name"] = f"{cell.curve} alpha={cell.alpha:g}"
@@ -96,6 +101,21 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         if isinstance(below[key], dict) and isinstance(above[key], dict)
     }
     return below | above | inner
+
+
+NO_PUBLIC_SAMPLES = ("fedavg", "fedpaq", "fd-jeong", "mix2fld")
+
+
+def _draw_anew(values: dict[str, Any], curve: str, out_of: Any) -> None:
+    """The curve's public samples become a pool, drawn in every round out of so many."""
+    data, algorithm = values["data"], values["algorithm"]
+    if type(out_of) is not int or out_of <= 0:
+        raise Mistake(f"a recipe's `anew` is a number of public samples, not {out_of!r}")
+    if algorithm["name"] in NO_PUBLIC_SAMPLES or data["public"] >= out_of:
+        return
+    if algorithm["name"] not in ("fd", "fas") or "download" in algorithm or "public_from" in data:
+        raise Mistake(f"{curve} cannot draw its public samples anew in every round, as this recipe has it")
+    algorithm["pool"], data["public"] = data["public"], out_of
 
 
 def _files(setting: str) -> dict[str, Traversable]:

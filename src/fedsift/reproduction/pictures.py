@@ -77,9 +77,12 @@ def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[s
     named = [cell for cell in cells if ", " in cell["label"]]
     places = [(cell["uplink_bytes_per_upload"], cell["accuracy"]) for cell in named]
     heights = _apart(places, float(np.diff(axes.get_ylim())[0]) / 28)
-    for cell, (x, _), height in zip(named, places, heights, strict=True):
+    for cell, (x, y), height in zip(named, places, heights, strict=True):
         system, _, variant = cell["label"].partition(", ")
-        axes.annotate(variant, (x * 1.15, height), fontsize=6.5, color=colours[system], verticalalignment="center")
+        axes.annotate(
+            variant, (x, y), (x * 1.15, height), fontsize=6.5, color=colours[system], verticalalignment="center",
+            arrowprops=None if height == y else {"arrowstyle": "-", "color": colours[system], "linewidth": 0.4},
+        )  # fmt: skip
     axes.set_xlim(right=axes.get_xlim()[1] * 2)  # room for the last names
 
 

@@ -118,6 +118,7 @@ def _cell(cell: Cell, of: Sequence[History], whole: Sequence[History], paper: fl
         "alpha": cell.alpha,
         "budget": first.algorithm.budget,
         "public": first.data.public,
+        "pool": first.algorithm.pool,
         "accuracy": round(fmean(settled), 4),
         "sd": round(stdev(settled), 4) if len(settled) > 1 else None,
         "by_seed": [round(value, 4) for value in settled],
@@ -147,9 +148,14 @@ def markdown(report: Mapping[str, Any]) -> str:
     where = made.get("gpu") or made.get("processor")
     lines += [
         "",
-        f"`{report['command']}`, fedsift {made.get('fedsift')}, commit {made.get('commit') or 'not known'}, {where}; every gap is in the JSON.",
+        f"`{report['command']}`, fedsift {made.get('fedsift')}, {_commits(made)}, {where}; every gap is in the JSON.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _commits(made: Mapping[str, Any]) -> str:
+    told = made.get("commit") or "not known"
+    return f"commit{'s' if ', ' in told else ''} {told}"
 
 
 def about(report: Mapping[str, Any]) -> str:
@@ -157,9 +163,15 @@ def about(report: Mapping[str, Any]) -> str:
     rounds, seeds = report["rounds"], report["seeds"]
     each = f"{seeds} seeds" if seeds > 1 else "one seed"
     first = report["cells"][0]
-    size = f", {first['budget']:,} of {first['public']:,} public samples" if report["layout"] == "table" else ""
+    size = f", {_samples(first)}" if report["layout"] == "table" else ""
     over = evaluation.settled_over(rounds)
     return f"{report['setting']}{size}, recipe {report['recipe']}, {rounds} rounds, {each}; accuracy is the {over}"
+
+
+def _samples(cell: Mapping[str, Any]) -> str:
+    if pool := cell.get("pool"):
+        return f"{cell['budget']:,} of {pool:,} public samples, drawn anew in every round from {cell['public']:,}"
+    return f"{cell['budget']:,} of {cell['public']:,} public samples"
 
 
 def unfinished(report: Mapping[str, Any]) -> str:
