@@ -7,7 +7,9 @@ import torch
 
 from fedsift import models
 from fedsift.engines.batched import Batched
+from fedsift.engines.layers import real_samples
 from fedsift.engines.sequential import Sequential
+from fedsift.engines.stacking import Pass, stack
 from fedsift.types import Fit, Labelled, Model, Predict, Recipe, Samples, Store
 
 SGD = Recipe(epochs=2, batch=8, lr=0.05, optimizer="sgd")
@@ -109,3 +111,42 @@ def compared(net, shape=IMAGE, sizes=(21, 5, 12, 8), threads=1, warned=0):
     assert all(not same(job.state, state) for job, state in zip(jobs, found, strict=False))
     assert len(caught) == warned
     return engine.explain(model), [str(warning.message) for warning in caught]
+
+
+# --- one step of a program -----------------------------------------------------------------------------------------
+
+
+def noise(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def off(a, b):
+    """How far a is from b, as a share of b."""
+    a, b = torch.as_tensor(a), torch.as_tensor(b)
+    return float((a - b).norm() / b.norm())
+
+
+def one_step(model, kernels, counts, batch=8, placed=(), device="cuda"):
+    """Outputs, running figures and gradients of one pass there and back, of the real samples; a model without any may
+    compute what it likes, as long as its running figures stay. The gradients of `placed` are read where they went."""
+    program = stack(model, kernels)
+    m = len(counts)
+    flat, buffers = program.layout.stack([models.initial_state(model, i) for i in range(m)])
+    weights = {name: view.detach().requires_grad_() for name, view in program.weights(flat.to(device)).items()}
+    buffers = {name: value.to(device) for name, value in buffers.items()}
+    channels, *size = model.shape
+    x = noise(m, batch, *size, channels).to(device)
+    count = torch.tensor(counts, dtype=torch.int32).to(device)
+    counted, wanted = count if min(counts) < batch else None, torch.full_like(flat, torch.nan).to(device)
+    places = {name: view for name, view in program.weights(wanted).items() if name in placed}
+    logits = program(Pass(weights, buffers, True, counted, places=places), x)
+    real = real_samples(count, batch)[:, :, None]
+    pull = noise(*logits.shape, seed=1).to(device) * real
+    gradient = program.layout.joined(torch.autograd.grad(logits, list(weights.values()), pull), wanted, placed)
+    gradient = gradient[:, : sum(shape.numel() for shape in program.layout.parameters.values())]
+    with torch.no_grad():
+        asked = program(Pass({n: w.detach() for n, w in weights.items()}, buffers, False), x)
+    figures = torch.cat(
+        [value.flatten() for value in buffers.values() if value.is_floating_point()] or [flat.to(device)[0]]
+    )
+    return logits.detach()[real.expand_as(logits)], asked, figures, gradient[count > 0]

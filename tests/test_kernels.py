@@ -9,14 +9,13 @@ from torch import nn
 
 from fedsift import models, training
 from fedsift.engines.batched import Batched
-from fedsift.engines.layers import real_samples
 from fedsift.engines.optimizers import correction, optimizer
 from fedsift.engines.sequential import Sequential
 from fedsift.engines.stacked_training import Inputs, loss_gradient
-from fedsift.engines.stacking import Kernels, Pass, stack
+from fedsift.engines.stacking import Kernels, stack
 from fedsift.types import Model, Predict, Recipe, Samples, Store
 from tests import parity
-from tests.parity import SGD
+from tests.parity import SGD, off, one_step
 from tests.rounding import RoundedKernels, rounded_products
 from tests.test_layer_orders import ORDERS
 
@@ -38,14 +37,8 @@ def fused():
     return fused
 
 
-def cuda(*shape, seed=0, device="cuda"):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
-
-
-def off(a, b):
-    """How far a is from b, as a share of b."""
-    a, b = torch.as_tensor(a), torch.as_tensor(b)
-    return float((a - b).norm() / b.norm())
+def cuda(*shape, seed=0):
+    return parity.noise(*shape, seed=seed).cuda()
 
 
 # --- layers --------------------------------------------------------------------------------------------------------
@@ -76,32 +69,6 @@ NETWORKS = [
     *(pytest.param(models.model(name, (3, 8, 8), 3), id=name) for name in ("cnn", "resnet8", "resnet20(width=0.5)")),
     *(pytest.param(Model(net.__name__, parity.factory(net), parity.IMAGE, 3), id=net.__name__) for net in ORDERS),
 ]
-
-
-def one_step(model, kernels, counts, batch=8, placed=(), device="cuda"):
-    """Outputs, running figures and gradients of one pass there and back, of the real samples; a model without any may
-    compute what it likes, as long as its running figures stay. The gradients of `placed` are read where they went."""
-    program = stack(model, kernels)
-    m = len(counts)
-    flat, buffers = program.layout.stack([models.initial_state(model, i) for i in range(m)])
-    weights = {name: view.detach().requires_grad_() for name, view in program.weights(flat.to(device)).items()}
-    buffers = {name: value.to(device) for name, value in buffers.items()}
-    channels, *size = model.shape
-    x = cuda(m, batch, *size, channels, device=device)
-    count = torch.tensor(counts, dtype=torch.int32).to(device)
-    counted, wanted = count if min(counts) < batch else None, torch.full_like(flat, torch.nan).to(device)
-    places = {name: view for name, view in program.weights(wanted).items() if name in placed}
-    logits = program(Pass(weights, buffers, True, counted, places=places), x)
-    real = real_samples(count, batch)[:, :, None]
-    pull = cuda(*logits.shape, seed=1, device=device) * real
-    gradient = program.layout.joined(torch.autograd.grad(logits, list(weights.values()), pull), wanted, placed)
-    gradient = gradient[:, : sum(shape.numel() for shape in program.layout.parameters.values())]
-    with torch.no_grad():
-        asked = program(Pass({n: w.detach() for n, w in weights.items()}, buffers, False), x)
-    figures = torch.cat(
-        [value.flatten() for value in buffers.values() if value.is_floating_point()] or [flat.to(device)[0]]
-    )
-    return logits.detach()[real.expand_as(logits)], asked, figures, gradient[count > 0]
 
 
 @pytest.mark.parametrize("counts", [(8, 8, 8), (8, 0, 3), (8, 5, 1)], ids=str)
@@ -229,10 +196,13 @@ def test_the_optimisers(fused, recipe):
 # --- whole trainings -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", [SGD, Recipe(epochs=2, batch=8, lr=2e-3)], ids=lambda r: r.optimizer)
+@pytest.mark.parametrize(
+    "recipe", [replace(SGD, lr=0.01), Recipe(epochs=2, batch=8, lr=2e-3)], ids=lambda r: r.optimizer
+)
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8", "resnet8(norm=group)", "resnet20(width=0.5)"])
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 def test_rounded_products_lead_nearly_the_same_way(precision, name, recipe):
+    """Small steps: with large ones (0.05) rounding alone leads resnet20 half the way astray."""
     model = models.model(name, (3, 8, 8), parity.CLASSES)
     jobs = parity.fits(model, recipe=replace(recipe, augment="crop-flip"))
     expected = Sequential("cpu").run(jobs)

@@ -13,7 +13,7 @@ import pytest
 from fedsift import engines, runs
 from fedsift.algorithms.weights import FedAvg
 from fedsift.reproduction import theorem
-from fedsift.reproduction.curves import Cell, Plan, run_folder
+from fedsift.reproduction.curves import Cell, Plan, recipes, run_folder
 from fedsift.reproduction.items import ITEMS
 from tests.test_cli import MAGIC, complaint, done, rows
 from tests.test_runs import bits, lines, rounds_in
@@ -266,6 +266,20 @@ def test_a_cell_without_its_data_is_left_out_and_the_rest_is_reported():
     assert report["left_out"] == {"public-mnist at alpha = 100": reason}
     assert [claim["verdict"] == "not run" for claim in report["claims"]] == [True, False]
     assert not any("mnist" in folder.name for folder in Path("here/runs").iterdir())
+
+
+def test_a_curve_that_a_recipe_cannot_have_is_left_out_and_the_others_are_run(tmp_path):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text("anew = 600\n" + recipes("digits")["ours"].read_text())
+    few = [*SMALL, "algorithm.pool=20", "--recipe", str(recipe), "--quick", "--seeds", "1", "--out", "here"]
+    result = done("reproduce", "download", *few)
+    reason = "soft-labels-down cannot draw its public samples anew in every round, as this recipe has it"
+    assert f"left out: soft-labels-down at alpha = 100 ({reason})\n" in result.stderr
+    report = told("here", "download")
+    assert [cell["pool"] for cell in report["cells"]] == [20] * 3
+    done("reproduce", "download", *few, "--report")
+    assert report["left_out"] == told("here", "download")["left_out"]
+    assert set(report["left_out"].values()) == {reason}
 
 
 def test_a_cell_that_fails_while_it_is_played_is_left_out_until_it_works(monkeypatch):

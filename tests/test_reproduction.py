@@ -1,6 +1,8 @@
 """The paper's items as experiments and verdicts, on figures worked out by hand; nothing is trained here."""
 
+import contextlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsift import config, runs, theory
+from fedsift.config import Experiment
 from fedsift.reproduction import pictures, results, theorem
-from fedsift.reproduction.curves import SETTINGS, Cell, Plan, merged, recipes, run_folder
+from fedsift.reproduction.curves import SETTINGS, Cell, NotWithThisRecipe, Plan, merged, recipes, run_folder
 from fedsift.reproduction.items import ITEMS, OF_THE_PAPER, PAPER, Item
 from fedsift.reproduction.verdicts import (
     FAILS,
@@ -319,8 +322,16 @@ def test_every_cell_and_seed_has_a_folder_of_its_own():
 
 
 def every_plan() -> list[Plan]:
-    """But for the recipe that leaves curves out."""
-    return [Plan(setting, recipe, 2) for setting in SETTINGS for recipe in recipes(setting) if recipe != "fresh"]
+    return [Plan(setting, recipe, 2) for setting in SETTINGS for recipe in recipes(setting)]
+
+
+def experiments(plan: Plan, cells: Iterable[Cell], seed: int) -> dict[Cell, Experiment]:
+    """Those the recipe can have."""
+    found = {}
+    for cell in cells:
+        with contextlib.suppress(NotWithThisRecipe):
+            found[cell] = plan.experiment(cell, seed)
+    return found
 
 
 def test_both_settings_have_a_recipe_of_ours_and_cifar10_two_more():
@@ -334,8 +345,7 @@ def test_both_settings_have_a_recipe_of_ours_and_cifar10_two_more():
 def test_every_curve_of_every_item_is_an_experiment_with_parts_that_exist(plan):
     used = {cell for item in ITEMS.values() for cell in item.cells(plan)}
     assert {cell.curve for cell in used} == set(plan.curves("*"))  # no file is in vain
-    for cell in used:
-        made = plan.experiment(cell, 1)
+    for cell, made in experiments(plan, used, 1).items():
         config.algorithm(made)
         unknown = [key for key in config.unused(made) if key.startswith("algorithm.") and key != "algorithm.budget"]
         assert (cell, unknown) == (cell, [])
@@ -350,7 +360,7 @@ def test_the_cells_of_an_item_share_all_but_the_public_part_and_the_algorithm(pl
     """Else it would not be the sampler, or the like, that makes the difference."""
     free = ("name", "partition.alpha", "algorithm.", "data.public")
     for item in ITEMS.values():
-        first, *others = (plan.experiment(cell, 0) for cell in item.cells(plan))
+        first, *others = experiments(plan, item.cells(plan), 0).values()
         changed = {key for other in others for key in config.differences(first, other)}
         assert {key for key in changed if not key.startswith(free)} == set()
 
@@ -409,6 +419,15 @@ def test_what_has_no_public_samples_is_the_same_with_the_fresh_recipe_and_what_c
     for curve in ("soft-labels-down", "public-cifar100", "budget-ds-fl", "budget-cfd", "budget-feddf"):
         with pytest.raises(Mistake, match=f"{curve} cannot draw its public samples anew"):
             FRESH.experiment(Cell(curve, 1), 0)
+
+
+def test_a_recipe_does_not_draw_from_fewer_samples_than_a_curve_has(tmp_path):
+    text = recipes("cifar10")["fresh"].read_text()
+    (tmp_path / "mine.toml").write_text(text.replace("anew = 20000", "anew = 5000"))
+    plan = Plan("cifar10", str(tmp_path / "mine.toml"), 1)
+    assert plan.experiment(Cell("table1-none", 1), 0).algorithm.pool == 2000
+    with pytest.raises(Mistake, match="table2-none has 8,000 public samples, more than the 5,000"):
+        plan.experiment(Cell("table2-none", 1), 0)
 
 
 @pytest.mark.parametrize("anew", ["0", "-1", "true", "'many'", "2.5"])

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from fedsift import models
 from fedsift.engines.stacking import Kernels
 from tests import parity
+from tests.parity import off, one_step
 from tests.rounding import RoundedKernels, rounded, rounded_products
-from tests.test_kernels import off, one_step
 
 
 def test_numbers_keep_ten_bits_or_seven():

@@ -12,6 +12,7 @@ from fedsift.cli.playing import display, engine_for, how_run, saying_how_to_go_o
 from fedsift.cli.saying import mistake, new_table, print_table, say, warn
 
 if TYPE_CHECKING:
+    from fedsift.config import Experiment
     from fedsift.reproduction.curves import Cell, Plan
     from fedsift.runs import Run
 
@@ -55,6 +56,20 @@ def _cells(items: list[str], plan: Plan) -> list[Cell]:
     return list(dict.fromkeys(cell for name in items for cell in ITEMS[name].cells(plan)))
 
 
+def _experiments(items: list[str], plan: Plan) -> tuple[dict[Cell, list[Experiment]], dict[Cell, str]]:
+    """The cells with an experiment a seed; and those the recipe cannot have, and why."""
+    from fedsift.reproduction.curves import NotWithThisRecipe
+
+    found: dict[Cell, list[Experiment]] = {}
+    impossible: dict[Cell, str] = {}
+    for cell in _cells(items, plan):
+        try:
+            found[cell] = [plan.experiment(cell, seed) for seed in range(plan.seeds)]
+        except NotWithThisRecipe as error:
+            impossible[cell] = str(error)
+    return found, impossible
+
+
 def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
     """The cells that have a run without a finished round, or one that failed."""
     from fedsift import runs
@@ -63,15 +78,18 @@ def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
     def has_a_round(file: Path) -> bool:
         return file.is_file() and file.stat().st_size > 0
 
-    every = {cell: [run_folder(out, cell, seed) for seed in range(plan.seeds)] for cell in _cells(items, plan)}
+    experiments, impossible = _experiments(items, plan)
+    every = {cell: [run_folder(out, cell, seed) for seed in range(plan.seeds)] for cell in experiments}
     failed = {
         cell: "stopped: failed.json of its run says why"
         for cell, of in every.items()
         if any((f / runs.FAILED).is_file() for f in of)
     }
-    return failed | {
-        cell: "not run" for cell, of in every.items() if not all(has_a_round(f / runs.METRICS) for f in of)
-    }
+    return (
+        impossible
+        | failed
+        | {cell: "not run" for cell, of in every.items() if not all(has_a_round(f / runs.METRICS) for f in of)}
+    )
 
 
 def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cell, str]:
@@ -80,24 +98,23 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
     from fedsift.reproduction.curves import run_folder
     from fedsift.types import Mistake
 
-    cells = _cells(items, plan)
-    shared = plan.experiment(cells[0], 0)
-    engine, why = engine_for(*shared.where)
+    experiments, left_out = _experiments(items, plan)
+    if not experiments:
+        raise mistake(next(iter(left_out.values())))
+    engine, why = engine_for(*next(iter(experiments.values()))[0].where)
     playing: list[Run] = []
-    left_out: dict[Cell, str] = {}
     with saying_how_to_go_on("the same command again", out):
-        for cell in cells:
+        for cell, of in experiments.items():
             begun: list[Run] = []
             try:
-                for seed in range(plan.seeds):
-                    folder = run_folder(out, cell, seed)
-                    begun.append(runs.begin(folder, plan.experiment(cell, seed), resume=True, note=why))
+                for seed, experiment in enumerate(of):
+                    begun.append(runs.begin(run_folder(out, cell, seed), experiment, resume=True, note=why))
                 playing += begun
             except Mistake as error:
                 left_out[cell] = str(error)
                 for run in begun:
                     run.lock.release()
-        if len(left_out) == len(cells):
+        if not playing:
             raise mistake(next(iter(left_out.values())))
         for cell, reason in left_out.items():
             warn(f"left out: {cell} ({reason})")
@@ -108,7 +125,7 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
         failed = _play(todo, engine, quiet)
     for run in playing:
         run.lock.release()
-    for cell in cells:
+    for cell in experiments:
         told = [failed[folder] for seed in range(plan.seeds) if (folder := run_folder(out, cell, seed)) in failed]
         left_out |= {cell: told[0]} if told else {}
     return left_out

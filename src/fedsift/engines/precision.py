@@ -15,7 +15,7 @@ PRECISIONS = ("float32", "tf32", "bfloat16")
 
 
 class Precision:
-    """`float32`: exact. `tf32`: inputs of products cut to 10 bits (CUDA only). `bfloat16`: to 7 bits, and what
+    """`float32`: exact. `tf32`: inputs of products cut to 10 bits (CUDA only). `bfloat16`: rounded to 7 bits, and what
     flows between convolutions may be stored so. Weights, sums and optimiser stay float32 in all of them."""
 
     def __init__(self, name: str, device: torch.device) -> None:

@@ -26,6 +26,10 @@ SETTINGS = (PAPERS, QUICK)
 RECIPE = "recipe-"
 
 
+class NotWithThisRecipe(Mistake):
+    """A curve that a recipe cannot have; the others can be run without it."""
+
+
 @dataclass(frozen=True, order=True)
 class Cell:
     """A curve at one level of label skew: a cell of a table, a line of a figure."""
@@ -111,10 +115,14 @@ def _draw_anew(values: dict[str, Any], curve: str, out_of: Any) -> None:
     data, algorithm = values["data"], values["algorithm"]
     if type(out_of) is not int or out_of <= 0:
         raise Mistake(f"a recipe's `anew` is a number of public samples, not {out_of!r}")
-    if algorithm["name"] in NO_PUBLIC_SAMPLES or data["public"] >= out_of:
+    if algorithm["name"] in NO_PUBLIC_SAMPLES or data["public"] == out_of:
         return
+    if data["public"] > out_of:
+        raise NotWithThisRecipe(
+            f"{curve} has {data['public']:,} public samples, more than the {out_of:,} this recipe draws from"
+        )
     if algorithm["name"] not in ("fd", "fas") or "download" in algorithm or "public_from" in data:
-        raise Mistake(f"{curve} cannot draw its public samples anew in every round, as this recipe has it")
+        raise NotWithThisRecipe(f"{curve} cannot draw its public samples anew in every round, as this recipe has it")
     algorithm["pool"], data["public"] = data["public"], out_of
 
 
