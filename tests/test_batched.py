@@ -1,5 +1,6 @@
 """The batched engine answers as the sequential one does: every network on the shelf, every recipe, any mixture."""
 
+import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -49,16 +50,15 @@ def shelf(name, shape=(3, 8, 8)):
     return models.model(name, shape, parity.CLASSES)
 
 
-def agree(engine, reference, jobs, atol=2e-5, share=1e-2):
-    """SGD adds up what was rounded: 1e-5 or so after a few steps. Adam: see `parity.astray`. The sign of a ReLU's input
-    that is next to nothing may flip and move a network further: one in 25 of resnet20, more on another device."""
+def agree(engine, reference, jobs, flips=0):
+    """SGD adds up what was rounded: 1e-6 or so after a few steps. Adam: see `parity.astray`. The sign of a ReLU's input
+    that is next to nothing may flip and move a network further: `flips` of them on a CPU, half on another device."""
     cuda = engine.device.type == "cuda"
-    share = 5 * share if cuda else share
     found, expected = engine.run(jobs), reference.run(jobs)
     if jobs[0].recipe.optimizer == "sgd":
-        near = [parity.near([a], [b], atol) for a, b in zip(found, expected, strict=True)]
-        assert near.count(False) <= (len(near) // 2 if cuda else len(near) // 4)
-    assert parity.astray(jobs, found, expected) < share
+        near = [parity.near([a], [b], 2e-5) for a, b in zip(found, expected, strict=True)]
+        assert near.count(False) <= (len(near) // 2 if cuda else flips)
+    assert parity.astray(jobs, found, expected) < (5e-2 if cuda else 3e-3 if flips else 1e-3)
     asks = [Predict(job.model, state, job.data.samples) for job, state in zip(jobs, expected, strict=True)]
     assert parity.near(engine.run(asks), reference.run(asks), 2e-5)
 
@@ -92,9 +92,13 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("variation", VARIATIONS)
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8(width=0.5)"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)", "resnet20(width=0.25)"]
+)
 def test_every_turn_of_a_recipe(engine, reference, name, variation):
-    agree(engine, reference, parity.fits(shelf(name), **VARIATIONS[variation]))
+    if name.startswith("resnet20") and variation == "batches of one":
+        return  # a batch norm of four values, nineteen times: the plain loop is as far from float64 as from us
+    agree(engine, reference, parity.fits(shelf(name), **VARIATIONS[variation]), flips=int("group" in name))
 
 
 def test_a_mixed_list_comes_back_in_order(engine, reference):
@@ -182,7 +186,7 @@ def test_what_fills_a_short_batch_changes_nothing(name):
 
 # --- company -------------------------------------------------------------------------------------------------------
 
-COMPANY = ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)"]
+COMPANY = ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)", "resnet20(width=0.25)"]
 THIRTEEN = (21, 5, 12, 8, 16, 17, 3, 30, 2, 9, 11, 24, 7)
 
 
@@ -205,6 +209,26 @@ def test_an_answer_is_the_same_to_the_last_bit_in_any_company(name, batch):
         assert parity.same(together[i], alone.run([everything[i]])[0]), i
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", [("cnn", (1, 8, 8)), ("resnet8", (3, 32, 32)), ("resnet20", (3, 16, 16))], ids=str)
+def test_so_it_is_with_adam_and_real_images_in_either_precision(model, precision):
+    if precision == "bfloat16" and not batched.has_bfloat16():
+        pytest.skip("this processor does not compute with bfloat16")
+    recipe = Recipe(epochs=1, batch=8, lr=1e-3, weight_decay=0.01, augment="crop-flip")
+    jobs = parity.fits(shelf(*model), (40, 37, 24, 16), recipe)
+    together = Batched(threads=1, precision=precision).run(jobs)
+    for job, answer in zip(jobs, together, strict=True):
+        assert parity.same(answer, Batched(threads=1, precision=precision).run([job])[0])
+
+
+def needed(job: Any, engine: Batched | None = None) -> int:
+    """What the engine thinks one model of its program takes."""
+    engine = engine or Batched(threads=1)
+    program = engine._program(job.model)
+    assert not isinstance(program, str)
+    return engine._bytes(program, job)
+
+
 def test_little_memory_cuts_a_group_and_much_does_not(monkeypatch):
     sizes = []
     honest = Batched._parts
@@ -217,10 +241,92 @@ def test_little_memory_cuts_a_group_and_much_does_not(monkeypatch):
     monkeypatch.setattr(Batched, "_parts", spy)
     model = shelf("mlp", (1, 8, 8))
     jobs = parity.fits(model, (8,) * 13)
-    need = Batched(threads=1)._bytes(stack(model, Kernels()), jobs[0])
+    need = needed(jobs[0])
     answers = [Batched(threads=1, memory=share * need / batched.GIB).run(jobs) for share in (0.5, 4.5, 100)]
     assert [max(parts) for parts in sizes] == [1, 4, 13] and [sum(parts) for parts in sizes] == [13] * 3
     assert all(parity.same(a, b) and parity.same(a, c) for a, b, c in zip(*answers, strict=True))
+
+
+GROWS = """
+import sys
+import numpy as np, torch
+from fedsift import models
+from fedsift.engines import batched
+from fedsift.types import Fit, Labelled, Recipe, Samples, Store
+
+class Mixed(torch.nn.Sequential):
+    def __init__(self, shape, classes):
+        layers = torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.LayerNorm((32, 32, 32)), torch.nn.GELU()
+        super().__init__(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, classes))
+
+def most():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 2**20
+
+batched.LARGEST_ON_CPU = 10**12
+name, batch, memory = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+model = models.model(Mixed if name == "Mixed" else name, (3, 32, 32), 10)
+values = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4 * batch, 3, 32, 32), np.uint8))
+data = Labelled(Samples(Store(values, torch.tensor(127.0), torch.tensor(64.0)), np.arange(len(values))), torch.eye(10)[torch.arange(len(values)) % 10])
+recipe = Recipe(epochs=1, batch=batch, lr=1e-3, augment="crop-flip")
+jobs = [Fit(model, models.initial_state(model, 0), data, recipe, (i,)) for i in range(16)]
+engine = batched.Batched(threads=1, memory=memory)
+engine.explain(model)
+parts = engine._parts(jobs, list(range(16)))
+before = most()
+engine.run(jobs)
+print(len(parts), (most() - before) / memory)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    "name, batch, memory", [("cnn", 16, 0.05), ("resnet8", 8, 0.1), ("mlp", 512, 0.2), ("Mixed", 16, 0.1)]
+)
+def test_memory_is_a_bound(name, batch, memory):
+    """What sixteen networks make a process grow by at its highest, beside the setting: several programs, one after another;
+    a tenth of it and more, or the setting would be no measure at all."""
+    asked = [sys.executable, "-W", "error", "-c", GROWS, name, str(batch), str(memory)]
+    parts, share = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120).stdout.split()
+    assert int(parts) >= 2 and 0.1 < float(share) < 1.3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_memory_is_a_bound_on_a_gpu_too(precision):
+    """Eight ResNet-8 of which about three fit; the same answers as with room for all."""
+    model, of = models.model("resnet8", (3, 32, 32), parity.CLASSES), parity.store((3, 32, 32), rows=60)
+    jobs = parity.fits(model, (40,) * 8, replace(SGD, lr=0.01), of=of)
+    free = Batched("cuda", precision=precision)
+    limit = 3.5 * needed(jobs[0], free)
+    expected = free.run(jobs)
+    del free
+    torch.cuda.empty_cache()
+    engine = Batched("cuda", precision=precision, memory=limit / batched.GIB)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    found = engine.run(jobs)
+    assert torch.cuda.max_memory_allocated() - before < 1.3 * limit
+    assert parity.astray(jobs, found, expected) < 1e-2
+
+
+@pytest.mark.gpu
+def test_data_are_brought_to_the_device_once_and_as_bytes():
+    jobs = parity.fits(shelf("cnn")) + parity.fits(shelf("mlp"))
+    engine = Batched("cuda")
+    engine.run([*jobs, *parity.asks(jobs)])
+    engine.run(jobs)
+    ((_, here),) = engine._resident.values()
+    assert here.dtype == torch.uint8 and here.device.type == "cuda"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_without_triton_everything_runs_on_a_gpu_all_the_same(monkeypatch, reference, precision):
+    monkeypatch.setattr(batched, "has_triton", lambda: False)
+    engine = Batched("cuda", precision=precision)
+    jobs = parity.fits(shelf("resnet8(width=0.5)"), recipe=replace(SGD, lr=0.01))
+    assert engine.explain(jobs[0].model) == "resnet8(width=0.5): stacked (known layers)"
+    assert parity.astray(jobs, engine.run(jobs), reference.run(jobs)) < (5e-2 if precision == "float32" else 0.2)
 
 
 def test_a_group_is_cut_so_that_every_thread_has_work(monkeypatch):
@@ -255,7 +361,7 @@ def test_graphs_that_are_kept_share_the_memory(monkeypatch):
     monkeypatch.setattr(Batched, "_replayed", lambda self, program: True)
     model = shelf("mlp")
     jobs = [parity.fits(model, (8,), replace(SGD, weight_decay=decay)) for decay in (0.0, 0.1, 0.2)]
-    need = Batched(threads=1)._bytes(stack(model, Kernels()), jobs[0][0])
+    need = needed(jobs[0][0])
     engine = Batched(threads=1, memory=2.5 * need / batched.GIB)
     for kind in (0, 1, 0, 2, 1):
         engine.run(jobs[kind])

@@ -23,7 +23,7 @@ from fedsift.engines.schedule import alike, sorted_by_length
 from fedsift.engines.sequential import Sequential
 from fedsift.engines.stacking import Kernels, Program, Stacked, stack
 from fedsift.engines.tracing import Unstackable
-from fedsift.engines.workers import Stop
+from fedsift.engines.workers import Stop, give_back_memory
 from fedsift.types import Fit, Mistake, Model, Predict, Samples, State, Work
 
 LARGEST_ON_CPU = 2_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
@@ -31,7 +31,9 @@ LARGEST_BY_HAND = 25_000_000  # the same for training networks whose images need
 TOGETHER_ON_CPU = 16, 65_000_000  # models, and their multiplications a sample, in one program: caches are small
 ASKED_ON_CPU = 64  # samples a model in one prediction
 ASKED_ON_CUDA = 16_384  # samples of all models in one prediction
-COPIES = {True: 4, False: 14}  # of an activation held in training; torch's way on CUDA writes patches out
+COPIES = {True: 4, False: 14}  # of an activation held in training on CUDA, where torch's way writes patches out
+DRAWN = 8  # copies of a batch while it is drawn, normalised and cropped
+LARGE = 2**26  # bytes of a program after which memory is given back to the system
 GIB, INT32 = 2**30, 2**31 - 1  # kernels count values of an activation in 32 bits
 
 
@@ -119,7 +121,8 @@ class Batched:
         steps = job.recipe.epochs * -(-len(job.data) // job.recipe.batch)
         batches = steps * job.recipe.batch * 4 * 4
         copies = program.copies or COPIES[type(self._kernels) is not Kernels]
-        return 4 * (6 * program.layout.size + copies * program.values * job.recipe.batch) + batches
+        sample = copies * program.values + DRAWN * int(np.prod(job.model.shape))
+        return 4 * (6 * program.layout.size + sample * job.recipe.batch) + batches
 
     # --- what is done ---
 
@@ -135,7 +138,10 @@ class Batched:
         with self.precision.products():
             if self._replayed(program) and values.ndim in (2, 4):
                 return self._replay(program, part, values, stop)
-            return stacked_training.fit(program, part, values, stop)
+            trained = stacked_training.fit(program, part, values, stop)
+        if not self._cuda and len(part) * self._bytes(program, part[0]) > LARGE:
+            give_back_memory()
+        return trained
 
     def _predict(self, program: Program, part: list[Predict], stop: Stop) -> list[Any]:
         room = min(self._memory / 4, INT32) // (max(1, program.values) * len(part))

@@ -31,6 +31,8 @@ aten = torch.ops.aten
 class ByHand(Stacked):
     """With batch norm, batches of one length take a step together and nothing is padded; other networks pad."""
 
+    copies = 4
+
     def __init__(self, model: Model, kernels: Kernels) -> None:
         super().__init__(model, kernels)
         self.pads = self.smallest_norm is None
@@ -113,8 +115,9 @@ class ByHand(Stacked):
         return y, back
 
     def _batch_norm(self, p: Pass, op: Op, into: Any, x: Tensor, *residual: Tensor) -> tuple[Tensor, Back]:
-        """Batch norm and what is joined to it, an addition and ReLU."""
-        if x.ndim == 3 or p.count is not None:
+        """Batch norm and what is joined to it, an addition and ReLU. The library takes channels by eights and rounds what
+        is left over otherwise, so there the place of a model's channels among the others' would show."""
+        if x.ndim == 3 or p.count is not None or op.layer.num_features % 8:
             return self._any(p, op, into, x, *residual)
         name, eps = op.name, op.layer.eps
         weight, bias = (p.weights[f"{name}.{what}"].reshape(-1) for what in ("weight", "bias"))

@@ -57,11 +57,14 @@ def differing(
     how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool, stored: torch.dtype = torch.float32
 ) -> tuple[bool, bool, bool]:
     """Which products (output, gradient of the input, of the weights) one group rounds otherwise than the first of two:
-    asked of the library, once a shape, with numbers whose sums show the order they are added in."""
+    asked of the library, once a shape, with numbers whose sums show the order they are added in. Where sums are stored in
+    16 bits they show it too seldom, so there all are taken to."""
+    if stored != torch.float32:
+        return True, True, True
     generator = torch.Generator().manual_seed(0)
-    one, w = (torch.randn(n, h, w, c, generator=generator).to(stored).permute(0, 3, 1, 2) for n, c, h, w in (x, weight))
+    one, w = (torch.randn(n, h, w, c, generator=generator).permute(0, 3, 1, 2) for n, c, h, w in (x, weight))
     pair, ws = torch.cat([one, one], 1), torch.cat([w, w])
-    b = torch.randn(len(w), generator=generator).to(stored) if biased else None
+    b = torch.randn(len(w), generator=generator) if biased else None
     y = torch.conv2d(one, w, b, *how)
     ys = torch.conv2d(pair, ws, None if b is None else torch.cat([b, b]), *how, 1, 2)
     dx, dw = _pulled(y, one, w, how, 1, (True, True))

@@ -64,6 +64,13 @@ def keep_memory() -> None:
         libc.mallopt(mmap_threshold, 2**25)
 
 
+def give_back_memory() -> None:
+    """Return what is free to the system. After a large program its answers lie scattered in what it has freed, and the
+    next one does not fit in between: a process would grow with every program."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def cores() -> int:
     """The cores this process may use, where the system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
