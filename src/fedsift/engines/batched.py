@@ -33,7 +33,7 @@ ASKED_ON_CPU = 64  # samples a model in one prediction
 ASKED_ON_CUDA = 16_384  # samples of all models in one prediction
 COPIES = {True: 4, False: 14}  # of an activation held in training on CUDA, where torch's way writes patches out
 DRAWN = 8  # copies of a batch while it is drawn, normalised and cropped
-LARGE = 2**26  # bytes of a program after which memory is given back to the system
+SPARE, LARGE = 1.25, 2**25  # free memory that is kept: so much more than programs, of so many bytes at least, use
 GIB, INT32 = 2**30, 2**31 - 1  # kernels count values of an activation in 32 bits
 
 
@@ -139,8 +139,8 @@ class Batched:
             if self._replayed(program) and values.ndim in (2, 4):
                 return self._replay(program, part, values, stop)
             trained = stacked_training.fit(program, part, values, stop)
-        if not self._cuda and len(part) * self._bytes(program, part[0]) > LARGE:
-            give_back_memory()
+        if not self._cuda:
+            give_back_memory(SPARE * self.workers.threads * max(LARGE, len(part) * self._bytes(program, part[0])))
         return trained
 
     def _predict(self, program: Program, part: list[Predict], stop: Stop) -> list[Any]:

@@ -229,7 +229,7 @@ class Vmapped(Program):
     not know, so its batches are never padded."""
 
     pads = False
-    copies = 5  # of what is kept: as much again flows back, and torch.func makes copies of its own
+    copies = 7  # of what is kept: as much again flows back, and torch.func makes copies of its own
 
     def __init__(self, model: Model) -> None:
         self._nets = {mode: model.build().train(mode) for mode in (True, False)}

@@ -64,11 +64,22 @@ def keep_memory() -> None:
         libc.mallopt(mmap_threshold, 2**25)
 
 
-def give_back_memory() -> None:
-    """Return what is free to the system. After a large program its answers lie scattered in what it has freed, and the
-    next one does not fit in between: a process would grow with every program."""
+def give_back_memory(beyond: float) -> None:
+    """Return what is free to the system where that is more than the next step can use. After a large program its answers
+    lie scattered in what it has freed, the next one does not fit in between, and a process would grow with every one."""
+
+    class Figures(ctypes.Structure):
+        _fields_ = [
+            (name, ctypes.c_size_t)
+            for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks"]
+        ]
+        _fields_ += [("free", ctypes.c_size_t), ("keepcost", ctypes.c_size_t)]
+
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallinfo2.restype = Figures
+        if libc.mallinfo2().free > beyond:
+            libc.malloc_trim(0)
 
 
 def cores() -> int:
