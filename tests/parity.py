@@ -127,13 +127,15 @@ def off(a, b):
 
 
 def one_step(model, kernels, counts, batch=8, placed=(), device="cuda"):
-    """Outputs, running figures and gradients of one pass there and back, of the real samples; a model without any may
-    compute what it likes, as long as its running figures stay. The gradients of `placed` are read where they went."""
+    """Of one pass there and back, of the real samples: outputs, what is answered afterwards, how far running means and
+    variances have moved (where there are some), gradients. A model without samples may compute what it likes, as long as
+    its running figures stay. The gradients of `placed` are read where they went."""
     program = stack(model, kernels)
     m = len(counts)
     flat, buffers = program.layout.stack([models.initial_state(model, i) for i in range(m)])
     weights = {name: view.detach().requires_grad_() for name, view in program.weights(flat.to(device)).items()}
     buffers = {name: value.to(device) for name, value in buffers.items()}
+    before = {name: value.clone() for name, value in buffers.items()}
     channels, *size = model.shape
     x = noise(m, batch, *size, channels).to(device)
     count = torch.tensor(counts, dtype=torch.int32).to(device)
@@ -146,7 +148,9 @@ def one_step(model, kernels, counts, batch=8, placed=(), device="cuda"):
     gradient = gradient[:, : sum(shape.numel() for shape in program.layout.parameters.values())]
     with torch.no_grad():
         asked = program(Pass({n: w.detach() for n, w in weights.items()}, buffers, False), x)
-    figures = torch.cat(
-        [value.flatten() for value in buffers.values() if value.is_floating_point()] or [flat.to(device)[0]]
-    )
-    return logits.detach()[real.expand_as(logits)], asked, figures, gradient[count > 0]
+    moved = [
+        torch.cat([(buffers[name] - before[name]).flatten() for name in buffers if name.endswith(kind)])
+        for kind in ("running_mean", "running_var")
+        if any(name.endswith(kind) for name in buffers)
+    ]
+    return logits.detach()[real.expand_as(logits)], asked, *moved, gradient[count > 0]

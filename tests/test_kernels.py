@@ -81,7 +81,18 @@ def test_fused_layers_are_the_plain_ones(fused, model, precision, counts):
     assert all(value.isfinite().all() for value in (*found, pulled))
     for value, there, exact in zip(found, rounded, plain, strict=True):
         assert off(value, exact) < max(VALUES[precision], 2 * off(there, exact))
-    assert off(pulled, gradient) < max(GRADIENTS[precision], 2 * off(moved, gradient))
+    assert off(pulled, gradient) < min(0.6, max(GRADIENTS[precision], 2 * off(moved, gradient)))
+    if "resnet" not in model.name:  # one or two convolutions: the rounded products themselves, but for a flip or two
+        assert all(off(value, there) < VALUES[precision] / 3 for value, there in zip(found, rounded, strict=True))
+        assert off(pulled, moved) < GRADIENTS[precision] / 2
+
+
+def test_tensor_cores_cut_off_what_tf32_does_not_hold(fused):
+    """1 + 3/4 of the last bit of tf32 counts as 1, not as 1 and that bit."""
+    x, w = torch.zeros(2, 8, 4, 4, 16).cuda(), torch.zeros(2, 16, 16).cuda()
+    x[..., 0], w[:, 0, 0] = 1 + 3 * 2**-12, 1
+    y = fused.Convolution.apply(x, w, None, ((1, 1), (1, 1), (0, 0)), "tf32", None)
+    assert torch.equal(y[..., 0], torch.ones_like(y[..., 0])) and not y[..., 1:].any()
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
@@ -209,7 +220,7 @@ def test_rounded_products_lead_nearly_the_same_way(precision, name, recipe):
     with rounded_products(precision):
         rounding_alone = parity.astray(jobs, Sequential("cpu").run(jobs), expected)
     engine = Batched("cuda", precision=precision)
-    assert parity.astray(jobs, engine.run(jobs), expected) < 2 * rounding_alone + 0.02
+    assert parity.astray(jobs, engine.run(jobs), expected) < 1.5 * rounding_alone + 0.02 < 0.5
     asks = [Predict(model, state, job.data.samples) for job, state in zip(jobs, expected, strict=True)]
     exact = Sequential("cpu").run(asks)
     with rounded_products(precision):
