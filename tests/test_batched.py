@@ -392,7 +392,7 @@ def test_networks_of_middle_size_are_stacked_to_train_and_asked_one_by_one(monke
     monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
     model = shelf("resnet8(width=0.25)")
     engine = Batched(threads=2)
-    assert engine.explain(model) == "resnet8(width=0.25): stacked (known layers)"
+    assert engine.explain(model) == "resnet8(width=0.25): stacked (known layers, predictions one by one)"
     asks = parity.asks(parity.fits(model))
     assert all(map(parity.same, engine.run(asks), Sequential(threads=1).run(asks)))
     group = shelf("resnet8(norm=group, width=0.25)")

@@ -128,6 +128,45 @@ def test_the_demo_compares_three_methods(shown):
     assert all(0.1 < accuracy <= 1 for accuracy in accuracies.values())
 
 
+CHOSEN = r"batched engine on cpu, float32, \d+ thread\(s\) \(auto: stacks equal networks where that pays\)"
+
+
+def test_the_demo_says_that_it_stacks_and_does(shown):
+    folder, result = shown
+    assert re.search(rf"^3 runs side by side: {CHOSEN}\.\n  cnn: stacked \(known layers\)$", result.stdout, re.M)
+    (told,) = {json.loads(file.read_text())["engine"] for file in folder.glob("runs/*/*/environment.json")}
+    assert re.fullmatch(CHOSEN, told)
+
+
+ODD = """
+import torch
+
+class Odd(torch.nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.out = torch.nn.Linear(shape[0] * shape[1] * shape[2], classes)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.out(x) if x.sum() > 0 else self.out(-x)
+"""
+QUICK = ("digits-fas", "rounds=1", "local.epochs=1", "distill.epochs=1", "device=cpu")
+
+
+def test_a_run_says_what_was_chosen_and_how_each_architecture_is_run(tmp_path, monkeypatch):
+    """A network whose way hangs on its data cannot be stacked, and the reason is named."""
+    (tmp_path / "odd.py").write_text(ODD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    stacked = done("run", *QUICK, "--out", "a").stderr
+    assert re.search(rf"^digits-fas: {CHOSEN}\n  cnn: stacked \(known layers\)$", stacked, re.M)
+    mixed = done("run", *QUICK, "clients.models={cnn=10, 'odd:Odd'=10}", "--out", "b").stderr
+    assert "  cnn: stacked (known layers)\n" in mixed
+    assert re.search(r"^  odd:Odd: one by one, \d+ at a time \(.*data-dependent.*\)$", mixed, re.M), mixed
+    alone = done("run", *QUICK, "engine=sequential", "--out", "c").stderr
+    assert "sequential engine on cpu" in alone and "stacked" not in alone
+
+
 def test_the_demo_names_its_runs_and_its_picture(shown):
     folder, result = shown
     (runs_line,) = (line for line in result.stdout.splitlines() if line.startswith("runs "))

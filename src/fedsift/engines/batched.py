@@ -81,7 +81,9 @@ class Batched:
         how = "known layers" if isinstance(program, Stacked) else "by torch.func"
         graphs = ", CUDA graphs" if self._replayed(program) else ""
         exact = program.stored == torch.float32 and self.precision.name == "bfloat16"
-        return f"{model.name}: stacked ({how}{graphs}{', in float32 all the same' if exact else ''})"
+        same = ", in float32 all the same" if exact else ""
+        asked = ", predictions one by one" if isinstance(self._program(model, training=False), str) else ""
+        return f"{model.name}: stacked ({how}{graphs}{same}{asked})"
 
     # --- who goes with whom ---
 
