@@ -1,7 +1,7 @@
 """The fast engine: jobs of equal architecture and recipe, step sizes apart, are stacked and run as one program.
 
 Same jobs in, same answers out as the sequential engine, within rounding; what cannot be stacked goes there, and the
-engine says why. An answer does not depend on what else is in the list.
+engine says why. An answer does not depend on what else is in the list: docs/engines.md says to which digit.
 """
 
 from __future__ import annotations
