@@ -8,7 +8,7 @@ from fedsift.engines import grouped
 from fedsift.engines.by_hand import ByHand
 from fedsift.engines.stacked_training import turns
 from fedsift.engines.stacking import Kernels, Pass, Stacked
-from fedsift.models import model
+from fedsift.models import initial_state, model
 from fedsift.types import Model
 
 
@@ -93,7 +93,7 @@ NETWORKS = [model("cnn", (3, 8, 8), 4), model("resnet8(width=0.5)", (3, 8, 8), 4
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
 @pytest.mark.parametrize("models", [1, 3])
 def test_gradients_are_those_of_autograd(network, models):
-    states = [{k: v.clone() for k, v in network.build().state_dict().items()} for _ in range(models)]
+    states = [initial_state(network, seed) for seed in range(models)]
     x, dy = drawn(models, 8, 8, 8, 3), drawn(models, 8, 4, seed=1)
     found = []
     for program in (ByHand(network, Kernels()), Stacked(network, Kernels())):
