@@ -31,7 +31,7 @@ aten = torch.ops.aten
 class ByHand(Stacked):
     """With batch norm, batches of one length take a step together and nothing is padded; other networks pad."""
 
-    copies = 4
+    copies = 4  # nothing is written out as patches
 
     def __init__(self, model: Model, kernels: Kernels) -> None:
         super().__init__(model, kernels)

@@ -28,13 +28,14 @@ class Together:
 
 class Alone:
     """One model. The library may take another way for one group than for many, and round otherwise: such a product is
-    done for two, since what a model computes must not depend on its company."""
+    done for two, since what a model computes must not depend on its company. Sums that are stored in 16 bits show the
+    order of adding too seldom to be asked, so there all products are done for two."""
 
     def __init__(
         self, how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool, stored: torch.dtype = torch.float32
     ) -> None:
         self._how = how
-        self._twice = differing(how, x, weight, biased, stored)
+        self._twice = differing(how, x, weight, biased) if stored == torch.float32 else (True, True, True)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._twice[0]:
@@ -53,14 +54,9 @@ class Alone:
 
 
 @cache
-def differing(
-    how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool, stored: torch.dtype = torch.float32
-) -> tuple[bool, bool, bool]:
+def differing(how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool) -> tuple[bool, bool, bool]:
     """Which products (output, gradient of the input, of the weights) one group rounds otherwise than the first of two:
-    asked of the library, once a shape, with numbers whose sums show the order they are added in. Where sums are stored in
-    16 bits they show it too seldom, so there all are taken to."""
-    if stored != torch.float32:
-        return True, True, True
+    asked of the library, once a shape, with numbers whose sums show the order they are added in."""
     generator = torch.Generator().manual_seed(0)
     one, w = (torch.randn(n, h, w, c, generator=generator).permute(0, 3, 1, 2) for n, c, h, w in (x, weight))
     pair, ws = torch.cat([one, one], 1), torch.cat([w, w])

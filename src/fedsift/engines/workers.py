@@ -64,20 +64,18 @@ def keep_memory() -> None:
         libc.mallopt(mmap_threshold, 2**25)
 
 
+class _Heap(ctypes.Structure):
+    """What glibc's mallinfo2 tells: ten numbers, of which the ninth is the bytes that are free."""
+
+    _fields_ = [("others", 8 * ctypes.c_size_t), ("free", ctypes.c_size_t), ("on_top", ctypes.c_size_t)]
+
+
 def give_back_memory(beyond: float) -> None:
     """Return what is free to the system where that is more than the next step can use. After a large program its answers
     lie scattered in what it has freed, the next one does not fit in between, and a process would grow with every one."""
-
-    class Figures(ctypes.Structure):
-        _fields_ = [
-            (name, ctypes.c_size_t)
-            for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks"]
-        ]
-        _fields_ += [("free", ctypes.c_size_t), ("keepcost", ctypes.c_size_t)]
-
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
-        libc.mallinfo2.restype = Figures
+        libc.mallinfo2.restype = _Heap
         if libc.mallinfo2().free > beyond:
             libc.malloc_trim(0)
 
