@@ -83,8 +83,10 @@ def test_fused_layers_are_the_plain_ones(fused, model, precision, counts):
         assert off(value, exact) < max(VALUES[precision], 2 * off(there, exact))
     assert off(pulled, gradient) < min(0.6, max(GRADIENTS[precision], 2 * off(moved, gradient)))
     if "resnet" not in model.name:  # one or two convolutions: the rounded products themselves, but for a flip or two
-        assert all(off(value, there) < VALUES[precision] / 3 for value, there in zip(found, rounded, strict=True))
-        assert off(pulled, moved) < GRADIENTS[precision] / 2
+        assert all(off(value, there) < VALUES[precision] / 5 for value, there in zip(found, rounded, strict=True))
+        most, typical = {"tf32": (1e-3, 1e-4), "bfloat16": (0.2, 5e-3)}[precision]
+        assert off(pulled, moved) < most
+        assert (pulled - moved).abs().median() < typical * moved.square().mean().sqrt()
 
 
 def test_tensor_cores_cut_off_what_tf32_does_not_hold(fused):
@@ -213,14 +215,15 @@ def test_the_optimisers(fused, recipe):
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8", "resnet8(norm=group)", "resnet20(width=0.5)"])
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 def test_rounded_products_lead_nearly_the_same_way(precision, name, recipe):
-    """Small steps: with large ones (0.05) rounding alone leads resnet20 half the way astray."""
+    """Small steps: with large ones (0.05) rounding alone leads resnet20 half the way astray. A tenth is left for the signs
+    that flip: rounding alone leads twelve sets of mlps under Adam 1 to 11 % astray, as chance has it."""
     model = models.model(name, (3, 8, 8), parity.CLASSES)
     jobs = parity.fits(model, recipe=replace(recipe, augment="crop-flip"))
     expected = Sequential("cpu").run(jobs)
     with rounded_products(precision):
         rounding_alone = parity.astray(jobs, Sequential("cpu").run(jobs), expected)
     engine = Batched("cuda", precision=precision)
-    assert parity.astray(jobs, engine.run(jobs), expected) < 1.5 * rounding_alone + 0.02 < 0.5
+    assert parity.astray(jobs, engine.run(jobs), expected) < 1.5 * rounding_alone + 0.1 < 0.5
     asks = [Predict(model, state, job.data.samples) for job, state in zip(jobs, expected, strict=True)]
     exact = Sequential("cpu").run(asks)
     with rounded_products(precision):

@@ -7,6 +7,7 @@ counter there says which step it is, so a replay needs nothing from the host.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ class Replay:
         """Capture a step; a few are run first, so that every kernel is compiled and every library set up."""
         if models in self._graphs:
             return
-        aside = torch.cuda.Stream()
+        aside = _aside(self._flat.device)
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(2):
@@ -129,7 +130,7 @@ class Replay:
                 self._step(models)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=aside, capture_error_mode="thread_local"):
             self._step(models)
         self._pool = self._pool or graph.pool()
         self._graphs[models] = graph
@@ -143,6 +144,12 @@ class Replay:
                 size = -(-size // 2)
             sizes.append(size)
         return sizes
+
+
+@cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all captures: the library of matrix products keeps 32 MiB for every stream it has seen."""
+    return torch.cuda.Stream(device)
 
 
 def _uneven(plan: Schedule) -> bool:
