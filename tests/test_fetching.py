@@ -222,11 +222,13 @@ def test_a_folder_of_another_data_set_is_refused(monkeypatch):
 
 def test_a_folder_without_the_files_names_the_first(monkeypatch):
     small_mnist(monkeypatch)
+    Path("mine").mkdir()
     assert "no file train-images-idx3-ubyte (or train-images-idx3-ubyte.gz) in mine" in said(
         "mnist", source=Path("mine")
     )
     Path("file").write_text("")
     assert "file is not a .tar.gz archive; give the folder" in said("mnist", source=Path("file"))
+    assert "there is no folder or archive nowhere" in said("mnist", source=Path("nowhere"))
 
 
 def small_cifar(monkeypatch, **changes) -> np.ndarray:

@@ -313,6 +313,18 @@ def test_where_no_cell_can_be_built_its_reason_is_the_mistake():
     assert not Path("here").exists()
 
 
+def test_where_data_are_missing_that_is_the_mistake_and_not_what_a_recipe_cannot_have(monkeypatch):
+    monkeypatch.setenv("FEDSIFT_DATA", str(Path("none").resolve()))
+    said = complaint("reproduce", "download", "--recipe", "fresh", "--out", "here")
+    assert "cifar10 is not in" in said and "fedsift data get cifar10" in said
+
+
+@pytest.mark.parametrize("items", [["theory"], ["all", "--quick"]], ids=" ".join)
+def test_a_recipe_that_is_not_there_is_said_before_anything_is_done(items):
+    assert "unknown recipe 'nonsense'" in complaint("reproduce", *items, "--recipe", "nonsense", "--out", "here")
+    assert not Path("here").exists()
+
+
 # --- items ---------------------------------------------------------------------------------------------------------
 
 

@@ -115,7 +115,7 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
                 for run in begun:
                     run.lock.release()
         if not playing:
-            raise mistake(next(iter(left_out.values())))
+            raise mistake(left_out[next(iter(experiments))])
         for cell, reason in left_out.items():
             warn(f"left out: {cell} ({reason})")
         todo = [run for run in playing if not run.finished]

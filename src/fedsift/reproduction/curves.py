@@ -50,6 +50,9 @@ class Plan:
     seeds: int
     overrides: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        self._recipe()  # one that is not there is said before anything is run
+
     def experiment(self, cell: Cell, seed: int) -> Experiment:
         """The recipe, then the curve, then the overrides."""
         recipe = self._recipe()

@@ -37,7 +37,8 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     figure.legend(entries.values(), entries.keys(), fontsize="small", **legend)
     seeds, planned = f"{report['seeds']} seeds" if report["seeds"] > 1 else "one seed", report.get("planned")
     rounds = f"{report['rounds']}{f' of {planned}' if report['unfinished'] else ''} rounds"
-    figure.suptitle(f"{report['title']}\n{report['setting']}, {rounds}, {seeds}", fontsize="medium")
+    made = f"{report['setting']}, recipe {Path(report['recipe']).stem}, {rounds}, {seeds}"
+    figure.suptitle(f"{report['title']}\n{made}", fontsize="medium")
     save(figure, file)
 
 
@@ -65,15 +66,16 @@ def _system(label: str) -> str:
 
 def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
     """A colour a system, its variants joined by a line and named beside their points."""
+    from matplotlib.patheffects import withStroke
+
     cells = sorted(cells, key=lambda cell: cell["uplink_bytes_per_upload"])
     axes.set(xscale="log", xlabel="bytes a client uploads in a round")
     for system in dict.fromkeys(_system(cell["label"]) for cell in cells):
         own = [cell for cell in cells if _system(cell["label"]) == system]
         x, y = ([cell[key] for cell in own] for key in ("uplink_bytes_per_upload", "accuracy"))
         spread = [cell["sd"] or 0 for cell in own]
-        axes.errorbar(
-            x, y, yerr=spread, color=colours[system], marker="o", markersize=5, capsize=2, linewidth=0.6, label=system
-        )
+        axes.errorbar(x, y, yerr=spread, color=colours[system], capsize=2, linewidth=0.6)
+        axes.plot(x, y, "o", color=colours[system], markersize=5, label=system, zorder=4)  # above the names
     named = [cell for cell in cells if ", " in cell["label"]]
     places = [(cell["uplink_bytes_per_upload"], cell["accuracy"]) for cell in named]
     heights = _apart(places, float(np.diff(axes.get_ylim())[0]) / 28)
@@ -82,6 +84,7 @@ def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[s
         axes.annotate(
             variant, (x, y), (x * 1.15, height), fontsize=6.5, color=colours[system], verticalalignment="center",
             arrowprops=None if height == y else {"arrowstyle": "-", "color": colours[system], "linewidth": 0.4},
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
         )  # fmt: skip
     axes.set_xlim(right=axes.get_xlim()[1] * 2)  # room for the last names
 
