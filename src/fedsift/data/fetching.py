@@ -103,7 +103,7 @@ def _from_anywhere(name: str, known: Known, target: Path, progress: Progress | N
 def _from_files(known: Known, path: Path) -> _Fetched:
     path = path.expanduser()
     if not path.exists():
-        raise Mistake(f"there is no folder or archive {path}")
+        raise Missing(f"there is no folder or archive {path}")
     archives = [path] if path.is_file() else [path / file.name for file in known.files]
     archive = next((one for one in archives if one.is_file() and one.name.endswith(_ARCHIVES)), None)
     if path.is_file() and archive is None:
