@@ -5,6 +5,7 @@ PYTHONPATH=src python benchmarks/gpu.py [--profile] [--json] [--blocks rows=64,n
 
 import argparse
 import json
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -120,10 +121,10 @@ def main():
                     "first_fit_s": round(first, 2),
                 }
             )
-            print(rows[-1], flush=True)
+            print(rows[-1], file=sys.stderr if wanted.json else sys.stdout, flush=True)
             if wanted.profile and models in (8, 96):
                 for microseconds, count, name in kernels_of(place, models):
-                    print(f"   {microseconds:9.1f} us {count:5.1f}  {name[:90]}", flush=True)
+                    print(f"   {microseconds:9.1f} us {count:5.1f}  {name[:90]}", file=sys.stderr, flush=True)
             del place
     if wanted.json:
         print(json.dumps(rows))

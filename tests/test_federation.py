@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fedsift
 from fedsift.engines.sequential import Sequential
@@ -266,3 +267,18 @@ def test_a_client_with_a_single_class_takes_part_in_everything():
         fas = fedsift.fas(9, sampler=sampler, local=RECIPE, distill=RECIPE)
         records = list(fedsift.federate(fas, clients, task, rounds=2, cohort=3))
         assert [len(record.bytes.up) for record in records] == [3, 3]
+
+
+def test_a_record_gives_its_networks_by_name_or_by_what_makes_them():
+    def mine(shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+    task = fedsift.split(fedsift.load("digits"), private=60, public=30, seed=0)
+    clients = fedsift.clients(task.private, 3, fedsift.Dirichlet(1.0), model={"mlp": 1, mine: 2}, seed=0)
+    (record,) = fedsift.federate(fedsift.fas(10), clients, task, rounds=1, cohort=3, seed=0)
+    for asked in ("mine", mine):
+        net = record.network(asked)
+        assert isinstance(net, nn.Sequential) and not net.training
+        assert torch.equal(net[1].weight, record.models["mine"][1]["1.weight"])
+    with pytest.raises(Mistake, match=r"unknown model 'mlq'; did you mean 'mlp'.*this record has mlp, mine"):
+        record.network("mlq")

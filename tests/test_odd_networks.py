@@ -194,6 +194,39 @@ class MaskedGradient(nn.Module):
         return self.head(x)
 
 
+class SingleNumber(OneLayer):
+    """A scale that is learnt: a parameter without axes."""
+
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return self.scale * self.head(x)
+
+
+class MovingMean(OneLayer):
+    """A buffer that is changed in place."""
+
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.register_buffer("mean", torch.zeros(shape))
+
+    def forward(self, x):
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return self.head(x - self.mean)
+
+
+class ReplacedMean(MovingMean):
+    """The same, but every time it is another tensor: torch.func would lose it without a word."""
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.head(x - self.mean)
+
+
 ODD = [  # and how often the engine warns that it runs one by one
     (Views, IMAGE, 0),
     (ViewsAfterConvolution, IMAGE, 0),
@@ -213,6 +246,9 @@ ODD = [  # and how often the engine warns that it runs one by one
     (FrozenNorm, ROW, 0),
     (AddsInPlace, ROW, 0),
     (MaskedGradient, ROW, 1),
+    (SingleNumber, ROW, 0),
+    (MovingMean, ROW, 0),
+    (ReplacedMean, ROW, 1),
 ]
 
 

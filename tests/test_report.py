@@ -189,6 +189,24 @@ def test_namesakes_are_told_apart_by_the_keys_that_differ():
     ]
 
 
+def test_a_run_and_a_cell_of_a_sweep_are_told_apart_by_what_differs_and_the_name_does_not_say():
+    alone = history("alpha=0.1", "sampler=low-entropy")
+    cells = [history(f"alpha={a}", f"name=digits-fas alpha={a}") for a in (0.1, 1)]
+    assert labels(alone, *cells) == [
+        "digits-fas sampler=low-entropy alpha=0.1",
+        "digits-fas alpha=0.1 sampler=mixed",
+        "digits-fas alpha=1 sampler=mixed",
+    ]
+
+
+def test_a_seed_that_was_interrupted_is_not_averaged_with_one_that_was_not():
+    """.2, .4, .6 to the end, and .8 in the first of three rounds."""
+    whole, part = (history("rounds=3", f"seed={n}", accuracies=a) for n, a in enumerate([(0.2, 0.4, 0.6), (0.8,)]))
+    assert labels(whole, part) == ["digits-fas", "digits-fas (1 of 3 rounds)"]
+    assert [method.row()["accuracy"] for method in report.methods([whole, part])] == [0.4, 0.8]
+    assert labels(part) == ["digits-fas"]
+
+
 def test_no_two_methods_have_the_same_label():
     many = [history(f"alpha={a}", f"budget={b}", f"seed={s}") for a in (0.1, 1) for b in (5, 6) for s in (0, 1)]
     many += [history(f"{part}.epochs={n}") for part in ("local", "distill") for n in (1, 2)]
@@ -293,9 +311,10 @@ def test_bytes_add_up_along_the_second_axis(drawn):
     assert uplink.get_xscale() == "log"
 
 
-def test_seeds_of_different_length_are_drawn_as_far_as_all_go(drawn):
+def test_seeds_of_different_length_are_drawn_apart(drawn):
     rounds, _, _ = drawn(history("seed=0", accuracies=(0.2, 0.4, 0.6)), history("seed=1", accuracies=(0.4, 0.6)))
-    np.testing.assert_allclose(rounds.lines[0].get_xydata(), [(1, 0.3), (2, 0.5)])
+    np.testing.assert_allclose(rounds.lines[0].get_xydata(), [(1, 0.2), (2, 0.4), (3, 0.6)])
+    np.testing.assert_allclose(rounds.lines[1].get_xydata(), [(1, 0.4), (2, 0.6)])
 
 
 def test_every_method_has_its_line_its_colour_and_its_label(drawn):

@@ -368,7 +368,7 @@ def test_a_quiet_one_says_the_table_and_no_more():
         (["table1", "alpha=1"], "a reproduction has its own alphas and seeds"),
         (["table1", "sweep.seed=[1, 2]"], "a reproduction has its own alphas and seeds"),
         (["table1", "ronds=2"], "unknown key 'ronds'; did you mean 'rounds'?"),
-        (["table1", "--recipe", "literal"], "unknown recipe 'literal'; known: ours (or a TOML file)"),
+        (["table1", "--recipe", "literal"], "unknown recipe 'literal'; known: ours (digits has ours; or a TOML file)"),
         (["table1", "--recipe", "nowhere.toml"], "cannot read the recipe nowhere.toml"),
         (["table1", "--engine", "sequentail"], "unknown engine 'sequentail'; did you mean 'sequential'?"),
     ],

@@ -272,8 +272,12 @@ def test_a_recipe_that_sweeps_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "recipe", "said"),
     [
-        ("cifar10", "litteral", r"unknown recipe 'litteral'; did you mean 'literal'\? \(or a TOML file\)"),
-        ("digits", "literal", r"unknown recipe 'literal'; known: ours \(or a TOML file\)"),
+        (
+            "cifar10",
+            "litteral",
+            r"unknown recipe 'litteral'; did you mean 'literal'\? \(cifar10 has fresh, literal, ours; or a TOML file\)",
+        ),
+        ("digits", "literal", r"unknown recipe 'literal'; known: ours \(digits has ours; or a TOML file\)"),
         ("digits", "nowhere.toml", "cannot read the recipe nowhere.toml: .*No such file"),
     ],
 )

@@ -647,6 +647,12 @@ def test_a_resume_with_another_sweep_names_what_differs(words, said):
     )
 
 
+def test_a_sweep_may_go_on_with_another_bound_of_memory(whole):
+    play(Path("sweep"), tiny(*GRID), 1)
+    play(Path("sweep"), tiny(*GRID, "memory=0.001"))
+    assert all_bits(Path("sweep")) == whole
+
+
 def test_a_second_process_in_the_same_sweep_is_refused():
     playing = sweeps.begin(Path("sweep"), tiny(*GRID))
     result = program("run", "--resume", "--out", "sweep")

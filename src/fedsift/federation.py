@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedsift import evaluation, seeding
+from fedsift import evaluation, seeding, shelf
 from fedsift.data import Task
 from fedsift.data.partition import Dirichlet, Partition, deal
 from fedsift.engines import choose
@@ -130,9 +130,10 @@ class Record:
         """The mean over the models the algorithm reports: its students, or where there are none its clients'."""
         return sum(self.accuracies.values()) / len(self.accuracies)
 
-    def network(self, name: str | None = None) -> nn.Module:
-        """A trained model, ready to predict; by name where there are several."""
-        model, weights = self.models[name or next(iter(self.models))]
+    def network(self, name: str | Callable[..., nn.Module] | None = None) -> nn.Module:
+        """A trained model, ready to predict; by name, or by what makes it, where there are several."""
+        wanted = next(iter(self.models)) if name is None else getattr(name, "__name__", name)
+        model, weights = shelf.find(self.models, "model", str(wanted), f"this record has {', '.join(self.models)}")
         net = model.build()
         net.load_state_dict(weights)
         return net.eval()

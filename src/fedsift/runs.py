@@ -377,7 +377,7 @@ class Lock:
 
 def _same(asked: Experiment, kept: Experiment, folder: Path) -> None:
     changed = config.differences(kept, asked)
-    changed.pop("memory", None)  # it may be what has to change: it moves no figure
+    changed.pop("memory", None)  # it may be what has to change, and moves last digits at most
     if changed:
         told = ", ".join(f"{key} is {a!r} there, {b!r} here" for key, (a, b) in changed.items())
         raise Mistake(f"{folder} was made with another config: {told}; choose another --out or resume without changes")

@@ -206,9 +206,14 @@ def _check_old(folder: Path, sweep: Sweep, resume: bool) -> None:
     if not resume:
         raise Mistake(f"sweep folder {folder} exists; add --resume to go on with it, or choose another --out")
     was = read(str(folder / SWEEP))
-    if was.cells != sweep.cells:
+    if _but_for_memory(was) != _but_for_memory(sweep):
         told = "; ".join(_changes(was, sweep)) or "its keys or values come in another order"
         raise Mistake(f"{folder} was made with another sweep: {told}; choose another --out or resume without changes")
+
+
+def _but_for_memory(sweep: Sweep) -> dict[str, Experiment]:
+    """Memory may be what has to change, as for a run."""
+    return {name: experiment.model_copy(update={"memory": None}) for name, experiment in sweep.cells.items()}
 
 
 def _changes(was: Sweep, asked: Sweep) -> Iterator[str]:

@@ -141,6 +141,8 @@ class Recipe:
             raise Mistake(f"optimizer must be {known}; not {self.optimizer!r} and {self.augment!r}")
         if self.epochs < 1 or self.batch < 1 or not self.lr > 0:
             raise Mistake(f"a recipe needs epochs and batch of 1 or more and lr above 0; this is {self}")
+        if self.momentum < 0 or self.weight_decay < 0 or (self.nesterov and not self.momentum):
+            raise Mistake(f"momentum and weight_decay are 0 or more, and nesterov needs a momentum; this is {self}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ app.add_typer(flower.app, name="flower")
 
 SHOWN = 100  # clients in the table of `fedsift show`; a federation may have a million
 Runs = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress display.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress display; `run` prints no table either.")]
 Out = Annotated[
     Path | None, typer.Option("--out", help="The folder of the run or of the sweep (default: a new one under runs/).")
 ]
@@ -285,7 +285,11 @@ def reproduce(
     ],
     quick: Annotated[bool, typer.Option("--quick", help="A small version: 8x8 digits, minutes on a CPU.")] = False,
     recipe: Annotated[
-        str, typer.Option("--recipe", help="ours, literal (the paper to the letter) or a TOML file.")
+        str,
+        typer.Option(
+            "--recipe",
+            help="ours, literal (the paper to the letter), fresh (other public samples in every round) or a TOML file; --quick: ours.",
+        ),
     ] = "ours",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of every cell.")] = 3,
     out: Annotated[

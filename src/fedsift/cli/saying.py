@@ -51,7 +51,8 @@ def comparison(histories: list[History], target: float | None = None) -> Table:
     """With a target, also the bytes uploaded until its accuracy was first reached."""
     from fedsift import evaluation, report
 
-    over = evaluation.settled_over(min(len(run.metrics) for run in histories))
+    lengths = {len(run.metrics) for run in histories}
+    over = evaluation.settled_over(max(lengths)) + (", or all a run has" if len(lengths) > 1 else "")
     title = f"test accuracy ({over}) and bytes on the wire"
     columns = ["method", "seeds", "accuracy", "an upload", "all up", "all down", "broadcast"]
     table = new_table(title, *columns, *([] if target is None else [f"up to {target:g}"]))

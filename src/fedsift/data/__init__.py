@@ -167,8 +167,10 @@ def _sheet(source: str) -> tuple[Path, int, int]:
     """The file, here or else in the data folder, and the height and width of its tiles."""
     name, height, width = _SHEET.fullmatch(source).groups()  # type: ignore[union-attr]
     path = Path(name).expanduser()
-    there = kept.folder() / path
-    return there if there.is_file() and not path.is_file() else path, int(height or 32), int(width or height or 32)
+    found = next((place for place in (path, kept.folder() / path) if place.is_file()), None)
+    if found is None:
+        raise Mistake(f"no such file: {path}, here or in {kept.folder()}")
+    return found, int(height or 32), int(width or height or 32)
 
 
 _SHEET = re.compile(r"sheet:(.*?)(?:\((\d+)(?:x(\d+))?\))?", re.DOTALL)

@@ -20,8 +20,8 @@ DEVICES = ("auto", "cpu", "cuda")
 
 def check(engine: str, device: str, precision: str = "float32") -> None:
     """A name, device or precision that is not there is an error, not a fallback."""
-    if engine != "auto":
-        shelf.find(ENGINES, "engine", engine)
+    if engine not in ("auto", *ENGINES):
+        raise Mistake(shelf.unknown("engine", engine, ("auto", *ENGINES), "fedsift ls engines"))
     if device not in DEVICES:
         raise Mistake(shelf.unknown("device", device, DEVICES, "--device auto|cpu|cuda"))
     if device == "cuda" and not torch.cuda.is_available():

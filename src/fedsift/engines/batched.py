@@ -31,7 +31,7 @@ LARGEST_BY_HAND = 25_000_000  # the same for training networks whose images need
 TOGETHER_ON_CPU = 16, 65_000_000  # models, and their multiplications a sample, in one program: caches are small
 ASKED_ON_CPU = 64  # samples a model in one prediction
 ASKED_ON_CUDA = 16_384  # samples of all models in one prediction
-COPIES = {True: 2, False: 6}  # of an activation held in training on CUDA, where torch's way writes patches out
+COPIES = {True: 2, False: 14}  # of an activation held in training on CUDA, where torch's way writes patches out
 DRAWN = 8  # copies of a batch while it is drawn, normalised and cropped
 SPARE, LARGE = 1.25, 2**25  # free memory that is kept: so much more than programs, of so many bytes at least, use
 GIB, INT32 = 2**30, 2**31 - 1  # kernels count values of an activation in 32 bits
@@ -119,7 +119,7 @@ class Batched:
     def _bytes(self, program: Program, job: Work) -> int:
         """What one model of a program needs, roughly: weights with gradient and optimiser, activations, batches."""
         if isinstance(job, Predict):
-            return 4 * (program.layout.size + program.values)
+            return 4 * (program.layout.size + program.values * (1 if self._cuda else 2 * ASKED_ON_CPU))
         steps = job.recipe.epochs * -(-len(job.data) // job.recipe.batch)
         batches = steps * job.recipe.batch * 4 * 4
         copies = program.copies or COPIES[type(self._kernels) is not Kernels]

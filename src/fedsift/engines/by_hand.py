@@ -110,7 +110,7 @@ class ByHand(Stacked):
         def back(dy: Tensor) -> tuple[Tensor | None, ...]:
             dbetween, *others = to_between(dy)
             assert dbetween is not None
-            return *to_input(dbetween), *others
+            return *to_input(dbetween.to(between.dtype)), *others
 
         return y, back
 

@@ -79,11 +79,8 @@ class Layout:
                     raise RuntimeError(f"size mismatch for {name}: {tuple(state[name].shape)}, not {tuple(shape)}")
         flat = torch.zeros(len(states), self.size)
         for name, part in self._parts(flat).items():
-            part.copy_(
-                self._to_program(name, torch.stack([state[name].to("cpu", torch.float32) for state in states])).flatten(
-                    1
-                )
-            )
+            stacked = torch.stack([state[name].to("cpu", torch.float32) for state in states])
+            part.copy_(_rows(self._to_program(name, stacked)))
         buffers = {
             n: torch.stack([state.get(n, start).to(start) for state in states]) for n, start in self.buffers.items()
         }
@@ -101,7 +98,7 @@ class Layout:
     def joined(self, gradients: Sequence[Tensor], into: Tensor | None = None, placed: Collection[str] = ()) -> Tensor:
         """The gradients of `weights(flat)` as one matrix like it; `into` one where those `placed` lie already."""
         if into is None or not placed:
-            rows = [gradient.flatten(1) for gradient in gradients]
+            rows = [_rows(gradient) for gradient in gradients]
             return torch.cat([*rows, rows[0].new_zeros(len(rows[0]), self._sizes[-1])], 1, out=into)
         for (name, place), gradient in zip(self.weights(into).items(), gradients, strict=True):
             if name not in placed:
@@ -131,6 +128,11 @@ class Layout:
         if name in self._inputs_first:
             return part.reshape(len(part), *rest[1:], rest[0], o).movedim((-1, -2), (1, 2))
         return part.reshape(len(part), *self.parameters[name])
+
+
+def _rows(stacked: Tensor) -> Tensor:
+    """[M, ...] -> [M, n]; a parameter may be a single number."""
+    return stacked.reshape(len(stacked), -1)
 
 
 class Program:
@@ -250,20 +252,31 @@ class Vmapped(Program):
             return vmap(one)(p.weights, p.buffers, x)
 
     def _try(self, model: Model) -> None:
-        """Two networks, two samples each, forward and backward: whatever torch.func cannot do shows here."""
-        state = {name: value.detach() for name, value in self._nets[True].state_dict().items()}
-        x = torch.zeros(2, 2, *model.shape)
+        """Two networks, two samples each, forward and backward: whatever torch.func cannot do shows here. Where it loses
+        something without a word (a buffer that is not changed but replaced), the network itself says otherwise."""
+        net = model.build()
+        state = {name: value.clone() for name, value in net.state_dict().items()}
+        samples = torch.randn(2, *model.shape, generator=torch.Generator().manual_seed(0))
+        x = torch.stack([samples, samples])
         x = x.permute(0, 1, 3, 4, 2) if x.ndim == 5 else x
-        flat, buffers = self.layout.stack([state, state])
-        weights = {name: value.requires_grad_() for name, value in self.weights(flat).items()}
         try:
+            flat, buffers = self.layout.stack([state, state])
+            weights = {name: value.requires_grad_() for name, value in self.weights(flat).items()}
             said = self(Pass(weights, buffers, True), x)
             torch.autograd.grad(said.sum(), list(weights.values()))
             with torch.no_grad():
-                self(Pass(weights, buffers, False), x)
+                self._compare(said[1], net.train()(samples), buffers, dict(net.named_buffers()))
+                said = self(Pass(weights, buffers, False), x)
+                self._compare(said[1], net.eval()(samples), buffers, dict(net.named_buffers()))
         except Exception as error:  # torch.func says no in many ways
             raise Unstackable(str(error).partition("\n")[0]) from None
         self.values = self._kept(Pass(weights, buffers, True), x) // 4
+
+    def _compare(self, said: Tensor, expected: Tensor, buffers: dict[str, Tensor], kept: dict[str, Tensor]) -> None:
+        pairs = {"the output": (said, expected)} | {name: (buffers[name][1], kept[name]) for name in buffers}
+        for name, (mine, its) in pairs.items():
+            if not torch.allclose(mine.float(), its.float(), rtol=1e-3, atol=1e-4):
+                raise Unstackable(f"{name} is another one there (is a buffer replaced, not changed?)")
 
     def _kept(self, p: Pass, x: Tensor) -> int:
         """How many values the way back needs beside the weights; some networks cannot be watched while they run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ PAIRED = ("data.", "partition.", "clients.count", "clients.cohort", "rounds")  #
 
 @dataclass(frozen=True)
 class Method:
-    """Runs that differ only in their seed."""
+    """Runs that differ only in their seed, and are equally long."""
 
     label: str
     runs: tuple[History, ...]
@@ -41,7 +42,7 @@ class Method:
         return {
             "method": self.label,
             "seeds": [run.experiment.seed for run in self.runs],
-            "rounds": int(np.mean([len(run.metrics) for run in self.runs])),
+            "rounds": len(self.runs[0].metrics),
             "accuracy": round(float(np.mean(self.accuracies)), 6),
             "accuracy_sd": round(float(np.std(self.accuracies, ddof=1)), 6) if len(self.runs) > 1 else None,
             "uplink_bytes": round(uplink),
@@ -56,7 +57,8 @@ def methods(runs: Sequence[History]) -> list[Method]:
     """Group runs by all that makes a method; label them by name and, where needed, by what sets them apart."""
     groups: list[list[History]] = []
     for run in runs:
-        home = next((g for g in groups if not _apart(g[0], run)), None)
+        alike = (g for g in groups if len(g[0].metrics) == len(run.metrics) and not _apart(g[0], run))
+        home = next(alike, None)
         groups.append([run]) if home is None else home.append(run)
     return [Method(_label(group[0], [other[0] for other in groups]), tuple(group)) for group in groups]
 
@@ -95,11 +97,21 @@ def _apart(one: History, other: History) -> dict[str, tuple[Any, Any]]:
 
 
 def _label(run: History, all_runs: Sequence[History]) -> str:
-    """The name, and what sets this method apart from its namesakes, in the short form of the command line."""
-    namesakes = [other for other in all_runs if other.experiment.name == run.experiment.name]
+    """The name, and what sets this method apart from its namesakes, in the short form of the command line; a cell of a
+    sweep says some of it in its name."""
+    name, values = run.experiment.name, config.resolved(run.experiment)
+    namesakes = [other for other in all_runs if _first_name(other) == _first_name(run)]
     keys = sorted({key for other in namesakes for key in _apart(run, other)})
-    values = config.resolved(run.experiment)
-    return " ".join([run.experiment.name, *(f"{short_name(key)}={values[key]}" for key in keys)])
+    said = re.findall(r" (\S+?)=", name)
+    more = [f"{short_name(key)}={values[key]}" for key in keys if short_name(key) not in said]
+    if len(run.metrics) < run.experiment.rounds and len({len(other.metrics) for other in all_runs}) > 1:
+        more.append(f"({len(run.metrics)} of {run.experiment.rounds} rounds)")
+    return " ".join([name, *more])
+
+
+def _first_name(run: History) -> str:
+    """ "digits-fas" of "digits-fas alpha=0.1", as a cell of a sweep over alpha is called."""
+    return re.sub(r" \S+=.*$", "", run.experiment.name)
 
 
 def _uplink_to(run: History, target: float) -> int | None:

@@ -90,7 +90,10 @@ class Plan:
                 return tomllib.loads(Path(self.recipe).read_text())
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 raise Mistake(f"cannot read the recipe {self.recipe}: {error}") from None
-        return _parsed(shelf.find(recipes(self.setting), "recipe", self.recipe, "or a TOML file"))
+        known = recipes(self.setting)
+        return _parsed(
+            shelf.find(known, "recipe", self.recipe, f"{self.setting} has {', '.join(known)}; or a TOML file")
+        )
 
 
 def recipes(setting: str) -> dict[str, Traversable]:

@@ -164,6 +164,10 @@ def about(report: Mapping[str, Any]) -> str:
     each = f"{seeds} seeds" if seeds > 1 else "one seed"
     first = report["cells"][0]
     size = f", {_samples(first)}" if report["layout"] == "table" else ""
+    if rounds == 1:
+        return (
+            f"{report['setting']}{size}, recipe {report['recipe']}, one round, {each}; accuracy is that of this round"
+        )
     over = evaluation.settled_over(rounds)
     return f"{report['setting']}{size}, recipe {report['recipe']}, {rounds} rounds, {each}; accuracy is the {over}"
 
