@@ -279,6 +279,6 @@ def test_a_record_gives_its_networks_by_name_or_by_what_makes_them():
     for asked in ("mine", mine):
         net = record.network(asked)
         assert isinstance(net, nn.Sequential) and not net.training
-        assert torch.equal(net[1].weight, record.models["mine"][1]["1.weight"])
+        assert torch.equal(net.state_dict()["1.weight"], record.models["mine"][1]["1.weight"])
     with pytest.raises(Mistake, match=r"unknown model 'mlq'; did you mean 'mlp'.*this record has mlp, mine"):
         record.network("mlq")

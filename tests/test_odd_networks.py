@@ -208,6 +208,8 @@ class SingleNumber(OneLayer):
 class MovingMean(OneLayer):
     """A buffer that is changed in place."""
 
+    mean: torch.Tensor
+
     def __init__(self, shape, classes):
         super().__init__(shape, classes)
         self.register_buffer("mean", torch.zeros(shape))
