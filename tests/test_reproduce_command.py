@@ -85,9 +85,9 @@ def test_the_figures_are_those_of_the_runs(played):
         accuracies = [
             [line["accuracy"] for line in lines(run_folder(out, cell, seed) / runs.METRICS)] for seed in (0, 1)
         ]
-        assert row["by_seed"] == [round(sum(of) / 2, 4) for of in accuracies]
+        assert row["by_seed"] == [round(sum(of) / 2, 6) for of in accuracies]
         assert row["by_round"] == [[round(a, 4) for a in of] for of in accuracies]
-        assert row["accuracy"] == pytest.approx(sum(map(sum, accuracies)) / 4, abs=1e-4)
+        assert row["accuracy"] == pytest.approx(sum(map(sum, accuracies)) / 4, abs=1e-6)
         assert row["paper"] is None
         assert row["uplink_bytes_per_upload"] == pytest.approx(262, abs=6)
     assert told(out, "table1")["rounds"] == 2

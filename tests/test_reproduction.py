@@ -126,7 +126,7 @@ def test_a_claim_is_written_down_with_its_evidence_and_the_papers_gap_beside_our
                 "verdict": HOLDS,
                 "gap": 0.125,
                 "gaps": [0.2, 0.05],
-                "sd": 0.1061,
+                "sd": 0.106066,
                 "paper": 0.1123,
             }
         ],
@@ -588,7 +588,7 @@ def test_a_report_is_worked_out_by_hand(tmp_path):
         "public": 500,
         "pool": None,
         "accuracy": 0.4,
-        "sd": round(0.2 / 2**0.5, 4),
+        "sd": round(0.2 / 2**0.5, 6),
         "by_seed": [0.3, 0.5],
         "best_round": [0.9, 0.7],
         "paper": None,
