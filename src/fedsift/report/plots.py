@@ -39,11 +39,7 @@ def save(figure: Any, file: Path) -> None:
 
 def plot(runs: Sequence[History], file: Path) -> None:
     """Three panels in one file; several seeds of a method become a line (mean) and a band (lowest to highest)."""
-    kind = file.suffix.lstrip(".").lower()
-    if kind not in FORMATS:
-        raise Mistake(
-            f"cannot draw a {file.suffix or 'file without ending'}; use {', '.join('.' + f for f in FORMATS)}"
-        )
+    file_kind(file)  # before anything is drawn
     import matplotlib
 
     matplotlib.use("Agg")
@@ -72,10 +68,9 @@ def plot(runs: Sequence[History], file: Path) -> None:
 
 
 def _curve(axes: Any, method: Method, colour: str, positions: Sequence[Any]) -> None:
-    length = min(len(run.metrics) for run in method.runs)
-    accuracy = np.array([run.accuracies[:length] for run in method.runs])  # [seeds, rounds]
-    x = np.mean([p[:length] for p in positions], axis=0)
-    axes.plot(x, accuracy.mean(0), color=colour, label=method.label, marker="." if length == 1 else None)
+    accuracy = np.array([run.accuracies for run in method.runs])  # [seeds, rounds]
+    x = np.mean(positions, axis=0)
+    axes.plot(x, accuracy.mean(0), color=colour, label=method.label, marker="." if len(x) == 1 else None)
     if len(accuracy) > 1:
         axes.fill_between(x, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.15, linewidth=0)
 
