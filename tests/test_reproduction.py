@@ -420,7 +420,14 @@ def test_the_fresh_recipe_draws_the_samples_of_the_tables_in_every_round_and_dec
 def test_what_has_no_public_samples_is_the_same_with_the_fresh_recipe_and_what_cannot_draw_them_is_left_out():
     assert FRESH.experiment(Cell("fedavg", 1), 0).data.public == CIFAR.experiment(Cell("fedavg", 1), 0).data.public
     assert FRESH.experiment(Cell("size-1000", 1), 0).algorithm.pool is None  # drawn from 20,000 as it is
-    for curve in ("soft-labels-down", "public-cifar100", "budget-ds-fl", "budget-cfd", "budget-feddf"):
+    for curve in (
+        "soft-labels-down",
+        "public-cifar100",
+        "budget-ds-fl",
+        "budget-cfd",
+        "budget-feddf",
+        "budget-fas-delta-4",
+    ):
         with pytest.raises(Mistake, match=f"{curve} cannot draw its public samples anew"):
             FRESH.experiment(Cell(curve, 1), 0)
 

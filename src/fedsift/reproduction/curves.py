@@ -127,7 +127,8 @@ def _draw_anew(values: dict[str, Any], curve: str, out_of: Any) -> None:
         raise NotWithThisRecipe(
             f"{curve} has {data['public']:,} public samples, more than the {out_of:,} this recipe draws from"
         )
-    if algorithm["name"] not in ("fd", "fas") or "download" in algorithm or "public_from" in data:
+    remembers = "download" in algorithm or str(algorithm.get("codec", "")).startswith("delta")
+    if algorithm["name"] not in ("fd", "fas") or remembers or "public_from" in data:
         raise NotWithThisRecipe(f"{curve} cannot draw its public samples anew in every round, as this recipe has it")
     algorithm["pool"], data["public"] = data["public"], out_of
 
