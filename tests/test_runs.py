@@ -447,10 +447,26 @@ def test_a_file_shortened_by_hand_is_named_with_both_counts(name, tmp_path):
     folder = straight(tmp_path / "run", tiny())
     first = (folder / name).read_bytes().splitlines(keepends=True)[0]
     (folder / name).write_bytes(first)
-    assert complaint(folder, tiny()) == (
-        f"{folder / name} has 1 rounds, the checkpoint 3; the folder was changed by hand"
-    )
+    said = complaint(folder, tiny())
+    assert said.startswith(f"{folder / name} has 1 rounds, the checkpoint 3: the folder was changed by hand")
     assert (folder / name).read_bytes() == first
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_rounds_are_not_dropped_because_the_checkpoint_is_lost(rounds, tmp_path):
+    folder = straight(tmp_path / "run", tiny(), rounds)
+    (folder / CHECKPOINT).unlink()
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    said = complaint(folder, tiny())
+    assert said.startswith(f"{folder / METRICS} has {rounds} rounds, the checkpoint 0: ")
+    assert said.endswith(f"or {CHECKPOINT} is lost; start anew with another --out")
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_first_round_that_was_not_yet_saved_for_good_is_played_again(tmp_path):
+    folder = straight(tmp_path / "run", tiny(), 1)
+    (folder / CHECKPOINT).unlink()
+    assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", tiny()))
 
 
 def test_a_line_that_is_not_json_is_reported(tmp_path):

@@ -118,11 +118,12 @@ def _go_on(folder: Path, federation: Federation, first: State, note: str) -> Sta
     if _read_json(folder / DATA) != _fingerprint(federation.task):
         raise Mistake(f"the data are not those {folder} was made with; resume with the same file or start a new run")
     state = _last_state(folder) or first
+    kept = {name: _rows_up_to(state.round, folder / name) for name in (METRICS, LEDGER, TIMING)}
     if state.round < stored(folder).rounds:
         was = _read_json(folder / ENVIRONMENT)
         _write_json(folder / ENVIRONMENT, was | {"resumed": [*was.get("resumed", []), environment(note)]})
-    for name in (METRICS, LEDGER, TIMING):
-        _trim(folder / name, state.round)
+    for name, rows in kept.items():
+        write_atomically(folder / name, "".join(json.dumps(row) + "\n" for row in rows).encode())
     return state
 
 
@@ -310,11 +311,15 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         raise Mistake(f"cannot read {path}: {error}") from None
 
 
-def _trim(path: Path, rounds: int) -> None:
-    rows = _rows(path)[:rounds]
-    if len(rows) < rounds:
-        raise Mistake(f"{path} has {len(rows)} rounds, the checkpoint {rounds}; the folder was changed by hand")
-    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+def _rows_up_to(rounds: int, path: Path) -> list[dict[str, Any]]:
+    """Those the checkpoint knows: all, but for a round that was being saved when the run was killed."""
+    rows = _rows(path)
+    if not rounds <= len(rows) <= rounds + 1:
+        raise Mistake(
+            f"{path} has {len(rows)} rounds, the checkpoint {rounds}: the folder was changed by hand, "
+            f"or {CHECKPOINT} is lost; start anew with another --out"
+        )
+    return rows[:rounds]
 
 
 @lru_cache(maxsize=32)
