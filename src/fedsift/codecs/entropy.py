@@ -6,6 +6,7 @@ log2 K bits from some hundred symbols on.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import log2
 
 import numpy as np
@@ -19,9 +20,12 @@ _GROUP = 1024
 
 def encode(symbols: Array, base: int) -> bytes:
     """`symbols` [n] in 0 .. base - 1."""
-    packed = bytes([_PACKED]) + _pack(symbols, base)
-    coded = bytes([_CODED]) + _ans(symbols, base) if len(symbols) and len(packed) > base else packed
-    return min(packed, coded, key=len)
+    most = max_bytes(len(symbols), base)
+    if most > base:  # else the histogram alone is as long
+        coded = bytes([_CODED]) + _ans(symbols, base)
+        if len(coded) < most:
+            return coded
+    return bytes([_PACKED]) + _pack(symbols, base)
 
 
 def decode(code: bytes, count: int, base: int) -> Array:
@@ -40,6 +44,7 @@ def max_bytes(count: int, base: int) -> int:
     return 1 + (count // _GROUP) * _width(_GROUP, base) + _width(count % _GROUP, base)
 
 
+@lru_cache(maxsize=1024)
 def _width(digits: int, base: int) -> int:
     return ((base**digits - 1).bit_length() + 7) // 8
 
