@@ -841,13 +841,41 @@ def test_a_budget_is_points_against_bytes_the_variants_of_a_system_joined_and_na
     assert axes.get_legend_handles_labels()[1] == ["FAS", "FedAvg"]
     lines = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "o"]
     assert lines == [[[80, 0.4], [800, 0.5]], [[9000, 0.6]]]
-    named = {text.get_text(): text.get_position()[1] for text in axes.texts if text.get_text()}
-    assert named == {"2 bits": 0.4, "float32": 0.5}
+    assert {name.get_text(): name.xy for name in axes.texts} == {"2 bits": (80, 0.4), "float32": (800, 0.5)}
 
 
-def test_names_side_by_side_are_moved_apart_and_others_are_not():
-    """The second and third are next to the first; the fourth is as high but far away."""
-    assert pictures._apart([(100, 0.5), (120, 0.5), (90, 0.505), (9000, 0.5)], 0.01) == [0.5, 0.51, 0.52, 0.5]
+def spot(x: float, y: float) -> pictures.Box:
+    return x - 3, y - 3, x + 3, y + 3
+
+
+PANEL = (0.0, 0.0, 300.0, 200.0)
+
+
+def test_a_name_with_room_is_beside_its_point_by_hand():
+    """The point ends 3 to its right; a name of 20 x 8 begins 6 from its middle."""
+    here = spot(100, 100)
+    assert pictures._rooms([here], [(20, 8)], [here], PANEL) == [(106, 96, 126, 104)]
+
+
+def test_at_the_right_edge_a_name_stays_inside():
+    here = spot(295, 100)
+    (room,) = pictures._rooms([here], [(20, 8)], [here], PANEL)
+    assert room[2] <= 300 and pictures._shared(room, here) == 0
+
+
+@given(st.lists(st.tuples(st.integers(20, 280), st.integers(20, 180)), min_size=1, max_size=6, unique=True))
+def test_a_few_names_are_clear_of_all_points_and_of_each_other(places):
+    spots = [spot(x, y) for x, y in places]
+    rooms = pictures._rooms(spots, [(20, 8)] * len(spots), spots, PANEL)
+    for n, room in enumerate(rooms):
+        assert room[0] >= 0 and room[1] >= 0 and room[2] <= 300 and room[3] <= 200
+        assert all(pictures._shared(room, other) < 1 for other in spots + rooms[:n])
+
+
+def test_what_boxes_share_by_hand():
+    assert pictures._shared((0, 0, 4, 2), (3, 1, 9, 9)) == 1
+    assert pictures._shared((0, 0, 4, 2), (4, 0, 9, 9)) == 0
+    assert pictures._shared((0, 0, 4, 2), (5, 3, 9, 9)) == 0
 
 
 def test_variants_are_rows_the_best_on_top_with_their_bytes(drawn):

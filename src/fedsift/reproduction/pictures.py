@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import cos, sin
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedsift.report.plots import save
+
+Box = tuple[float, float, float, float]  # left, low, right, high
 
 
 def draw(report: Mapping[str, Any], file: Path) -> None:
@@ -39,6 +42,10 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     rounds = f"{report['rounds']}{f' of {planned}' if report['unfinished'] else ''} rounds"
     made = f"{report['setting']}, recipe {Path(report['recipe']).stem}, {rounds}, {seeds}"
     figure.suptitle(f"{report['title']}\n{made}", fontsize="medium")
+    if panel is _against_bytes:
+        figure.draw_without_rendering()
+        for axes, alpha in zip(panels[0], alphas, strict=True):
+            _name_variants(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], colours)
     save(figure, file)
 
 
@@ -65,9 +72,7 @@ def _system(label: str) -> str:
 
 
 def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
-    """A colour a system, its variants joined by a line and named beside their points."""
-    from matplotlib.patheffects import withStroke
-
+    """A colour a system, its variants joined by a line (and named in the end)."""
     cells = sorted(cells, key=lambda cell: cell["uplink_bytes_per_upload"])
     axes.set(xscale="log", xlabel="bytes a client uploads in a round")
     for system in dict.fromkeys(_system(cell["label"]) for cell in cells):
@@ -76,32 +81,64 @@ def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[s
         spread = [cell["sd"] or 0 for cell in own]
         axes.errorbar(x, y, yerr=spread, color=colours[system], capsize=2, linewidth=0.6)
         axes.plot(x, y, "o", color=colours[system], markersize=5, label=system, zorder=4)  # above the names
-    named = [cell for cell in cells if ", " in cell["label"]]
-    places = [(cell["uplink_bytes_per_upload"], cell["accuracy"]) for cell in named]
-    heights = _apart(places, float(np.diff(axes.get_ylim())[0]) / 28)
-    for cell, (x, y), height in zip(named, places, heights, strict=True):
-        system, _, variant = cell["label"].partition(", ")
-        axes.annotate(
-            variant, (x, y), (x * 1.15, height), fontsize=6.5, color=colours[system], verticalalignment="center",
-            arrowprops=None if height == y else {"arrowstyle": "-", "color": colours[system], "linewidth": 0.4},
-            path_effects=[withStroke(linewidth=2.5, foreground="white")],
-        )  # fmt: skip
     axes.set_xlim(right=axes.get_xlim()[1] * 2)  # room for the last names
 
 
-BESIDE = 4.0  # a name beside 100 bytes reaches to about 400: bytes are on an axis of powers of ten
+NAME = 6.5  # points, as all sizes below
 
 
-def _apart(places: Sequence[tuple[float, float]], least: float) -> list[float]:
-    """Heights for names beside (x, y): moved up, where they must be, from names that are near in both."""
-    taken: dict[int, tuple[float, float]] = {}
-    for n in sorted(range(len(places)), key=lambda n: places[n][1]):
-        x, y = places[n]
-        for left, height in sorted(taken.values(), key=lambda place: place[1]):
-            if 1 / BESIDE < left / x < BESIDE and abs(y - height) < least:
-                y = height + least
-        taken[n] = x, y
-    return [taken[n][1] for n in range(len(places))]
+def _name_variants(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
+    """What was varied, near its point and clear of other points and names; once the panel has its final size."""
+    from matplotlib.patheffects import withStroke
+
+    def spot(cell: Mapping[str, Any], off: float = 0) -> Box:
+        x, y = axes.transData.transform((cell["uplink_bytes_per_upload"], cell["accuracy"] + off)) * scale
+        return x - 3, y - 3, x + 3, y + 3
+
+    scale = 72 / axes.figure.dpi
+    panel = tuple(axes.get_window_extent().extents * scale)
+    spots = [(*spot(cell, -(cell["sd"] or 0))[:2], *spot(cell, cell["sd"] or 0)[2:]) for cell in cells]
+    named = [cell for cell in cells if ", " in cell["label"]]
+    systems, variants = zip(*(cell["label"].split(", ", 1) for cell in named), strict=True) if named else ((), ())
+    sizes = [(0.55 * NAME * len(variant), 1.3 * NAME) for variant in variants]
+    rooms = _rooms([spot(cell) for cell in named], sizes, spots, panel)
+    for cell, system, variant, (left, low, right, high) in zip(named, systems, variants, rooms, strict=True):
+        x, y = spot(cell)[0] + 3, spot(cell)[1] + 3
+        line = {"arrowstyle": "-", "color": colours[system], "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
+        axes.annotate(
+            variant, (cell["uplink_bytes_per_upload"], cell["accuracy"]), ((left + right) / 2 - x, (low + high) / 2 - y),
+            textcoords="offset points", fontsize=NAME, color=colours[system], ha="center", va="center",
+            arrowprops=line, path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        )  # fmt: skip
+
+
+def _rooms(spots: Sequence[Box], sizes: Sequence[tuple[float, float]], taken: Sequence[Box], panel: Box) -> list[Box]:
+    """A place for each name: near its spot, inside the panel, on as little as possible of what is taken by then."""
+    full, rooms = list(taken), list[Box]()
+    for spot, size in zip(spots, sizes, strict=True):
+        costs = {
+            room: far + 2 * sum(_shared(room, other) for other in full) + 1e4 * (_shared(room, panel) < 0.99 * area)
+            for area in [size[0] * size[1]]
+            for far in (6, 12, 20, 30, 42, 56)
+            for room in _around(spot, size, far)
+        }
+        rooms.append(min(costs, key=lambda room: costs[room]))
+        full.append(rooms[-1])
+    return rooms
+
+
+def _around(spot: Box, size: tuple[float, float], far: float) -> Iterator[Box]:
+    """Boxes so far from the middle of a spot, first to its right and then all the way round."""
+    x, y, (width, height) = (spot[0] + spot[2]) / 2, (spot[1] + spot[3]) / 2, size
+    for turn in np.linspace(0, 2 * np.pi, 16, endpoint=False).tolist():
+        a, b = x + (far + width / 2) * cos(turn), y + (far + height / 2) * sin(turn)
+        yield a - width / 2, b - height / 2, a + width / 2, b + height / 2
+
+
+def _shared(one: Box, other: Box) -> float:
+    """The area two boxes have in common."""
+    width, height = (min(one[i + 2], other[i + 2]) - max(one[i], other[i]) for i in (0, 1))
+    return max(0.0, width) * max(0.0, height)
 
 
 def _side_by_side(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
