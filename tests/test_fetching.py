@@ -488,6 +488,18 @@ def test_ls_shows_what_is_here(monkeypatch):
     assert all(name in table for name in CATALOGUE)
 
 
+@pytest.mark.parametrize("share", [0.99, 0.5, 0])
+def test_ls_does_not_show_what_was_cut_short(share, monkeypatch):
+    small_mnist(monkeypatch)
+    fedsift("data", "get", "mnist", "--from", "published")
+    whole = kept.path("mnist").read_bytes()
+    kept.path("mnist").write_bytes(whole[: int(share * len(whole))])
+    assert not any(row["here"] for row in json.loads(fedsift("data", "ls", "--json").stdout))
+    assert ": fedsift data get mnist" in fedsift("ls", "datasets").stdout
+    assert fedsift("data", "get", "mnist", "--from", "published").exit_code == 0
+    assert kept.path("mnist").read_bytes() == whole
+
+
 def test_a_data_set_that_is_not_here_says_how_to_get_it(tmp_path):
     for name in ("cifar10-fas", "cifar10-fd", "cifar10-fedavg"):
         with pytest.raises(Mistake) as caught:

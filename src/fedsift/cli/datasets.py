@@ -33,7 +33,7 @@ def list_datasets(
                 "name": name,
                 "about": known.about,
                 "download_bytes": sum(file.size for file in known.files),
-                "here": kept.path(name, folder).is_file(),
+                "here": kept.is_here(kept.path(name, folder)),
                 "path": str(kept.path(name, folder)),
             }
             for name, known in CATALOGUE.items()

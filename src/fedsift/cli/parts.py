@@ -38,7 +38,7 @@ def _fetched() -> dict[str, str]:
     from fedsift.data.catalogue import CATALOGUE
 
     def state(name: str) -> str:
-        return "here" if kept.path(name).is_file() else f"fedsift data get {name}"
+        return "here" if kept.is_here(kept.path(name)) else f"fedsift data get {name}"
 
     return {name: f"{known.about}: {state(name)}" for name, known in CATALOGUE.items()}
 

@@ -73,6 +73,15 @@ def read(path: Path) -> dict[str, Array]:
     return arrays
 
 
+def is_here(path: Path) -> bool:
+    """By its table of contents, which comes last and is the first to be lost; the content is checked when it is read."""
+    try:
+        _check_size(path)
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+    return True
+
+
 def _check_size(path: Path) -> None:
     """Arrays are kept as they are, so a file that claims to hold more than its own size is not ours."""
     with zipfile.ZipFile(path) as archive:
