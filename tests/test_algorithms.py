@@ -134,6 +134,19 @@ def test_a_sampler_that_breaks_its_promise_is_told_so(picks):
         turn.send(np.zeros((4, 2), np.float32))
 
 
+def test_a_sampler_cannot_change_what_is_sent():
+    def careless(probs, counts, budget, draws):
+        probs[:, 0] = 0
+        return np.arange(budget)
+
+    fas, r, client = fedsift.fas(2, sampler=careless), toys.a_round(), toys.client(0)
+    turn = fas.client_turn(client, {}, fas.announce(Server({"linear": weights(1)}), [client], r)[0], r)
+    next(turn)
+    turn.send(weights(1))
+    with pytest.raises(ValueError, match="read-only"):
+        turn.send(np.zeros((4, 2), np.float32))
+
+
 # --- the meta-algorithm: the server's turn --------------------------------------------------------------------------------
 
 

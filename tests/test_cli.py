@@ -513,8 +513,8 @@ def test_show_prints_config_rounds_clients_and_totals():
     assert "partition.alpha          1.0\n" in text and "clients.count            4\n" in text
     assert f"torch {torch.__version__}" in text
     table = rows(text)
-    assert table[0][:3] == ["0", f"{history.accuracies[0]:.4f}", " ".join(map(str, history.ledger[0].up))]
-    assert [cells[0] for cells in table] == ["0", "1", "2", "0", "1", "2", "3", "digits-fas"]
+    assert table[0][:3] == ["1", f"{history.accuracies[0]:.4f}", " ".join(map(str, history.ledger[0].up))]
+    assert [cells[0] for cells in table] == ["1", "2", "3", "0", "1", "2", "3", "digits-fas"]
     assert [cells[3] for cells in table[:3]] == ["530 B"] * 3
     for client, cells in zip(history.clients, table[3:7], strict=True):
         assert cells[1:3] == ["mlp", " ".join(map(str, client["labels"]))]
@@ -749,6 +749,19 @@ def test_a_folder_that_is_no_run_cannot_be_looked_at(words):
     for folder in ("thesis", "nowhere"):
         assert complaint(*words, folder) == f"error: {folder} is not a run folder: it has no config.toml\n"
     assert everything() == {"thesis/thesis.tex": b"mine"}
+
+
+@pytest.mark.parametrize("words", [["compare"], ["plot", "-o", "x.png"]])
+def test_a_run_without_a_finished_round_does_not_keep_others_from_being_looked_at(words):
+    straight(Path("diverged"), tiny(), 0)
+    straight(Path("fas"), tiny())
+    result = done(*words, "diverged", "fas")
+    assert result.stderr == "note: diverged has no finished round and is left out\n"
+    assert "digits-fas" in result.stdout if words == ["compare"] else Path("x.png").is_file()
+    straight(Path("too"), tiny(), 0)
+    result = fedsift(*words, "diverged", "too")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[2] == "error: none of these runs has a finished round"
 
 
 @pytest.mark.parametrize("words", [["show"], ["compare"], ["plot", "-o", "x.png"]])

@@ -94,6 +94,15 @@ def test_from_1000_symbols_on_packing_costs_at_most_1_percent_more_than_their_bi
         assert 8 * entropy.max_bytes(count, base) <= 1.01 * count * log2(base), count
 
 
+@given(st.integers(2, 40), st.integers(1, 400), st.floats(0.01, 1), st.integers(0, 2**32 - 1))
+def test_the_shorter_of_both_ways_is_taken(base, count, skew, seed):
+    """Shares that fall by a factor from symbol to symbol: from one symbol nearly always to all alike."""
+    shares = skew ** np.arange(base)
+    symbols = np.random.default_rng(seed).choice(base, count, p=shares / shares.sum())
+    packed, coded = b"\0" + entropy._pack(symbols, base), b"\1" + entropy._ans(symbols, base)
+    assert entropy.encode(symbols, base) == min(packed, coded, key=len)
+
+
 @pytest.mark.parametrize("base", [10, 16, 100])
 @pytest.mark.parametrize("count", [1000, 2000, 5000])
 def test_a_code_is_never_longer_than_packing(base, count):

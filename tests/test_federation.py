@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -182,6 +183,15 @@ def test_federate_yields_records_and_goes_on_from_a_state():
     first = next(fedsift.federate(ALGORITHMS["fas"](), clients, task, rounds=3, cohort=3))
     rest = list(fedsift.federate(ALGORITHMS["fas"](), clients, task, rounds=3, cohort=3, state=first.state))
     assert same_records(everything, [first, *rest])
+
+
+def test_federate_takes_an_engine_or_its_name():
+    task = a_task()
+    clients = fedsift.clients(task.private, 6, fedsift.Dirichlet(1.0), "mlp")
+    played = partial(fedsift.federate, ALGORITHMS["fas"](), clients, task, rounds=1, cohort=3)
+    assert same_records(list(played(engine="sequential")), list(played(engine=fedsift.choose("sequential")[0])))
+    with pytest.raises(Mistake, match="unknown engine 'quick'"):
+        next(played(engine="quick"))
 
 
 def test_clients_are_views_of_one_store():

@@ -276,6 +276,10 @@ def test_all_that_differs_is_named_in_order():
 # --- pictures ------------------------------------------------------------------------------------------------------
 
 
+def replace_name(run: History, name: str) -> History:
+    return replace(run, experiment=run.experiment.model_copy(update={"name": name}))
+
+
 @pytest.fixture
 def drawn(tmp_path, monkeypatch):
     """Draw histories and hand back the three panels."""
@@ -326,6 +330,19 @@ def test_every_method_has_its_line_its_colour_and_its_label(drawn):
     assert [line.get_color() for line in uplink.lines] == [line.get_color() for line in rounds.lines]
 
 
+@pytest.mark.parametrize(
+    "name", ["short", "a name that is long, and says what sets this method apart from the others, lr=0.01"]
+)
+def test_all_of_the_legend_is_in_the_picture_and_twenty_colours_differ(drawn, name):
+    rounds, _, _ = drawn(*(replace_name(history(f"budget={n}"), f"{name} {n}") for n in range(1, 21)))
+    figure = rounds.get_figure()
+    figure.draw_without_rendering()
+    legend, (width, height) = figure.legends[0].get_window_extent(), figure.get_size_inches() * figure.dpi
+    assert 0 <= legend.x0 < legend.x1 <= width and 0 <= legend.y0 < legend.y1 < rounds.get_window_extent().y0 < height
+    assert rounds.get_window_extent().height > 150
+    assert len({line.get_color() for line in rounds.lines}) == 20
+
+
 def test_a_single_round_is_a_visible_point(drawn):
     rounds, _, _ = drawn(history(accuracies=(0.4,)))
     assert rounds.lines[0].get_marker() == "."
@@ -336,6 +353,13 @@ def test_the_bars_are_the_label_counts_client_by_client(drawn):
     pieces = [(round(b.get_y() + b.get_height() / 2), b.get_x(), b.get_width()) for b in bars.patches]
     assert pieces == [(0, 0, 3), (1, 0, 0), (0, 3, 1), (1, 0, 2), (0, 4, 0), (1, 2, 2)]
     assert bars.get_title() == "labels of the clients, seed 3"
+
+
+def test_the_bars_say_whose_they_are_where_other_runs_have_other_data(drawn):
+    _, _, bars = drawn(history("alpha=0.1", "clients=2"), history("alpha=1", "clients=2"))
+    assert bars.get_title() == "labels of the clients, seed 0\ndigits-fas alpha=0.1"
+    _, _, bars = drawn(history("clients=2"), history("clients=2", "seed=1"), history("clients=2", preset="digits-fd"))
+    assert bars.get_title() == "labels of the clients, seed 0"
 
 
 def test_of_many_clients_the_first_are_drawn_and_named(drawn):

@@ -226,7 +226,7 @@ def test_a_report_leaves_out_what_was_not_run_and_judges_the_rest(copied):
         (run_folder(copied, begun, 0) / name).write_text("")
     done(*words("table1", out=copied, seeds=2), "--report")
     report = told(copied, "table1")
-    assert report["left_out"] == {str(gone): "not run", str(begun): "not run"}
+    assert report["left_out"] == dict.fromkeys(map(str, (gone, begun)), "1 of 2 seeds run")
     assert len(report["cells"]) == 10
     verdicts = {claim["claim"]: claim["verdict"] for claim in report["claims"]}
     assert verdicts["Strong skew: mixed is the best"] == "not run"
@@ -234,7 +234,7 @@ def test_a_report_leaves_out_what_was_not_run_and_judges_the_rest(copied):
     assert verdicts["Random sampling suffers from skew"] != "not run"
     ahead = report["claims"][0]["evidence"]
     assert ["gap" in row for row in ahead] == [True, True, False, False]
-    assert "Left out: table1-mixed at alpha = 0.1 (not run)." in (copied / "table1.md").read_text()
+    assert "Left out: table1-mixed at alpha = 0.1 (1 of 2 seeds run)." in (copied / "table1.md").read_text()
 
 
 def test_of_several_items_those_without_runs_are_said_and_the_others_told(copied):
@@ -244,11 +244,21 @@ def test_of_several_items_those_without_runs_are_said_and_the_others_told(copied
     assert not (copied / "table2.json").exists()
 
 
+def test_a_report_on_more_seeds_than_were_run_says_how_many_there_are(copied):
+    result = fedsift(*words("table1", out=copied, seeds=3), "--report")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "table1: nothing to report (2 of 3 seeds run)\n"
+        f"error: nothing to report on: no cell of table1 in {copied} has rounds of all its seeds; "
+        "give the command without --report to run it, or fewer --seeds\n"
+    )
+
+
 def test_a_report_on_nothing_is_a_mistake():
     result = fedsift(*words("table1"), "--report")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.endswith(
-        "error: nothing to report on: no run of table1 in here has a finished round; "
+        "error: nothing to report on: no cell of table1 in here has rounds of all its seeds; "
         "give the command without --report to run it\n"
     )
     assert list(Path().iterdir()) == []

@@ -844,32 +844,56 @@ def test_a_budget_is_points_against_bytes_the_variants_of_a_system_joined_and_na
     assert {name.get_text(): name.xy for name in axes.texts} == {"2 bits": (80, 0.4), "float32": (800, 0.5)}
 
 
-def spot(x: float, y: float) -> pictures.Box:
-    return x - 3, y - 3, x + 3, y + 3
-
-
 PANEL = (0.0, 0.0, 300.0, 200.0)
 
 
 def test_a_name_with_room_is_beside_its_point_by_hand():
-    """The point ends 3 to its right; a name of 20 x 8 begins 6 from its middle."""
-    here = spot(100, 100)
-    assert pictures._rooms([here], [(20, 8)], [here], PANEL) == [(106, 96, 126, 104)]
+    """A name of 20 x 8 begins 8 to the right of its point."""
+    assert pictures._room((100, 100), (20, 8), [(96, 96, 104, 104)], PANEL) == (108, 96, 128, 104)
+
+
+def test_a_name_goes_no_further_round_than_it_must_by_hand():
+    """The right is taken up to 107. An eighth and a quarter of the way up would still be on it, three eighths are not:
+    100 + (8 + 20 / 2) cos 67.5 = 106.89, 100 + (8 + 8 / 2) sin 67.5 = 111.09."""
+    left, low, right, high = pictures._room((100, 100), (20, 8), [(107, 90, 129, 107)], PANEL)
+    assert [(left + right) / 2, (low + high) / 2] == pytest.approx([106.89, 111.09], abs=0.01)
 
 
 def test_at_the_right_edge_a_name_stays_inside():
-    here = spot(295, 100)
-    (room,) = pictures._rooms([here], [(20, 8)], [here], PANEL)
-    assert room[2] <= 300 and pictures._shared(room, here) == 0
+    assert pictures._room((295, 100), (20, 8), [], PANEL)[2] <= 300
 
 
-@given(st.lists(st.tuples(st.integers(20, 280), st.integers(20, 180)), min_size=1, max_size=6, unique=True))
+@given(st.lists(st.tuples(st.integers(30, 270), st.integers(30, 170)), min_size=1, max_size=6, unique=True))
 def test_a_few_names_are_clear_of_all_points_and_of_each_other(places):
-    spots = [spot(x, y) for x, y in places]
-    rooms = pictures._rooms(spots, [(20, 8)] * len(spots), spots, PANEL)
-    for n, room in enumerate(rooms):
+    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in places]
+    for place in places:
+        room = pictures._room(place, (20, 8), taken, PANEL)
         assert room[0] >= 0 and room[1] >= 0 and room[2] <= 300 and room[3] <= 200
-        assert all(pictures._shared(room, other) < 1 for other in spots + rooms[:n])
+        assert all(pictures._shared(room, other) < 1 for other in taken)
+        taken.append(room)
+
+
+def test_names_in_a_picture_are_clear_of_each_other_of_points_and_of_their_spread(drawn):
+    from matplotlib.text import Text
+
+    places = [(80, 0.4), (90, 0.41), (100, 0.4), (120, 0.41), (800, 0.5), (9000, 0.45)]
+    cell = a_report()["cells"][1] | {"sd": 0.02}
+    cells = [
+        cell | {"label": f"FAS, code number {n}", "uplink_bytes_per_upload": x, "accuracy": y}
+        for n, (x, y) in enumerate(places)
+    ]
+    (axes,) = drawn(a_report(layout="budget", cells=cells))
+    axes.figure.draw_without_rendering()  # it was saved with other pixels
+    names: list[Any] = [Text.get_window_extent(name).extents for name in axes.texts]
+    assert len(names) == 6
+    pixels = lambda x, y: axes.transData.transform((x, y))  # noqa: E731
+    bars = [(*pixels(x, y - 0.02) - 1, *pixels(x, y + 0.02) + 1) for x, y in places]
+    panel = axes.get_window_extent().extents
+    for n, name in enumerate(names):
+        assert all(pictures._shared(name, other) < 1 for other in bars + names[:n])
+        assert pictures._shared(name, panel) == pytest.approx((name[2] - name[0]) * (name[3] - name[1]))
+        middle = np.array([name[0] + name[2], name[1] + name[3]]) / 2
+        assert np.abs(middle - pixels(*places[n])).sum() < 150  # not far from its point
 
 
 def test_what_boxes_share_by_hand():

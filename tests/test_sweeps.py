@@ -519,7 +519,7 @@ def test_a_failed_cell_is_told_at_once_and_the_others_are_compared(monkeypatch):
         next(line for line in said if line.startswith("round 3/3"))
     )
     assert result.stderr.endswith(
-        f"1 of 4 cells failed: {BAD}\nEvery finished round is saved. Try them again with:\n"
+        f"1 of 4 cells failed: {BAD}\nEvery finished round is saved. Once what they complain of is mended, try them again with:\n"
         "  fedsift run --resume --out 'my sweep'\n"
     )
     assert [row[:2] for row in rows(result.stdout)] == [["digits-fas alpha=0.1", "2"], ["digits-fas alpha=100", "1"]]

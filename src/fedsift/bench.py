@@ -176,10 +176,11 @@ def scale(clients: int = 1_000_000, rounds: int = 5, cohort: int = 100, repeats:
     """FAS with a small model in a large and in a small federation, each time in a process of its own."""
     if not 1 <= cohort <= min(FEW, clients):
         raise Mistake(f"a cohort of {cohort} must be drawn from {FEW} and from {clients} clients; make it smaller")
+    machine = runs.environment()
     pairs = [[_in_a_fresh_process(count, rounds, cohort) for count in (FEW, clients)] for _ in range(repeats)]
     few, many = zip(*pairs, strict=True)
     return {
-        "machine": runs.environment(),
+        "machine": machine,
         "rounds": rounds,
         "cohort": cohort,
         "repeats": repeats,

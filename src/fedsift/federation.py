@@ -237,12 +237,12 @@ def federate(
     rounds: int,
     cohort: int,
     seed: int = 0,
-    engine: Engine | None = None,
+    engine: Engine | str = "auto",
     state: State | None = None,
 ) -> Iterator[Record]:
     """Play rounds and yield a record of each; stop with `break`, go on later from `record.state`."""
     federation = Federation(algorithm, clients, task, cohort, seed)
-    engine = engine or choose()[0]
+    engine = choose(engine)[0] if isinstance(engine, str) else engine
     state = state or federation.start()
     while state.round < rounds:
         record: Record = drive(federation.play(state), engine)

@@ -222,6 +222,12 @@ def load(folder: Path) -> History:
         raise Mistake(f"cannot read the run in {folder}: {error}") from None
 
 
+def has_a_round(folder: Path) -> bool:
+    """Whether there is something to load."""
+    files = [folder / name for name in (METRICS, LEDGER, TIMING)]
+    return all(file.is_file() and file.stat().st_size for file in files)
+
+
 def is_finished(folder: Path) -> bool:
     """Whether all rounds are played, by the checkpoint."""
     state = _last_state(folder)
@@ -316,8 +322,8 @@ def _rows_up_to(rounds: int, path: Path) -> list[dict[str, Any]]:
     rows = _rows(path)
     if not rounds <= len(rows) <= rounds + 1:
         raise Mistake(
-            f"{path} has {len(rows)} rounds, the checkpoint {rounds}: the folder was changed by hand, "
-            f"or {CHECKPOINT} is lost; start anew with another --out"
+            f"{path} has {len(rows)} rounds, {CHECKPOINT} {rounds}: the folder was changed by hand; "
+            f"put back what is missing, or delete {path.parent} to begin anew"
         )
     return rows[:rounds]
 

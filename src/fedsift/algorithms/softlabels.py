@@ -86,6 +86,7 @@ class SoftLabelFD:
         )
         logits = yield Predict(client.model, state, r.public)
         probs = softmax(logits, self.temperature)  # [N, C]
+        probs.setflags(write=False)  # a sampler looks at what is to be sent
         picks = self.sampler(probs, client.label_counts, self.budget, r.draws(client.id))
         picks = checked(picks, self.budget, len(r.public))
         message, sent = self.up.say(SoftLabels(picks, probs[picks]), r.link(client.id), memory.get("sent", {}))

@@ -217,7 +217,7 @@ def show(
         for row, sent in zip(history.metrics, history.ledger, strict=True):
             cohort = few(sent.up)
             sizes = (size(sent.uplink), size(sent.downlink), size(sent.broadcast))
-            rounds.add_row(str(row["round"]), f"{row['accuracy']:.4f}", cohort, *sizes)
+            rounds.add_row(str(row["round"] + 1), f"{row['accuracy']:.4f}", cohort, *sizes)
         print_table(rounds)
         clients = new_table("clients", "client", "model", "samples per class", "uplink", "downlink")
         sent_by = ledger.per_client(history.ledger)

@@ -39,8 +39,11 @@ def reproduce(items: list[str], plan: Plan, out: Path, *, play: bool, quiet: boo
         left_out = _run_cells(tables, plan, out, quiet) if play else _missing(tables, plan, out)
         reports |= {name: report for name in tables if (report := _reported(name, plan, out, left_out))}
     if not reports:
-        again = "; give the command without --report to run it" if not play else ""
-        raise mistake(f"nothing to report on: no run of {', '.join(items)} in {out} has a finished round{again}")
+        fewer = ", or fewer --seeds" if plan.seeds > 1 else ""
+        again = f"; give the command without --report to run it{fewer}" if not play else ""
+        raise mistake(
+            f"nothing to report on: no cell of {', '.join(items)} in {out} has rounds of all its seeds{again}"
+        )
     items = [name for name in items if name in reports]
     if as_json:
         typer.echo(json.dumps([reports[name] for name in items]))
@@ -75,9 +78,6 @@ def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
     from fedsift import runs
     from fedsift.reproduction.curves import run_folder
 
-    def has_a_round(file: Path) -> bool:
-        return file.is_file() and file.stat().st_size > 0
-
     experiments, impossible = _experiments(items, plan)
     every = {cell: [run_folder(out, cell, seed) for seed in range(plan.seeds)] for cell in experiments}
     failed = {
@@ -85,11 +85,13 @@ def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
         for cell, of in every.items()
         if any((f / runs.FAILED).is_file() for f in of)
     }
-    return (
-        impossible
-        | failed
-        | {cell: "not run" for cell, of in every.items() if not all(has_a_round(f / runs.METRICS) for f in of)}
-    )
+    there = {cell: sum(map(runs.has_a_round, of)) for cell, of in every.items()}
+    few = {
+        cell: f"{count} of {plan.seeds} seeds run" if count else "not run"
+        for cell, count in there.items()
+        if count < plan.seeds
+    }
+    return impossible | failed | few
 
 
 def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cell, str]:
@@ -187,11 +189,12 @@ def _tell(report: dict[str, Any]) -> None:
 
     say("")
     if "cells" in report:
-        table = new_table(report["title"], "curve", "alpha", "paper", "ours", "an upload")
+        beside = any(cell["paper"] is not None for cell in report["cells"])
+        table = new_table(report["title"], "curve", "alpha", *["paper"] * beside, "ours", "an upload")
         for cell in report["cells"]:
-            paper = "" if cell["paper"] is None else f"{cell['paper']:.4f}".lstrip("0")
+            paper = ["" if cell["paper"] is None else f"{cell['paper']:.4f}".lstrip("0")] * beside
             ours, size = told(cell["accuracy"], cell["sd"]), f"{cell['uplink_bytes_per_upload']:,} B"
-            table.add_row(cell["label"], f"{cell['alpha']:g}", paper, ours, size)
+            table.add_row(cell["label"], f"{cell['alpha']:g}", *paper, ours, size)
         print_table(table)
     if report.get("unfinished"):
         from fedsift.reproduction.results import unfinished
@@ -200,7 +203,10 @@ def _tell(report: dict[str, Any]) -> None:
     if report["claims"]:
         doubt = "unfinished" if report.get("unfinished") else "one seed" if report.get("seeds") == 1 else ""
         claims = new_table(
-            f"claims{f' ({doubt}: no verdict for good)' if doubt else ''}", "claim", "verdict", "decided by"
+            f"claims{f' ({doubt}: no verdict for good)' if doubt else ''}",
+            "claim",
+            "verdict",
+            "decided by (the paper's gap)",
         )
         for claim in report["claims"]:
             claims.add_row(claim["claim"], claim["verdict"], _evidence(claim))

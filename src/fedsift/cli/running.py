@@ -23,13 +23,14 @@ def run_one(
     from fedsift import runs
 
     engine, why = engine_for(*experiment.where)
-    playing = runs.begin(folder, experiment, resume=resume, note=why)
-    _note_unused([experiment], overrides)
-    if not quiet:
-        warn("\n".join([f"{experiment.name}: {why}", *how_run(engine, [playing])]))
-        if resume:
-            warn(where_it_stands(playing))
-    play([playing], engine, quiet, runs.resume_command(folder))
+    with saying_how_to_go_on(runs.resume_command(folder), folder / runs.CONFIG):
+        playing = runs.begin(folder, experiment, resume=resume, note=why)
+        _note_unused([experiment], overrides)
+        if not quiet:
+            warn("\n".join([f"{experiment.name}: {why}", *how_run(engine, [playing])]))
+            if resume:
+                warn(where_it_stands(playing))
+        play([playing], engine, quiet, runs.resume_command(folder))
     history = runs.load(folder)
     if as_json:
         typer.echo(json.dumps(history.summary()))
@@ -64,7 +65,9 @@ def run_sweep(sweep: Sweep, folder: Path, overrides: list[str], *, resume: bool,
     if playing.failed:
         names = ", ".join(cell.name for cell in playing.failed)
         told = f"{len(playing.failed)} of {len(playing.cells)} cells failed: {names}"
-        warn(f"{told}\nEvery finished round is saved. Try them again with:\n  {runs.resume_command(folder)}")
+        warn(
+            f"{told}\nEvery finished round is saved. Once what they complain of is mended, try them again with:\n  {runs.resume_command(folder)}"
+        )
         raise typer.Exit(1)
 
 

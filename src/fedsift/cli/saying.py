@@ -90,10 +90,12 @@ def load_runs(folders: list[Path]) -> list[History]:
     for folder in (path for path in folders if path not in beside):
         inner = sorted(path.parent for path in folder.glob(f"*/{runs.CONFIG}"))
         for one in inner if inner and not (folder / runs.CONFIG).is_file() else [folder]:
-            if one is folder or (one / runs.CHECKPOINT).is_file():
+            if runs.has_a_round(one) or not (one / runs.CONFIG).is_file() or folders == [one]:
                 found.setdefault(one.resolve(), one)
             else:
                 warn(f"note: {one} has no finished round and is left out")
+    if not found:
+        raise mistake("none of these runs has a finished round")
     kept, repeats = without_repeats([runs.load(folder) for folder in found.values()])
     for again, first in repeats.items():
         warn(f"note: {again} is left out: it has the settings and the seed of {first}")

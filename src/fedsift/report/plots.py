@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import itertools
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedsift import config
 from fedsift.report import Method, methods
 from fedsift.runs import History, write_atomically
 from fedsift.types import Mistake
 
 FORMATS = ("png", "pdf", "svg")
 BARS = 40  # clients whose labels are drawn; more could not be told apart
+WIDTH, LETTER = 13.0, 0.075  # inches: of the picture, and of a letter in its legend
 
 
 def file_kind(file: Path) -> str:
@@ -37,6 +41,14 @@ def save(figure: Any, file: Path) -> None:
     write_atomically(file, picture.getvalue())
 
 
+def colours() -> Iterator[Any]:
+    """Ten, then a lighter one of each; then the same again."""
+    import matplotlib
+
+    twenty = [matplotlib.colormaps["tab20"](n) for n in range(20)]
+    return itertools.cycle(twenty[::2] + twenty[1::2])
+
+
 def plot(runs: Sequence[History], file: Path) -> None:
     """Three panels in one file; several seeds of a method become a line (mean) and a band (lowest to highest)."""
     file_kind(file)  # before anything is drawn
@@ -46,10 +58,14 @@ def plot(runs: Sequence[History], file: Path) -> None:
     from matplotlib import pyplot as plt
     from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
-    figure, (rounds, uplink, labels) = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
-    for colour, method in enumerate(methods(runs)):
-        _curve(rounds, method, f"C{colour}", [np.arange(1, len(r.metrics) + 1) for r in method.runs])
-        _curve(uplink, method, f"C{colour}", [np.cumsum([b.uplink for b in r.ledger]) for r in method.runs])
+    compared = methods(runs)
+    longest = max(len(method.label) for method in compared)
+    columns = max(1, min(4, len(compared), int(WIDTH / (0.7 + LETTER * longest))))  # 0.7: the line before a name
+    height = 3.6 + 0.2 * -(-len(compared) // columns)
+    figure, (rounds, uplink, labels) = plt.subplots(1, 3, figsize=(WIDTH, height), layout="constrained")
+    for method, colour in zip(compared, colours(), strict=False):
+        _curve(rounds, method, colour, [np.arange(1, len(r.metrics) + 1) for r in method.runs])
+        _curve(uplink, method, colour, [np.cumsum([b.uplink for b in r.ledger]) for r in method.runs])
     rounds.set(xlabel="round", ylabel="test accuracy", title="accuracy against rounds")
     uplink.set(xlabel="bytes uploaded by all clients", title="accuracy against uplink bytes", xscale="log")
     uplink.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
@@ -57,17 +73,23 @@ def plot(runs: Sequence[History], file: Path) -> None:
         set_formatter(EngFormatter("B"))
     uplink.tick_params(axis="x", which="both", labelsize="x-small")
     handles, names = rounds.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)), fontsize="small", frameon=False)
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
     for axes in (rounds, uplink):
         axes.set_ylim(0, 1)
         axes.grid(alpha=0.3)
     rounds.xaxis.set_major_locator(MaxNLocator(integer=True))
     labels.yaxis.set_major_locator(MaxNLocator(integer=True))
-    _label_bars(labels, runs[0])
+    _label_bars(labels, runs[0], compared[0].label if _dealt_otherwise(runs) else "")
     save(figure, file)
 
 
-def _curve(axes: Any, method: Method, colour: str, positions: Sequence[Any]) -> None:
+def _dealt_otherwise(runs: Sequence[History]) -> bool:
+    """Whether the clients of some run have other data than those of the first, by more than the seed."""
+    found = (config.differences(runs[0].experiment, run.experiment) for run in runs)
+    return any(key.startswith(("data.", "partition.", "clients.count")) for keys in found for key in keys)
+
+
+def _curve(axes: Any, method: Method, colour: Any, positions: Sequence[Any]) -> None:
     accuracy = np.array([run.accuracies for run in method.runs])  # [seeds, rounds]
     x = np.mean(positions, axis=0)
     axes.plot(x, accuracy.mean(0), color=colour, label=method.label, marker="." if len(x) == 1 else None)
@@ -75,8 +97,8 @@ def _curve(axes: Any, method: Method, colour: str, positions: Sequence[Any]) -> 
         axes.fill_between(x, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.15, linewidth=0)
 
 
-def _label_bars(axes: Any, run: History) -> None:
-    """A bar a client, a colour a class."""
+def _label_bars(axes: Any, run: History, whose: str) -> None:
+    """A bar a client, a colour a class; `whose`, where it could be another's."""
     drawn = run.clients[:BARS]
     ids, counts = [client["client"] for client in drawn], np.array([client["labels"] for client in drawn])  # [., C]
     left = np.zeros(len(counts))
@@ -87,6 +109,7 @@ def _label_bars(axes: Any, run: History) -> None:
         axes.legend(fontsize="x-small", frameon=False, title="class", bbox_to_anchor=(1, 1), loc="upper left")
     everyone = run.experiment.clients.count
     who = f"{len(drawn)} of {everyone:,}" if len(drawn) < everyone else "the"
-    axes.set(xlabel="private samples", ylabel="client", title=f"labels of {who} clients, seed {run.experiment.seed}")
+    title = f"labels of {who} clients, seed {run.experiment.seed}"
+    axes.set(xlabel="private samples", ylabel="client", title=title + f"\n{textwrap.shorten(whose, 45)}" * bool(whose))
     axes.yaxis.set_major_formatter(lambda row, _: str(ids[int(row)]) if 0 <= row < len(ids) else "")
     axes.invert_yaxis()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from math import cos, sin
+from collections.abc import Mapping, Sequence
+from math import cos, pi, sin
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedsift.report.plots import save
+from fedsift.report.plots import colours, save
 
 Box = tuple[float, float, float, float]  # left, low, right, high
 
@@ -27,10 +26,9 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     size, level = (1.5 + 4.8 * len(alphas), 4.8), panel is _against_rounds
     figure, panels = plt.subplots(1, len(alphas), figsize=size, sharey=level, squeeze=False, layout="constrained")
     families = dict.fromkeys(family(cell["label"]) for cell in report["cells"])
-    twenty = [matplotlib.colormaps["tab20"](n) for n in range(20)]  # ten, each with a lighter one after it
-    colours = dict(zip(families, itertools.cycle(twenty[::2] + twenty[1::2])))
+    coloured = dict(zip(families, colours(), strict=False))
     for axes, alpha in zip(panels[0], alphas, strict=True):
-        panel(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], colours)
+        panel(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], coloured)
         axes.set_title(f"alpha = {alpha:g}")
         axes.grid(alpha=0.3)
     if panel is not _side_by_side:
@@ -45,7 +43,7 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     if panel is _against_bytes:
         figure.draw_without_rendering()
         for axes, alpha in zip(panels[0], alphas, strict=True):
-            _name_variants(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], colours)
+            _name_variants(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], coloured)
     save(figure, file)
 
 
@@ -84,55 +82,52 @@ def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[s
     axes.set_xlim(right=axes.get_xlim()[1] * 2)  # room for the last names
 
 
-NAME = 6.5  # points, as all sizes below
-
-
 def _name_variants(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
     """What was varied, near its point and clear of other points and names; once the panel has its final size."""
     from matplotlib.patheffects import withStroke
+    from matplotlib.text import Text
 
-    def spot(cell: Mapping[str, Any], off: float = 0) -> Box:
-        x, y = axes.transData.transform((cell["uplink_bytes_per_upload"], cell["accuracy"] + off)) * scale
-        return x - 3, y - 3, x + 3, y + 3
+    def pixels(cell: Mapping[str, Any], off: float = 0) -> tuple[float, float]:
+        x, y = axes.transData.transform((cell["uplink_bytes_per_upload"], cell["accuracy"] + off))
+        return float(x), float(y)
 
-    scale = 72 / axes.figure.dpi
-    panel = tuple(axes.get_window_extent().extents * scale)
-    spots = [(*spot(cell, -(cell["sd"] or 0))[:2], *spot(cell, cell["sd"] or 0)[2:]) for cell in cells]
-    named = [cell for cell in cells if ", " in cell["label"]]
-    systems, variants = zip(*(cell["label"].split(", ", 1) for cell in named), strict=True) if named else ((), ())
-    sizes = [(0.55 * NAME * len(variant), 1.3 * NAME) for variant in variants]
-    rooms = _rooms([spot(cell) for cell in named], sizes, spots, panel)
-    for cell, system, variant, (left, low, right, high) in zip(named, systems, variants, rooms, strict=True):
-        x, y = spot(cell)[0] + 3, spot(cell)[1] + 3
+    taken, panel = list[Box](), axes.get_window_extent().extents
+    for cell in cells:
+        (x, low), (_, high) = pixels(cell, -(cell["sd"] or 0)), pixels(cell, cell["sd"] or 0)
+        taken.append((x - 4, low - 4, x + 4, high + 4))
+    for cell in cells:
+        system, _, variant = cell["label"].partition(", ")
+        if not variant:
+            continue
         line = {"arrowstyle": "-", "color": colours[system], "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
-        axes.annotate(
-            variant, (cell["uplink_bytes_per_upload"], cell["accuracy"]), ((left + right) / 2 - x, (low + high) / 2 - y),
-            textcoords="offset points", fontsize=NAME, color=colours[system], ha="center", va="center",
-            arrowprops=line, path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        name = axes.annotate(
+            variant, (cell["uplink_bytes_per_upload"], cell["accuracy"]), (0, 0), textcoords="offset points",
+            fontsize=6.5, color=colours[system], ha="center", va="center", arrowprops=line,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
         )  # fmt: skip
+        extent, (x, y) = Text.get_window_extent(name), pixels(cell)
+        room = _room((x, y), (extent.width, extent.height), taken, panel)
+        taken.append(room)
+        middle = (room[0] + room[2]) / 2, (room[1] + room[3]) / 2
+        name.set_position([(a - b) * 72 / axes.figure.dpi for a, b in zip(middle, (x, y), strict=True)])
 
 
-def _rooms(spots: Sequence[Box], sizes: Sequence[tuple[float, float]], taken: Sequence[Box], panel: Box) -> list[Box]:
-    """A place for each name: near its spot, inside the panel, on as little as possible of what is taken by then."""
-    full, rooms = list(taken), list[Box]()
-    for spot, size in zip(spots, sizes, strict=True):
-        costs = {
-            room: far + 2 * sum(_shared(room, other) for other in full) + 1e4 * (_shared(room, panel) < 0.99 * area)
-            for area in [size[0] * size[1]]
-            for far in (6, 12, 20, 30, 42, 56)
-            for room in _around(spot, size, far)
-        }
-        rooms.append(min(costs, key=lambda room: costs[room]))
-        full.append(rooms[-1])
-    return rooms
+def _room(point: tuple[float, float], size: tuple[float, float], taken: Sequence[Box], panel: Box) -> Box:
+    """A place for a name of this size: near its point, inside the panel, on as little as possible of what is taken."""
+    (x, y), (width, height) = point, size
 
+    def cost(room: Box) -> float:
+        outside = width * height - _shared(room, panel)
+        return sum(_shared(room, other) for other in taken) + 1e4 * (outside > 1)
 
-def _around(spot: Box, size: tuple[float, float], far: float) -> Iterator[Box]:
-    """Boxes so far from the middle of a spot, first to its right and then all the way round."""
-    x, y, (width, height) = (spot[0] + spot[2]) / 2, (spot[1] + spot[3]) / 2, size
-    for turn in np.linspace(0, 2 * np.pi, 16, endpoint=False).tolist():
-        a, b = x + (far + width / 2) * cos(turn), y + (far + height / 2) * sin(turn)
-        yield a - width / 2, b - height / 2, a + width / 2, b + height / 2
+    places = [
+        (a - width / 2, b - height / 2, a + width / 2, b + height / 2)
+        for far in (8, 16, 28, 42, 58, 78)
+        for turn in range(16)  # first to the right, and then all the way round
+        for a in [x + (far + width / 2) * cos(turn * pi / 8)]
+        for b in [y + (far + height / 2) * sin(turn * pi / 8)]
+    ]
+    return min(places, key=cost)  # of equals the first, which is nearest
 
 
 def _shared(one: Box, other: Box) -> float:
