@@ -1,4 +1,4 @@
-"""What the foundation costs on this machine: index codes, start-up, and the engines against the plain loop.
+"""What the foundation costs on this machine: codes of indexes and weights, start-up, and the engines against the plain loop.
 
     make bench            (or: python benchmarks/bench.py --json)
 
@@ -13,10 +13,12 @@ import sys
 from math import comb, log2
 
 import numpy as np
+import torch
 
-from fedsift import bench
+from fedsift import bench, models
 from fedsift.bench import seconds, spread
 from fedsift.codecs import indexes
+from fedsift.codecs.updates import Qsgd
 
 REPEATS = 5
 
@@ -39,6 +41,24 @@ def index_codes():
     return rows
 
 
+def weight_codes():
+    """A ResNet-8 that has moved by 1 % of a standard normal, from the weights both ends have."""
+    base = models.initial_state(models.model("resnet8", (3, 32, 32), 10), 0)
+    generator = torch.Generator().manual_seed(0)
+    moved = {
+        name: value + 0.01 * torch.randn(value.shape, generator=generator) if value.is_floating_point() else value
+        for name, value in base.items()
+    }
+    rows = []
+    for bits in (2, 4, 8):
+        codec = Qsgd(bits)
+        message = codec.encode(moved, 0, 100, base, (0,))
+        encode = [seconds(codec.encode, moved, 0, 100, base, (0,)) for _ in range(REPEATS)]
+        decode = [seconds(codec.decode, message, 0, base) for _ in range(REPEATS)]
+        rows.append({"bits": bits, "bytes": len(message), "encode_s": spread(encode), "decode_s": spread(decode)})
+    return rows
+
+
 def start_up():
     command = [sys.executable, "-m", "fedsift", "--help"]
     return spread([seconds(lambda: subprocess.run(command, capture_output=True, check=True)) for _ in range(REPEATS)])
@@ -52,6 +72,7 @@ def main():
     result = {
         "machine": engines["machine"],
         "index_codes": index_codes(),
+        "weight_codes": weight_codes(),
         "help_s": start_up(),
         "engines": [{"model": case["model"]} | way for case in engines["cases"] for way in case["ways"]],
     }
