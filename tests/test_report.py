@@ -180,11 +180,11 @@ def test_names_that_differ_need_no_more_said():
 def test_namesakes_are_told_apart_by_the_keys_that_differ():
     assert labels(history("alpha=0.1"), history("alpha=1"), history("alpha=0.1", "seed=1")) == [
         "digits-fas alpha=0.1",
-        "digits-fas alpha=1.0",
+        "digits-fas alpha=1",
     ]
     assert labels(history("alpha=0.1"), history("budget=7"), history(preset="digits-fd")) == [
         "digits-fas budget=60 alpha=0.1",
-        "digits-fas budget=7 alpha=1.0",
+        "digits-fas budget=7 alpha=1",
         "digits-fd",
     ]
 
@@ -325,7 +325,7 @@ def test_every_method_has_its_line_its_colour_and_its_label(drawn):
     given = history("alpha=0.1"), history("alpha=1"), history(preset="digits-fd")
     rounds, uplink, _ = drawn(*given)
     legend = [text.get_text() for text in rounds.get_figure().legends[0].get_texts()]
-    assert legend == ["digits-fas alpha=0.1", "digits-fas alpha=1.0", "digits-fd"]
+    assert legend == ["digits-fas alpha=0.1", "digits-fas alpha=1", "digits-fd"]
     assert len({line.get_color() for line in rounds.lines}) == 3
     assert [line.get_color() for line in uplink.lines] == [line.get_color() for line in rounds.lines]
 

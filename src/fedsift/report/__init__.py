@@ -103,10 +103,15 @@ def _label(run: History, all_runs: Sequence[History]) -> str:
     namesakes = [other for other in all_runs if _first_name(other) == _first_name(run)]
     keys = sorted({key for other in namesakes for key in _apart(run, other)})
     said = re.findall(r" (\S+?)=", name)
-    more = [f"{short_name(key)}={values[key]}" for key in keys if short_name(key) not in said]
+    more = [f"{short_name(key)}={_plain(values[key])}" for key in keys if short_name(key) not in said]
     if len(run.metrics) < run.experiment.rounds and len({len(other.metrics) for other in all_runs}) > 1:
         more.append(f"({len(run.metrics)} of {run.experiment.rounds} rounds)")
     return " ".join([name, *more])
+
+
+def _plain(value: Any) -> Any:
+    """1.0 as people write it, and as a sweep calls its cells: 1."""
+    return f"{value:.12g}" if isinstance(value, float) else value
 
 
 def _first_name(run: History) -> str:
