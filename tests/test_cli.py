@@ -751,6 +751,18 @@ def test_a_folder_that_is_no_run_cannot_be_looked_at(words):
     assert everything() == {"thesis/thesis.tex": b"mine"}
 
 
+def test_ctrl_c_before_the_first_round_says_how_to_go_on_once_there_is_a_folder(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedsift.cli.running.how_run", interrupted)
+    result = fedsift("run", "digits-fas", "rounds=1", "--out", "mine")
+    assert result.exit_code == 130
+    assert result.stderr.endswith(
+        "interrupted; every finished round is saved. Go on with:\n  fedsift run --resume --out mine\n"
+    )
+
+
 @pytest.mark.parametrize("words", [["compare"], ["plot", "-o", "x.png"]])
 def test_a_run_without_a_finished_round_does_not_keep_others_from_being_looked_at(words):
     straight(Path("diverged"), tiny(), 0)
