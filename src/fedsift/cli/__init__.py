@@ -15,7 +15,7 @@ from fedsift.cli import datasets, flower
 from fedsift.cli.benching import bench
 from fedsift.cli.options import Json
 from fedsift.cli.parts import all_parts
-from fedsift.cli.playing import engine_for, fresh_folder, how_run, play
+from fedsift.cli.playing import engine_for, fresh_folder, how_run, play, saying_how_to_go_on
 from fedsift.cli.running import run_one, run_sweep
 from fedsift.cli.saying import (
     comparison,
@@ -87,18 +87,19 @@ def demo(
 
         folder = out or fresh_folder(Path("runs"), "demo")
         engine, why = engine_for("auto", "auto")
+        again = f"fedsift demo --out {shlex.quote(str(folder))} --seeds {seeds} --rounds {rounds}"
         playing = []
-        for preset in ("digits-fedavg", "digits-fd", "digits-fas"):
-            for seed in range(seeds):
-                settings = ["alpha=0.1", f"seed={seed}", f"rounds={rounds}"]
-                experiment = config.read(preset, settings)
-                playing.append(runs.begin(folder / f"{preset}-seed{seed}", experiment, resume=True, note=why))
-        say(
-            "20 clients, 40 images each, Dirichlet(0.1) label skew; 8 clients a round; 500 public images without labels."
-        )
-        say("\n".join([f"{len(playing)} runs side by side: {why}.", *how_run(engine, playing)]))
-        begun = time.perf_counter()
-        play(playing, engine, quiet, f"fedsift demo --out {shlex.quote(str(folder))} --seeds {seeds} --rounds {rounds}")
+        with saying_how_to_go_on(again, folder):
+            for preset in ("digits-fedavg", "digits-fd", "digits-fas"):
+                for seed in range(seeds):
+                    experiment = config.read(preset, ["alpha=0.1", f"seed={seed}", f"rounds={rounds}"])
+                    playing.append(runs.begin(folder / f"{preset}-seed{seed}", experiment, resume=True, note=why))
+            say(
+                "20 clients, 40 images each, Dirichlet(0.1) label skew; 8 clients a round; 500 public images without labels."
+            )
+            say("\n".join([f"{len(playing)} runs side by side: {why}.", *how_run(engine, playing)]))
+            begun = time.perf_counter()
+            play(playing, engine, quiet)
         histories = [runs.load(run.folder) for run in playing]
         plots.plot(histories, folder / "demo.png")
         print_table(comparison(histories))

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 FEW = 12  # rows that can be taken in at a glance
 
 
-def play(playing: list[Run], engine: Any, quiet: bool, go_on: str) -> None:
-    """Play to the end with a live display (lines, where there is no terminal). Whatever stops it: say how to go on."""
+def play(playing: list[Run], engine: Any, quiet: bool) -> None:
+    """Play to the end with a live display (lines, where there is no terminal)."""
     from fedsift import runs
 
-    with saying_how_to_go_on(go_on, playing[0].folder), display(playing, quiet) as tell:
+    with display(playing, quiet) as tell:
         for one, record in runs.play(playing, engine):
             tell(one, record)
 

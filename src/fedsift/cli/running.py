@@ -30,7 +30,7 @@ def run_one(
             warn("\n".join([f"{experiment.name}: {why}", *how_run(engine, [playing])]))
             if resume:
                 warn(where_it_stands(playing))
-        play([playing], engine, quiet, runs.resume_command(folder))
+        play([playing], engine, quiet)
     history = runs.load(folder)
     if as_json:
         typer.echo(json.dumps(history.summary()))
@@ -65,9 +65,8 @@ def run_sweep(sweep: Sweep, folder: Path, overrides: list[str], *, resume: bool,
     if playing.failed:
         names = ", ".join(cell.name for cell in playing.failed)
         told = f"{len(playing.failed)} of {len(playing.cells)} cells failed: {names}"
-        warn(
-            f"{told}\nEvery finished round is saved. Once what they complain of is mended, try them again with:\n  {runs.resume_command(folder)}"
-        )
+        again = f"Once what they complain of is mended, try them again with:\n  {runs.resume_command(folder)}"
+        warn(f"{told}\nEvery finished round is saved. {again}")
         raise typer.Exit(1)
 
 

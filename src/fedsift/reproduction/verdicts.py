@@ -185,5 +185,5 @@ def _row(comparison: Comparison, figures: Figures, paper: Mapping[Cell, float]) 
     if all(cell in paper for cell in cells):
         row["paper"] = round(gaps(comparison, {cell: [paper[cell]] for cell in cells})[0], 6)
     found = gaps(comparison, figures)
-    row |= {"verdict": verdict(comparison, found), "gap": round(fmean(found), 6), "gaps": [round(g, 4) for g in found]}
+    row |= {"verdict": verdict(comparison, found), "gap": round(fmean(found), 6), "gaps": [round(g, 6) for g in found]}
     return row | {"sd": round(stdev(found), 6) if len(found) > 1 else None}
