@@ -1,9 +1,10 @@
-"""What the foundation costs on this machine: codes of indexes and weights, start-up, and the engines against the plain loop.
+"""What the foundation costs on this machine: codes of indexes and weights, start-up, and the
+engines against the plain loop.
 
     make bench            (or: python benchmarks/bench.py --json)
 
-Everything is repeated and reported as the median with the lowest and highest value. The engines alone:
-`fedsift bench engines`; a million clients: `fedsift bench scale`.
+Everything is repeated and reported as the median with the lowest and highest value. The engines
+alone: `fedsift bench engines`; a million clients: `fedsift bench scale`.
 """
 
 import argparse
@@ -26,7 +27,10 @@ REPEATS = 5
 def index_codes():
     rows = []
     for population, size in ((500, 60), (2_000, 400), (8_000, 2_000), (1_000_000, 100_000)):
-        sets = [np.sort(np.random.default_rng(s).choice(population, size, replace=False)) for s in range(REPEATS)]
+        sets = [
+            np.sort(np.random.default_rng(s).choice(population, size, replace=False))
+            for s in range(REPEATS)
+        ]
         codes = [indexes.encode(chosen, population) for chosen in sets]
         ideal = log2(comb(population, size))
         rows.append(
@@ -46,7 +50,9 @@ def weight_codes():
     base = models.initial_state(models.model("resnet8", (3, 32, 32), 10), 0)
     generator = torch.Generator().manual_seed(0)
     moved = {
-        name: value + 0.01 * torch.randn(value.shape, generator=generator) if value.is_floating_point() else value
+        name: value + 0.01 * torch.randn(value.shape, generator=generator)
+        if value.is_floating_point()
+        else value
         for name, value in base.items()
     }
     rows = []
@@ -55,17 +61,31 @@ def weight_codes():
         message = codec.encode(moved, 0, 100, base, (0,))
         encode = [seconds(codec.encode, moved, 0, 100, base, (0,)) for _ in range(REPEATS)]
         decode = [seconds(codec.decode, message, 0, base) for _ in range(REPEATS)]
-        rows.append({"bits": bits, "bytes": len(message), "encode_s": spread(encode), "decode_s": spread(decode)})
+        rows.append(
+            {
+                "bits": bits,
+                "bytes": len(message),
+                "encode_s": spread(encode),
+                "decode_s": spread(decode),
+            }
+        )
     return rows
 
 
 def start_up():
     command = [sys.executable, "-m", "fedsift", "--help"]
-    return spread([seconds(lambda: subprocess.run(command, capture_output=True, check=True)) for _ in range(REPEATS)])
+    return spread(
+        [
+            seconds(lambda: subprocess.run(command, capture_output=True, check=True))
+            for _ in range(REPEATS)
+        ]
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     wanted = parser.parse_args()
     engines = bench.engines(repeats=REPEATS)
@@ -74,7 +94,9 @@ def main():
         "index_codes": index_codes(),
         "weight_codes": weight_codes(),
         "help_s": start_up(),
-        "engines": [{"model": case["model"]} | way for case in engines["cases"] for way in case["ways"]],
+        "engines": [
+            {"model": case["model"]} | way for case in engines["cases"] for way in case["ways"]
+        ],
     }
     if wanted.json:
         print(json.dumps(result))

@@ -1,10 +1,12 @@
-"""What Flower costs beside local simulation: seconds a round and bytes beyond the payload, for the same messages.
+"""What Flower costs beside local simulation: seconds a round and bytes beyond the payload, for the
+same messages.
 
     python benchmarks/flower.py                      8 SuperNodes on loopback
     python benchmarks/flower.py --simulation         50 nodes in Flower's simulation (needs flwr[simulation])
 
-Both play the same experiment as `fedsift run`, and the final state of the server is checked to be the same bits. The first
-round, in which processes start and nodes introduce themselves, is told apart from the others.
+Both play the same experiment as `fedsift run`, and the final state of the server is checked to be
+the same bits. The first round, in which processes start and nodes introduce themselves, is told
+apart from the others.
 """
 
 import argparse
@@ -19,7 +21,14 @@ from fedsift.engines import choose
 from fedsift.federation import State
 from fedsift.flower import local, project
 
-WORK = ["data.private=1000", "data.public=300", "local.epochs=2", "distill.epochs=2", "device=cpu", "model=cnn"]
+WORK = [
+    "data.private=1000",
+    "data.public=300",
+    "local.epochs=2",
+    "distill.epochs=2",
+    "device=cpu",
+    "model=cnn",
+]
 
 
 def local_simulation(experiment, folder):
@@ -29,7 +38,12 @@ def local_simulation(experiment, folder):
 
 
 def on_flower(folder, out, home, settings, nodes, simulation):
-    how = {"overrides": " ".join(settings), "folder": str(out), "poll": 0.2, "wait": 60.0 + 10 * nodes}
+    how = {
+        "overrides": " ".join(settings),
+        "folder": str(out),
+        "poll": 0.2,
+        "wait": 60.0 + 10 * nodes,
+    }
     with local.Deployment(home, simulation=simulation) as deployment:
         for client in range(0 if simulation else nodes):
             deployment.node({"partition-id": client, "memory": str(home / "memory")})
@@ -44,12 +58,19 @@ def timing(folder):
 
 
 def spread(values):
-    return {"median": round(median(values), 3), "low": round(min(values), 3), "high": round(max(values), 3)}
+    return {
+        "median": round(median(values), 3),
+        "low": round(min(values), 3),
+        "high": round(max(values), 3),
+    }
 
 
 def measured(folder, messages):
     rows = timing(folder)
-    result = {"first_round_s": rows[0]["seconds"], "round_s": spread([row["seconds"] for row in rows[1:]])}
+    result = {
+        "first_round_s": rows[0]["seconds"],
+        "round_s": spread([row["seconds"] for row in rows[1:]]),
+    }
     if "overhead_up" in rows[1]:
         extra = [row["overhead_up"] + row["overhead_down"] for row in rows[1:]]
         result["overhead_bytes_a_message"] = round(median(extra) / (2 * messages))
@@ -62,7 +83,9 @@ def server_bits(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--simulation", action="store_true")
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--rounds", type=int, default=6)
@@ -72,7 +95,9 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         here = Path(temporary)
         project.create(here / "app")
-        on_flower(here / "app", here / "flower", here / "home", settings, nodes, arguments.simulation)
+        on_flower(
+            here / "app", here / "flower", here / "home", settings, nodes, arguments.simulation
+        )
         experiment = config.read(str(here / "app" / project.EXPERIMENT), settings)
         local_simulation(experiment, here / "local")
         if server_bits(here / "flower") != server_bits(here / "local"):

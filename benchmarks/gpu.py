@@ -33,13 +33,21 @@ def cohort(models, batch, name="resnet8", samples=256):
     targets = torch.eye(10)[torch.from_numpy(generator.integers(0, 10, samples))]
     state = initial_state(net, 0)
     return [
-        Fit(net, state, Labelled(Samples(store, generator.permutation(4096)[:samples]), targets), recipe, (0, i))
+        Fit(
+            net,
+            state,
+            Labelled(Samples(store, generator.permutation(4096)[:samples]), targets),
+            recipe,
+            (0, i),
+        )
         for i in range(models)
     ]
 
 
 def stacked(jobs, precision, repeats=5):
-    """Seconds a step, by events around replays; seconds of the first fit, compilation included; the place."""
+    """Seconds a step, by events around replays; seconds of the first fit, compilation included; the
+    place.
+    """
     program = stack(jobs[0].model, kernels_for(True, precision))
     plan = replay.plan_of(program, jobs)
     values = jobs[0].data.samples.store.values.cuda()
@@ -96,10 +104,15 @@ def main():
     parser.add_argument("--models", default="1,8,12,24,96")
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
-        "--blocks", default="", help="other sizes than in fused.BLOCKS, for all precisions: rows=64,warps=8"
+        "--blocks",
+        default="",
+        help="other sizes than in fused.BLOCKS, for all precisions: rows=64,warps=8",
     )
     wanted = parser.parse_args()
-    sizes = {name: int(size) for name, size in (given.split("=") for given in wanted.blocks.split(",") if given)}
+    sizes = {
+        name: int(size)
+        for name, size in (given.split("=") for given in wanted.blocks.split(",") if given)
+    }
     for precision, blocks in fused.BLOCKS.items():
         fused.BLOCKS[precision] = replace(blocks, **sizes)
     rows = []
@@ -124,7 +137,11 @@ def main():
             print(rows[-1], file=sys.stderr if wanted.json else sys.stdout, flush=True)
             if wanted.profile and models in (8, 96):
                 for microseconds, count, name in kernels_of(place, models):
-                    print(f"   {microseconds:9.1f} us {count:5.1f}  {name[:90]}", file=sys.stderr, flush=True)
+                    print(
+                        f"   {microseconds:9.1f} us {count:5.1f}  {name[:90]}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
             del place
     if wanted.json:
         print(json.dumps(rows))

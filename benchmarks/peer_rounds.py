@@ -1,9 +1,11 @@
-"""One federated round, the same work in every way: a plain loop, Flower's simulation, pfl-research, fedsift.
+"""One federated round, the same work in every way: a plain loop, Flower's simulation, pfl-research,
+fedsift.
 
-20 clients of 100 images, ResNet-8 with batch norm, one local epoch in batches of 8, Adam, then the average of the
-weights; nobody evaluates. Batches are drawn by fedsift's names for all, so all must end with the same weights.
-A way is a function (rounds, done) that calls `done(weights)` at the end of every round; `weights` makes a state
-dict when called. Flower and pfl are imported only by the way that needs them.
+20 clients of 100 images, ResNet-8 with batch norm, one local epoch in batches of 8, Adam, then the
+average of the weights; nobody evaluates. Batches are drawn by fedsift's names for all, so all must
+end with the same weights. A way is a function (rounds, done) that calls `done(weights)` at the end
+of every round; `weights` makes a state dict when called. Flower and pfl are imported only by the
+way that needs them.
 """
 
 import os
@@ -28,13 +30,17 @@ MODEL = model("resnet8", SHAPE, CLASSES)
 
 @cache
 def task():
-    """Random images and labels: time does not depend on what is seen. The test set is one image, as none is wanted."""
+    """Random images and labels: time does not depend on what is seen. The test set is one image, as
+    none is wanted.
+    """
     generator = seeding.rng(SEED, "peers")
     count = CLIENTS * SAMPLES
     images = torch.from_numpy(generator.integers(0, 256, (count, *SHAPE), np.uint8))
     half = torch.full((SHAPE[0], 1, 1), 127.5)
     everything = Samples(Store(images, half, half), np.arange(count))
-    private = Labelled(everything, torch.eye(CLASSES)[torch.from_numpy(generator.integers(0, CLASSES, count))])
+    private = Labelled(
+        everything, torch.eye(CLASSES)[torch.from_numpy(generator.integers(0, CLASSES, count))]
+    )
     return Task(private, everything[np.arange(1)], private[np.arange(1)])
 
 
@@ -56,7 +62,9 @@ def batches(client, number):
 
 
 def trained(state, client, number, tuned=False):
-    """A client's turn as everyone writes it. Tuned: channels-last and a fused optimiser, the two tricks to know."""
+    """A client's turn as everyone writes it. Tuned: channels-last and a fused optimiser, the two
+    tricks to know.
+    """
     layout = torch.channels_last if tuned else torch.contiguous_format
     net = MODEL.build().to(memory_format=layout)
     net.load_state_dict(state)
@@ -81,9 +89,13 @@ def plain_loop(rounds, done, threads):
 
 
 def fedsift(rounds, done, precision="float32"):
-    """FedAvg as a user runs it: messages encoded, decoded and counted, on the engine `auto` picks."""
+    """FedAvg as a user runs it: messages encoded, decoded and counted, on the engine `auto`
+    picks.
+    """
     algorithm, engine = fedavg(local=RECIPE), choose("auto", "cpu", precision)[0]
-    played = federate(algorithm, federation(), task(), rounds=rounds, cohort=CLIENTS, seed=SEED, engine=engine)
+    played = federate(
+        algorithm, federation(), task(), rounds=rounds, cohort=CLIENTS, seed=SEED, engine=engine
+    )
     for record in played:
         done(lambda record=record: record.models["resnet8"][1])
 
@@ -95,7 +107,9 @@ def flower_client(message, context):
     config = message.content["config"]
     torch.set_num_threads(config["threads"])
     state = message.content["arrays"].to_torch_state_dict()
-    state = trained(state, context.node_config["partition-id"], config["server-round"] - 1, config["tuned"])
+    state = trained(
+        state, context.node_config["partition-id"], config["server-round"] - 1, config["tuned"]
+    )
     reply = {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": SAMPLES})}
     return Message(RecordDict(reply), reply_to=message)
 
@@ -119,16 +133,26 @@ def flower(rounds, done, actors, tuned=False):
     def main(grid, context):
         strategy = FedAvg(1.0, 0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
         config = ConfigRecord({"threads": threads, "tuned": tuned})
-        strategy.start(grid, ArrayRecord(start()), rounds, train_config=config, evaluate_fn=after_round)
+        strategy.start(
+            grid, ArrayRecord(start()), rounds, train_config=config, evaluate_fn=after_round
+        )
 
     loopback = {"num_cpus": CORES, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     loopback["_temp_dir"] = os.environ["FLWR_HOME"]
     resources = {"num_cpus": threads, "num_gpus": 0.0}
-    run_simulation(server_app, client_app, CLIENTS, "ray", {"init_args": loopback, "client_resources": resources})
+    run_simulation(
+        server_app,
+        client_app,
+        CLIENTS,
+        "ray",
+        {"init_args": loopback, "client_resources": resources},
+    )
 
 
 def pfl(rounds, done, threads):
-    """pfl's FederatedAveraging on its SimulatedBackend. Torch's launcher makes more processes of it, if asked."""
+    """pfl's FederatedAveraging on its SimulatedBackend. Torch's launcher makes more processes of
+    it, if asked.
+    """
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -141,7 +165,9 @@ def pfl(rounds, done, threads):
     from pfl.model.pytorch import PyTorchModel
 
     def user(turn):
-        """pfl goes through a user's data in order: it is laid out in the order of this round's batches."""
+        """pfl goes through a user's data in order: it is laid out in the order of this round's
+        batches.
+        """
         number, client = turn
         order, data = torch.cat(batches(client, number)), federation()[client].data
         return PyTorchTensorDataset((data.samples.tensor()[order], data.targets[order]))
@@ -154,14 +180,21 @@ def pfl(rounds, done, threads):
     torch.set_num_threads(threads)
     net = MODEL.build()
     net.load_state_dict(start())
-    net.loss, net.metrics = (lambda x, targets: training.loss(net(x), targets)), (lambda x, targets: {})
+    net.loss, net.metrics = (
+        (lambda x, targets: training.loss(net(x), targets)),
+        (lambda x, targets: {}),
+    )
     turns = [(number, client) for number in range(rounds) for client in range(CLIENTS)]
     users = FederatedDataset(user, get_user_sampler("minimize_reuse", turns))
     FederatedAveraging().run(
-        NNAlgorithmParams(rounds, evaluation_frequency=rounds + 1, train_cohort_size=CLIENTS, val_cohort_size=None),
+        NNAlgorithmParams(
+            rounds, evaluation_frequency=rounds + 1, train_cohort_size=CLIENTS, val_cohort_size=None
+        ),
         SimulatedBackend(users, users),
         PyTorchModel(net, torch.optim.Adam, torch.optim.SGD(net.parameters(), lr=1.0)),
-        NNTrainHyperParams(local_batch_size=RECIPE.batch, local_num_epochs=1, local_learning_rate=RECIPE.lr),
+        NNTrainHyperParams(
+            local_batch_size=RECIPE.batch, local_num_epochs=1, local_learning_rate=RECIPE.lr
+        ),
         callbacks=[EndOfRound()],
         send_metrics_to_platform=False,
     )

@@ -1,12 +1,13 @@
-"""The same federated round in fedsift, a plain loop, Flower's simulation and pfl-research, side by side in one run.
+"""The same federated round in fedsift, a plain loop, Flower's simulation and pfl-research, side by
+side in one run.
 
     make peers            (or: python benchmarks/peers.py --json, with the peers installed)
 
-Every repeat starts each way once, in a process of its own, and lets it play some rounds; the order turns round from
-repeat to repeat, so that noise hits all alike. A round's time is taken at its end, and the first is set apart: it holds
-the start-up. Ratios are paired within a repeat. A block that other work disturbed is tried
-again. All ways must agree on the weights after the first round, or nothing
-is reported. What the work is stands in peer_rounds.py.
+Every repeat starts each way once, in a process of its own, and lets it play some rounds; the order
+turns round from repeat to repeat, so that noise hits all alike. A round's time is taken at its end,
+and the first is set apart: it holds the start-up. Ratios are paired within a repeat. A block that
+other work disturbed is tried again. All ways must agree on the weights after the first round, or
+nothing is reported. What the work is stands in peer_rounds.py.
 """
 
 import argparse
@@ -31,8 +32,14 @@ from fedsift import runs
 from fedsift.engines import choose
 
 REFERENCE = "plain loop, 1 thread"
-TOLERANCE = {"parameters": 0.1, "statistics": 0.001}  # of the way they went in the first round; see README.md
-ROUNDED = {"parameters": 0.3, "statistics": 0.01}  # with bfloat16: Adam divides small gradients by their own size
+TOLERANCE = {
+    "parameters": 0.1,
+    "statistics": 0.001,
+}  # of the way they went in the first round; see README.md
+ROUNDED = {
+    "parameters": 0.3,
+    "statistics": 0.01,
+}  # with bfloat16: Adam divides small gradients by their own size
 BLOCK_SECONDS = 180
 IDLE = 0.3  # cores others may use before and while a block runs
 SETTINGS = {
@@ -46,7 +53,9 @@ SETTINGS = {
 
 
 def play(way, rounds, folder):
-    """Inside a block's process: play, note when every round ended, keep the weights after the first."""
+    """Inside a block's process: play, note when every round ended, keep the weights after the
+    first.
+    """
     ends = []
 
     def done(weights):
@@ -73,7 +82,13 @@ class Block:
 
 def block(way, rounds):
     """Start a way in a process of its own and wait for it; None if it takes too long."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(PROCESSES.get(way, 1))]
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(PROCESSES.get(way, 1)),
+    ]
     with tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as name:
         folder, mark = Path(name), f"FLWR_HOME={name}"
         command = [sys.executable, *(launcher if way in PROCESSES else []), __file__]
@@ -82,7 +97,9 @@ def block(way, rounds):
         try:
             with (folder / "said.txt").open("w") as said:
                 environment = os.environ | SETTINGS | {"FLWR_HOME": name}
-                process = subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
+                process = subprocess.Popen(
+                    command, env=environment, stdout=said, stderr=subprocess.STDOUT
+                )
             others = watch(process, mark, launched + BLOCK_SECONDS)
         finally:
             see_off(mark)
@@ -94,11 +111,15 @@ def block(way, rounds):
         weights = load_file(folder / "first.safetensors")
     if len(ends) != rounds:
         raise SystemExit(f"{way} played {len(ends)} rounds, not {rounds}")
-    return Block(ends[0] - launched, [after - before for before, after in pairwise(ends)], others, weights)
+    return Block(
+        ends[0] - launched, [after - before for before, after in pairwise(ends)], others, weights
+    )
 
 
 def watch(process, mark, deadline):
-    """Wait for a block. Returns the cores others used: all that was used, less what the block's processes did."""
+    """Wait for a block. Returns the cores others used: all that was used, less what the block's
+    processes did.
+    """
     own: dict[int, int] = {}
     begun, (busy, _) = time.monotonic(), machine_ticks()
     while process.poll() is None:
@@ -112,7 +133,9 @@ def watch(process, mark, deadline):
 
 def machine_ticks():
     """Busy and idle, over all cores."""
-    user, nice, system, idle, iowait, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    user, nice, system, idle, iowait, *_ = map(
+        int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    )
     return user + nice + system, idle + iowait
 
 
@@ -126,7 +149,9 @@ def process_ticks(pid):
 
 
 def see_off(mark):
-    """Wait for the processes a block started, wherever they hang in the tree, and end those that stay."""
+    """Wait for the processes a block started, wherever they hang in the tree, and end those that
+    stay.
+    """
     until = time.monotonic() + 20
     while (left := marked(mark)) and time.monotonic() < until:
         time.sleep(0.2)
@@ -135,7 +160,9 @@ def see_off(mark):
 
 
 def marked(mark):
-    """The processes with this setting in their environment; those that end while we look do not count."""
+    """The processes with this setting in their environment; those that end while we look do not
+    count.
+    """
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -158,12 +185,17 @@ def wait_for_quiet(patience):
 
 def distance(weights, reference, names):
     """How far two results lie apart, as a share of the way from the common start."""
-    flat = [torch.cat([state[name].double().flatten() for name in names]) for state in (weights, reference, start())]
+    flat = [
+        torch.cat([state[name].double().flatten() for name in names])
+        for state in (weights, reference, start())
+    ]
     return float((flat[0] - flat[1]).norm() / (flat[1] - flat[2]).norm())
 
 
 def check(way, weights, reference):
-    """The way trained, and did the same work. pfl shares parameters only, so batch norm's statistics are its own."""
+    """The way trained, and did the same work. pfl shares parameters only, so batch norm's
+    statistics are its own.
+    """
     compared = {"parameters": [name for name, _ in MODEL.build().named_parameters()]}
     if not way.startswith("pfl"):
         compared["statistics"] = [name for name in reference if "running" in name]
@@ -174,12 +206,16 @@ def check(way, weights, reference):
     apart = {what: distance(weights, reference, names) for what, names in compared.items()}
     for what, share in apart.items():
         if share > (ROUNDED if way.endswith("bfloat16") else TOLERANCE)[what]:
-            raise SystemExit(f"{way}: {what} are {share:.2%} off the plain loop after a round; it did other work")
+            raise SystemExit(
+                f"{way}: {what} are {share:.2%} off the plain loop after a round; it did other work"
+            )
     return apart["parameters"]
 
 
 def undisturbed(way, rounds, patience, tries):
-    """A block while others left the machine alone; after some tries, the one they disturbed least."""
+    """A block while others left the machine alone; after some tries, the one they disturbed
+    least.
+    """
     blocks = []
     for _ in range(tries):
         wait_for_quiet(patience)
@@ -188,7 +224,9 @@ def undisturbed(way, rounds, patience, tries):
             if played.others <= IDLE:
                 break
     if not blocks:
-        raise SystemExit(f"{way}: no block ended within {BLOCK_SECONDS} s; the machine is too busy to measure")
+        raise SystemExit(
+            f"{way}: no block ended within {BLOCK_SECONDS} s; the machine is too busy to measure"
+        )
     return min(blocks, key=lambda played: played.others)
 
 
@@ -221,13 +259,20 @@ def rows(blocks):
             "fastest_round_s": round(min(every), 2),
             "times_fedsift": ratios(own, blocks["fedsift"]),
             "first_round_s": spread([played.first for played in own], 1),
-            "off_plain_loop": round(max(check(way, p.weights, blocks[REFERENCE][0].weights) for p in own), 6),
-            "blocks": [{"others_cores": round(p.others, 2), "rounds_s": [round(s, 3) for s in p.rounds]} for p in own],
+            "off_plain_loop": round(
+                max(check(way, p.weights, blocks[REFERENCE][0].weights) for p in own), 6
+            ),
+            "blocks": [
+                {"others_cores": round(p.others, 2), "rounds_s": [round(s, 3) for s in p.rounds]}
+                for p in own
+            ],
         }
 
 
 def ratios(own, fedsift):
-    """Round against round, repeat by repeat; a repeat in which others disturbed one of the two says nothing."""
+    """Round against round, repeat by repeat; a repeat in which others disturbed one of the two says
+    nothing.
+    """
     pairs = [(a, b) for a, b in zip(own, fedsift, strict=True) if max(a.others, b.others) <= IDLE]
     values = [median(a.rounds) / median(b.rounds) for a, b in pairs]
     return spread(values) | {"repeats": len(values)} if values else None
@@ -235,13 +280,22 @@ def ratios(own, fedsift):
 
 def table(found):
     def said(numbers):
-        return f"{numbers['median']} ({numbers['low']} to {numbers['high']})" if numbers else "all repeats disturbed"
+        return (
+            f"{numbers['median']} ({numbers['low']} to {numbers['high']})"
+            if numbers
+            else "all repeats disturbed"
+        )
 
     yield "| way | s a round | fastest | times fedsift | launch to end of round 1, s | off the plain loop | cores others used |"
     yield "|---|---|---|---|---|---|---|"
     for row in found:
         others = ", ".join(str(block["others_cores"]) for block in row["blocks"])
-        cells = [row["way"], said(row["round_s"]), row["fastest_round_s"], said(row["times_fedsift"])]
+        cells = [
+            row["way"],
+            said(row["round_s"]),
+            row["fastest_round_s"],
+            said(row["times_fedsift"]),
+        ]
         cells += [said(row["first_round_s"]), f"{row['off_plain_loop']:.1%}", others]
         yield f"| {' | '.join(map(str, cells))} |"
 
@@ -249,26 +303,51 @@ def table(found):
 def environment():
     note = choose("auto", "cpu")[1]
     peers = {name: version(name) for name in ("flwr", "ray", "pfl")}
-    return runs.environment(note) | peers | {"cores": CORES, "command": " ".join(["python", *sys.argv])}
+    return (
+        runs.environment(note)
+        | peers
+        | {"cores": CORES, "command": " ".join(["python", *sys.argv])}
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=4, help="rounds a way plays in a repeat; the first is set apart")
-    parser.add_argument("--only", nargs="+", choices=WAYS, default=list(WAYS), help="with fedsift and the plain loop")
-    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for an idle machine, each time")
-    parser.add_argument("--tries", type=int, default=3, help="blocks to try while others use the machine")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=4,
+        help="rounds a way plays in a repeat; the first is set apart",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=WAYS,
+        default=list(WAYS),
+        help="with fedsift and the plain loop",
+    )
+    parser.add_argument(
+        "--patience", type=float, default=60, help="seconds to wait for an idle machine, each time"
+    )
+    parser.add_argument(
+        "--tries", type=int, default=3, help="blocks to try while others use the machine"
+    )
     parser.add_argument("--block", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     if wanted.block:
         return play(wanted.block, wanted.rounds, wanted.folder)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that a block's processes are seen off
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit("stopped")
+    )  # so that a block's processes are seen off
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     ways = [way for way in WAYS if way in {"fedsift", REFERENCE, *wanted.only}]
-    found = list(rows(measure(wanted.repeats, max(2, wanted.rounds), ways, wanted.patience, wanted.tries)))
+    found = list(
+        rows(measure(wanted.repeats, max(2, wanted.rounds), ways, wanted.patience, wanted.tries))
+    )
     if wanted.json:
         return print(json.dumps({"machine": environment(), "ways": found}))
     print("\n".join(f"{key}: {value}" for key, value in environment().items()), end="\n\n")

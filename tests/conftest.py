@@ -1,4 +1,6 @@
-"""Shared by all tests: small reproducible runs of hypothesis, GPU tests only where there is a GPU."""
+"""Shared by all tests: small reproducible runs of hypothesis, GPU tests only where there is a
+GPU.
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""A Flower grid in one process: nodes are called when their replies are pulled, and may be made to misbehave."""
+"""A Flower grid in one process: nodes are called when their replies are pulled, and may be made to
+misbehave.
+"""
 
 import json
 from importlib.machinery import SourceFileLoader
@@ -54,7 +56,9 @@ def a_task(folder: Path):
 
 
 class Node:
-    """A SuperNode: its settings, its app, its state; `meddle(letter type, reply) -> reply` may change what it says."""
+    """A SuperNode: its settings, its app, its state; `meddle(letter type, reply) -> reply` may
+    change what it says.
+    """
 
     def __init__(self, task, partition, run_config, **node_config):
         self.app = client_app(task)
@@ -107,7 +111,9 @@ class FakeGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids):
-        replies = [self.nodes[self.mail[id].metadata.dst_node_id](self.mail[id]) for id in message_ids]
+        replies = [
+            self.nodes[self.mail[id].metadata.dst_node_id](self.mail[id]) for id in message_ids
+        ]
         extra, self.extra = self.extra, []
         return [reply for reply in replies if reply is not None] + extra
 

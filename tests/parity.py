@@ -18,7 +18,9 @@ IMAGE, ROW = (2, 6, 6), (6,)
 
 
 def store(shape, seed=0, rows=60):
-    """Bytes for images, floats for rows; every channel, or feature, is normalised by figures of its own."""
+    """Bytes for images, floats for rows; every channel, or feature, is normalised by figures of its
+    own.
+    """
     generator, images = np.random.default_rng(seed), len(shape) == 3
     figures = (shape[0], *[1] * (len(shape) - 1))
     if images:
@@ -34,7 +36,11 @@ def data(of, n, seed=0, soft=False):
     """n rows of a store, drawn from a seed, with labels or with distributions."""
     generator = np.random.default_rng([seed, n])
     rows = generator.choice(len(of.values), n, replace=False)
-    targets = generator.dirichlet(np.ones(CLASSES), n) if soft else np.eye(CLASSES)[generator.integers(0, CLASSES, n)]
+    targets = (
+        generator.dirichlet(np.ones(CLASSES), n)
+        if soft
+        else np.eye(CLASSES)[generator.integers(0, CLASSES, n)]
+    )
     return Labelled(Samples(of, rows), torch.from_numpy(targets).float())
 
 
@@ -42,7 +48,14 @@ def fits(model, sizes=(21, 5, 12, 8), recipe=SGD, soft=False, of=None, **options
     """One job a size: unequal data, unequal starting weights, one store."""
     of = of or store(model.shape)
     return [
-        Fit(model, models.initial_state(model, i), data(of, n, i, soft), recipe, (7, "client", i), **options)
+        Fit(
+            model,
+            models.initial_state(model, i),
+            data(of, n, i, soft),
+            recipe,
+            (7, "client", i),
+            **options,
+        )
         for i, n in enumerate(sizes)
     ]
 
@@ -73,14 +86,16 @@ def near(found, expected, atol=1e-5):
 
 
 def astray(jobs, found, expected):
-    """||found - expected|| / ||expected - start||, the largest over jobs: Adam divides by gradients that may be next to
-    nothing, so two ways of rounding differ by a share of the way, not by a fixed amount."""
+    """||found - expected|| / ||expected - start||, the largest over jobs: Adam divides by gradients
+    that may be next to nothing, so two ways of rounding differ by a share of the way, not by a
+    fixed amount."""
     shares = []
     for job, a, b in zip(jobs, found, expected, strict=True):
         assert difference(a, b) >= 0  # the same names, types and counters
         floats = [name for name in a if a[name].is_floating_point()]
         error, way = (
-            torch.cat([(x[name] - y[name]).flatten() for name in floats]).norm() for x, y in ((a, b), (b, job.state))
+            torch.cat([(x[name] - y[name]).flatten() for name in floats]).norm()
+            for x, y in ((a, b), (b, job.state))
         )
         assert way > 0
         shares.append(float(error / way))
@@ -113,7 +128,8 @@ def compared(net, shape=IMAGE, sizes=(21, 5, 12, 8), threads=1, warned=0):
     return engine.explain(model), [str(warning.message) for warning in caught]
 
 
-# --- one step of a program -----------------------------------------------------------------------------------------
+# --- one step of a program
+# -----------------------------------------------------------------------------------------
 
 
 def noise(*shape, seed=0):
@@ -127,29 +143,40 @@ def off(a, b):
 
 
 def one_step(model, kernels, counts, batch=8, placed=(), device="cuda"):
-    """Of one pass there and back, of the real samples: outputs, what is answered afterwards, how far running means and
-    variances have moved (where there are some), gradients. A model without samples may compute what it likes, as long as
-    its running figures stay. The gradients of `placed` are read where they went."""
+    """Of one pass there and back, of the real samples: outputs, what is answered afterwards, how
+    far running means and variances have moved (where there are some), gradients. A model without
+    samples may compute what it likes, as long as its running figures stay. The gradients of
+    `placed` are read where they went."""
     program = stack(model, kernels)
     m = len(counts)
     flat, buffers = program.layout.stack([models.initial_state(model, i) for i in range(m)])
-    weights = {name: view.detach().requires_grad_() for name, view in program.weights(flat.to(device)).items()}
+    weights = {
+        name: view.detach().requires_grad_()
+        for name, view in program.weights(flat.to(device)).items()
+    }
     buffers = {name: value.to(device) for name, value in buffers.items()}
     before = {name: value.clone() for name, value in buffers.items()}
     channels, *size = model.shape
     x = noise(m, batch, *size, channels).to(device)
     count = torch.tensor(counts, dtype=torch.int32).to(device)
-    counted, wanted = count if min(counts) < batch else None, torch.full_like(flat, torch.nan).to(device)
+    counted, wanted = (
+        count if min(counts) < batch else None,
+        torch.full_like(flat, torch.nan).to(device),
+    )
     places = {name: view for name, view in program.weights(wanted).items() if name in placed}
     logits = program(Pass(weights, buffers, True, counted, places=places), x)
     real = real_samples(count, batch)[:, :, None]
     pull = noise(*logits.shape, seed=1).to(device) * real
-    gradient = program.layout.joined(torch.autograd.grad(logits, list(weights.values()), pull), wanted, placed)
+    gradient = program.layout.joined(
+        torch.autograd.grad(logits, list(weights.values()), pull), wanted, placed
+    )
     gradient = gradient[:, : sum(shape.numel() for shape in program.layout.parameters.values())]
     with torch.no_grad():
         asked = program(Pass({n: w.detach() for n, w in weights.items()}, buffers, False), x)
     moved = [
-        torch.cat([(buffers[name] - before[name]).flatten() for name in buffers if name.endswith(kind)])
+        torch.cat(
+            [(buffers[name] - before[name]).flatten() for name in buffers if name.endswith(kind)]
+        )
         for kind in ("running_mean", "running_var")
         if any(name.endswith(kind) for name in buffers)
     ]

@@ -1,4 +1,6 @@
-"""Products as tensor cores take them, in plain torch: how far rounding alone leads a network from float32."""
+"""Products as tensor cores take them, in plain torch: how far rounding alone leads a network from
+float32.
+"""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +14,9 @@ KEPT = {"tf32": 10, "bfloat16": 7}  # bits behind the point
 
 
 def rounded(x, precision):
-    """tf32: the bits behind the tenth are cut off, as tensor cores do; bfloat16: the nearest number."""
+    """tf32: the bits behind the tenth are cut off, as tensor cores do; bfloat16: the nearest
+    number.
+    """
     lost = 23 - KEPT[precision]
     half = 0 if precision == "tf32" else 1 << (lost - 1)
     bits = x.contiguous().view(torch.int32) + half
@@ -20,8 +24,8 @@ def rounded(x, precision):
 
 
 class Product(torch.autograd.Function):
-    """What `product` makes of x and w, all three products of it with rounded factors; in bfloat16 what is stored is
-    rounded too."""
+    """What `product` makes of x and w, all three products of it with rounded factors; in bfloat16
+    what is stored is rounded too."""
 
     @staticmethod
     def forward(ctx, x, w, product, precision):

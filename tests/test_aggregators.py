@@ -14,10 +14,15 @@ from fedsift.types import Mistake, SoftLabels
 
 
 def upload(rows: dict[int, list[float]], weight: list[float] | None = None) -> SoftLabels:
-    return SoftLabels(np.array(list(rows)), np.array(list(rows.values())), None if weight is None else np.array(weight))
+    return SoftLabels(
+        np.array(list(rows)),
+        np.array(list(rows.values())),
+        None if weight is None else np.array(weight),
+    )
 
 
-# Three clients, four samples, two classes. Sample 1 has three votes: (.5 + .25 + 0) / 3 = .25; sample 2 has none.
+# Three clients, four samples, two classes. Sample 1 has three votes: (.5 + .25 + 0) / 3 = .25;
+# sample 2 has none.
 THREE = [
     upload({0: [1.0, 0.0], 1: [0.5, 0.5]}),
     upload({1: [0.25, 0.75], 3: [0.2, 0.8]}),
@@ -30,7 +35,10 @@ def sharpened(p: list[float], temperature: float) -> list[float]:
     return [math.exp(q / temperature) / total for q in p]
 
 
-# --- by hand -------------------------------------------------------------------------------------------------------
+# --- by hand
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_the_mean_divides_by_the_votes_of_each_sample():
@@ -85,11 +93,14 @@ def test_era_does_not_keep_zeros():
 
 
 def test_era_stands_a_tiny_temperature():
-    assert Era(1e-6)(THREE, 4, 2).probs == pytest.approx(np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]))
+    assert Era(1e-6)(THREE, 4, 2).probs == pytest.approx(
+        np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    )
 
 
 def test_enhanced_era_raises_the_mean_to_a_power():
-    # (.25, .75)^2 = (.0625, .5625), sum .625: (.1, .9). (.2, .8)^2 = (.04, .64), sum .68: (1/17, 16/17).
+    # (.25, .75)^2 = (.0625, .5625), sum .625: (.1, .9). (.2, .8)^2 = (.04, .64), sum .68: (1/17,
+    # 16/17).
     labels = EnhancedEra(2)(THREE, 4, 2)
     assert labels.index.tolist() == [0, 1, 3]
     assert labels.probs == pytest.approx(np.array([[1.0, 0.0], [0.1, 0.9], [1 / 17, 16 / 17]]))
@@ -100,7 +111,9 @@ def test_enhanced_era_with_beta_one_is_the_mean():
 
 
 def test_enhanced_era_stands_a_huge_power():
-    assert EnhancedEra(1e6)(THREE, 4, 2).probs == pytest.approx(np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]))
+    assert EnhancedEra(1e6)(THREE, 4, 2).probs == pytest.approx(
+        np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    )
 
 
 @pytest.mark.parametrize("aggregate", [Era(0.1), EnhancedEra(2)])
@@ -116,9 +129,11 @@ def test_a_temperature_or_beta_that_is_not_above_zero_is_a_mistake(value):
         EnhancedEra(value)
 
 
-# --- certainty, by hand ---------------------------------------------------------------------------------------------
+# --- certainty, by hand
+# ---------------------------------------------------------------------------------------------
 
-# A sure client, one that knows nothing, and one of entropy ln 2 among four classes: votes of 1, 0 and 1 - ln 2 / ln 4 = 1/2.
+# A sure client, one that knows nothing, and one of entropy ln 2 among four classes: votes of 1, 0
+# and 1 - ln 2 / ln 4 = 1/2.
 SURE, UNSURE, HALF = [1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.0, 0.5, 0.5, 0.0]
 
 
@@ -134,14 +149,27 @@ def test_a_client_that_knows_nothing_has_next_to_nothing_to_say():
     labels = certainty([upload({0: SURE}), upload({0: UNSURE})], 1, 4)
     assert labels.probs == pytest.approx(np.array([SURE]), abs=1e-6)
     assert labels.probs[0, 1] == pytest.approx(LEAST / 4 / (1 + LEAST))
-    assert mean([upload({0: SURE}), upload({0: UNSURE})], 1, 4).probs[0].tolist() == [0.625, 0.125, 0.125, 0.125]
+    assert mean([upload({0: SURE}), upload({0: UNSURE})], 1, 4).probs[0].tolist() == [
+        0.625,
+        0.125,
+        0.125,
+        0.125,
+    ]
 
 
-@pytest.mark.parametrize("aggregate", [certainty, Era(0.5, "certainty"), EnhancedEra(2, "certainty")])
+@pytest.mark.parametrize(
+    "aggregate", [certainty, Era(0.5, "certainty"), EnhancedEra(2, "certainty")]
+)
 def test_where_nobody_knows_anything_the_label_is_uniform(aggregate):
-    for classes in (2, 3, 10):  # 1 / 3 and 1 / 10 are rounded: their entropy may come out above log C
+    for classes in (
+        2,
+        3,
+        10,
+    ):  # 1 / 3 and 1 / 10 are rounded: their entropy may come out above log C
         nothing = upload({0: [1 / classes] * classes})
-        assert aggregate([nothing, nothing], 1, classes).probs == pytest.approx(np.full((1, classes), 1 / classes))
+        assert aggregate([nothing, nothing], 1, classes).probs == pytest.approx(
+            np.full((1, classes), 1 / classes)
+        )
 
 
 def test_certainty_multiplies_the_weight_a_row_has():
@@ -165,18 +193,26 @@ def test_weights_are_equal_unless_said_otherwise_and_a_typo_is_a_mistake():
     assert Era(0.5)(THREE, 4, 2).probs.tolist() == Era(0.5, "equal")(THREE, 4, 2).probs.tolist()
     for make in (Era, EnhancedEra):
         with pytest.raises(
-            Mistake, match=r"unknown weights 'certain'; did you mean 'certainty'\? \(equal or certainty\)"
+            Mistake,
+            match=r"unknown weights 'certain'; did you mean 'certainty'\? \(equal or certainty\)",
         ):
             make(0.5, weights="certain")
 
 
 def test_weights_are_given_in_the_text_of_an_aggregator():
-    assert shelf.take(AGGREGATORS, "aggregator", "era(0.05, weights=certainty)") == Era(0.05, "certainty")
-    assert shelf.take(AGGREGATORS, "aggregator", "enhanced-era(weights=certainty)") == EnhancedEra(2.0, "certainty")
+    assert shelf.take(AGGREGATORS, "aggregator", "era(0.05, weights=certainty)") == Era(
+        0.05, "certainty"
+    )
+    assert shelf.take(AGGREGATORS, "aggregator", "enhanced-era(weights=certainty)") == EnhancedEra(
+        2.0, "certainty"
+    )
     assert shelf.take(AGGREGATORS, "aggregator", "certainty") is certainty
 
 
-# --- one pass ------------------------------------------------------------------------------------------------------
+# --- one pass
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 ALL: list[Aggregator] = [mean, Era(0.1), EnhancedEra(2)]
 BY_CERTAINTY: list[Aggregator] = [certainty, Era(0.1, "certainty"), EnhancedEra(2, "certainty")]
@@ -195,7 +231,9 @@ def test_uploads_are_read_once_and_not_kept(aggregate):
             del fresh
 
     labels = aggregate(uploads(), 4, 2)
-    votes = 5 * (1 - entropy(np.array([0.3, 0.7])) / math.log(2)) if aggregate in BY_CERTAINTY else 5
+    votes = (
+        5 * (1 - entropy(np.array([0.3, 0.7])) / math.log(2)) if aggregate in BY_CERTAINTY else 5
+    )
     assert labels.weight.tolist() == pytest.approx([votes])
 
 
@@ -208,10 +246,15 @@ def test_uploads_are_left_as_they_were():
     before = [u.probs.copy() for u in THREE]
     Era(0.1)(THREE, 4, 2)
     certainty(THREE, 4, 2)
-    assert all((u.probs == b).all() and u.weight is None for u, b in zip(THREE, before, strict=True))
+    assert all(
+        (u.probs == b).all() and u.weight is None for u, b in zip(THREE, before, strict=True)
+    )
 
 
-# --- properties ----------------------------------------------------------------------------------------------------
+# --- properties
+#
+#
+# ----------------------------------------------------------------------------------------------------
 
 SAMPLES, CLASSES = 6, 3
 
@@ -219,8 +262,13 @@ SAMPLES, CLASSES = 6, 3
 @st.composite
 def many_uploads(draw: st.DrawFn) -> list[SoftLabels]:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    subsets = draw(st.lists(st.sets(st.integers(0, SAMPLES - 1), min_size=1), min_size=1, max_size=8))
-    return [SoftLabels(np.array(sorted(s)), rng.dirichlet(np.full(CLASSES, 0.5), len(s))) for s in subsets]
+    subsets = draw(
+        st.lists(st.sets(st.integers(0, SAMPLES - 1), min_size=1), min_size=1, max_size=8)
+    )
+    return [
+        SoftLabels(np.array(sorted(s)), rng.dirichlet(np.full(CLASSES, 0.5), len(s)))
+        for s in subsets
+    ]
 
 
 def same(one: SoftLabels, other: SoftLabels) -> bool:
@@ -237,7 +285,8 @@ def same(one: SoftLabels, other: SoftLabels) -> bool:
 def test_any_grouping_of_uploads_gives_the_mean_of_all(uploads, data):
     groups = data.draw(st.lists(st.integers(0, 3), min_size=len(uploads), max_size=len(uploads)))
     partial = [
-        mean([u for u, g in zip(uploads, groups, strict=True) if g == group], SAMPLES, CLASSES) for group in range(4)
+        mean([u for u, g in zip(uploads, groups, strict=True) if g == group], SAMPLES, CLASSES)
+        for group in range(4)
     ]
     assert same(mean(partial, SAMPLES, CLASSES), mean(uploads, SAMPLES, CLASSES))
 
@@ -262,8 +311,13 @@ def test_certainty_is_what_a_plain_loop_computes(uploads):
     labels = certainty(uploads, SAMPLES, CLASSES)
     for i, row in zip(labels.index, labels.probs, strict=True):
         votes = [u.probs[u.index == i][0] for u in uploads if i in u.index]
-        sure = [max(1 + sum(p * math.log(p) for p in vote if p > 0) / math.log(CLASSES), LEAST) for vote in votes]
-        assert row == pytest.approx(sum(s * v for s, v in zip(sure, votes, strict=True)) / sum(sure))
+        sure = [
+            max(1 + sum(p * math.log(p) for p in vote if p > 0) / math.log(CLASSES), LEAST)
+            for vote in votes
+        ]
+        assert row == pytest.approx(
+            sum(s * v for s, v in zip(sure, votes, strict=True)) / sum(sure)
+        )
 
 
 @given(many_uploads(), st.randoms(use_true_random=False))
@@ -296,7 +350,8 @@ def test_a_lower_temperature_never_raises_the_entropy(uploads, temperature, fact
 
 
 def test_era_lowers_the_entropy_of_an_unsure_mean():
-    # (.5, .3, .2) has entropy 1.03; divided by .1 and exponentiated (e^5, e^3, e^2) it is (.84, .11, .04), entropy .52.
+    # (.5, .3, .2) has entropy 1.03; divided by .1 and exponentiated (e^5, e^3, e^2) it is (.84,
+    # .11, .04), entropy .52.
     one = [upload({0: [0.5, 0.3, 0.2]})]
     assert entropy(mean(one, 1, 3).probs)[0] == pytest.approx(1.0297, abs=1e-4)
     assert entropy(Era(0.1)(one, 1, 3).probs)[0] == pytest.approx(0.5243, abs=1e-4)
@@ -320,5 +375,10 @@ def test_results_are_probabilities_with_the_same_likeliest_class(uploads):
 
 
 def test_the_shelf_holds_the_aggregators_of_this_file():
-    shelved = [("mean", mean), ("certainty", certainty), ("era", Era), ("enhanced-era", EnhancedEra)]
+    shelved = [
+        ("mean", mean),
+        ("certainty", certainty),
+        ("era", Era),
+        ("enhanced-era", EnhancedEra),
+    ]
     assert list(AGGREGATORS.items()) == shelved

@@ -1,4 +1,6 @@
-"""The algorithms, turn by turn. A turn is a generator, so a test can play the engine and send answers by hand."""
+"""The algorithms, turn by turn. A turn is a generator, so a test can play the engine and send
+answers by hand.
+"""
 
 import math
 
@@ -34,7 +36,10 @@ def upload(index, probs, r, client):
     return F32.encode(SoftLabels(np.array(index), np.array(probs)), r.link(client))
 
 
-# --- FedAvg ---------------------------------------------------------------------------------------------------------
+# --- FedAvg
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_average_is_weighted_by_data_size():
@@ -70,13 +75,17 @@ def test_the_fedavg_server_averages_what_was_said():
     said = {4: W32.encode(weights(1), 2, samples=1), 9: W32.encode(weights(5), 2, samples=3)}
     turn = fedavg.server_turn(Server({"linear": weights(0)}), said, r)
     server = finish(turn, None)
-    assert torch.equal(server.students["linear"]["1.weight"], weights(4)["1.weight"])  # (1 + 15) / 4
+    assert torch.equal(
+        server.students["linear"]["1.weight"], weights(4)["1.weight"]
+    )  # (1 + 15) / 4
 
 
 def test_fedavg_carries_and_averages_batch_norm_statistics():
     model = toys.model(toys.with_batch_norm)
     r = toys.a_round(models=[model])
-    states = [initial_state(model, 0) | {"0.running_mean": torch.tensor([m, 0.0])} for m in (1.0, 5.0)]
+    states = [
+        initial_state(model, 0) | {"0.running_mean": torch.tensor([m, 0.0])} for m in (1.0, 5.0)
+    ]
     said = {i: W32.encode(state, 0, samples=1) for i, state in enumerate(states)}
     server = finish(fedsift.fedavg().server_turn(Server({model.name: states[0]}), said, r), None)
     assert server.students[model.name]["0.running_mean"].tolist() == [3.0, 0.0]
@@ -88,18 +97,22 @@ def test_fedavg_refuses_mixed_models_and_names_what_works():
         fedsift.fedavg().start(r)
 
 
-# --- the meta-algorithm: a client's turn --------------------------------------------------------------------------------
+# --- the meta-algorithm: a client's turn
+# --------------------------------------------------------------------------------
 
 
 def test_an_fd_client_trains_predicts_picks_and_uploads():
-    """Outputs (2, 0) etc. at temperature 2 become softmax(1, 0) = (e / (e + 1), 1 / (e + 1)). Entropies order the
-    samples 3 (5, 0), 0 (2, 0), 2 (0, 1), 1 (0, 0), so a budget of 2 picks 0 and 3."""
+    """Outputs (2, 0) etc. at temperature 2 become softmax(1, 0) = (e / (e + 1), 1 / (e + 1)).
+    Entropies order the samples 3 (5, 0), 0 (2, 0), 2 (0, 1), 1 (0, 0), so a budget of 2 picks 0 and
+    3."""
     fas = fedsift.fas(2, sampler="low-entropy", temperature=2.0, local=LOCAL, distill=DISTILL)
     r, client = toys.a_round(1), toys.client(7)
     heard = fas.announce(Server({"linear": weights(1)}), [client], r)[7]
     turn = fas.client_turn(client, {}, heard, r)
     fit = next(turn)
-    assert isinstance(fit, Fit) and fit.data is client.data and fit.recipe == LOCAL and fit.epoch == 2
+    assert (
+        isinstance(fit, Fit) and fit.data is client.data and fit.recipe == LOCAL and fit.epoch == 2
+    )
     assert torch.equal(fit.state["1.weight"], weights(1)["1.weight"])
     predict = turn.send(weights(8))
     assert isinstance(predict, Predict) and predict.samples is r.public
@@ -127,7 +140,9 @@ def test_local_batches_are_named_after_the_client_not_its_place_in_the_cohort():
 def test_a_sampler_that_breaks_its_promise_is_told_so(picks):
     fas = fedsift.fas(2, sampler=lambda probs, counts, budget, draws: np.array(picks, int))
     r, client = toys.a_round(), toys.client(0)
-    turn = fas.client_turn(client, {}, fas.announce(Server({"linear": weights(1)}), [client], r)[0], r)
+    turn = fas.client_turn(
+        client, {}, fas.announce(Server({"linear": weights(1)}), [client], r)[0], r
+    )
     next(turn)
     turn.send(weights(1))
     with pytest.raises(Mistake, match="1 to 2 distinct indexes below 4"):
@@ -140,26 +155,36 @@ def test_a_sampler_cannot_change_what_is_sent():
         return np.arange(budget)
 
     fas, r, client = fedsift.fas(2, sampler=careless), toys.a_round(), toys.client(0)
-    turn = fas.client_turn(client, {}, fas.announce(Server({"linear": weights(1)}), [client], r)[0], r)
+    turn = fas.client_turn(
+        client, {}, fas.announce(Server({"linear": weights(1)}), [client], r)[0], r
+    )
     next(turn)
     turn.send(weights(1))
     with pytest.raises(ValueError, match="read-only"):
         turn.send(np.zeros((4, 2), np.float32))
 
 
-# --- the meta-algorithm: the server's turn --------------------------------------------------------------------------------
+# --- the meta-algorithm: the server's turn
+# --------------------------------------------------------------------------------
 
 
 def test_the_server_distils_per_index_means_on_the_union():
-    """Sample 0: one vote (1, 0). Sample 2: votes (.6, .4) and (.2, .8), mean (.4, .6). Sample 3: one vote (.5, .5).
-    Sample 1 was uploaded by nobody and is not distilled."""
+    """Sample 0: one vote (1, 0). Sample 2: votes (.6, .4) and (.2, .8), mean (.4, .6). Sample 3:
+    one vote (.5, .5). Sample 1 was uploaded by nobody and is not distilled."""
     fd, r = fedsift.fd(2, distill=DISTILL), toys.a_round(4)
-    said = {3: upload([0, 2], [[1, 0], [0.6, 0.4]], r, 3), 5: upload([2, 3], [[0.2, 0.8], [0.5, 0.5]], r, 5)}
+    said = {
+        3: upload([0, 2], [[1, 0], [0.6, 0.4]], r, 3),
+        5: upload([2, 3], [[0.2, 0.8], [0.5, 0.5]], r, 5),
+    }
     turn = fd.server_turn(Server({"linear": weights(1)}), said, r)
     (fit,) = next(turn)
     assert fit.data.samples.rows.tolist() == [0, 2, 3]
     assert torch.allclose(fit.data.targets, torch.tensor([[1.0, 0.0], [0.4, 0.6], [0.5, 0.5]]))
-    assert fit.epoch == 12 and fit.recipe == DISTILL and torch.equal(fit.state["1.weight"], weights(1)["1.weight"])
+    assert (
+        fit.epoch == 12
+        and fit.recipe == DISTILL
+        and torch.equal(fit.state["1.weight"], weights(1)["1.weight"])
+    )
     server = finish(turn, [weights(9)])
     assert torch.equal(server.students["linear"]["1.weight"], weights(9)["1.weight"])
     assert server.notes == {}
@@ -221,13 +246,19 @@ def test_predictions_sent_down_are_those_of_the_moved_student():
 
 @pytest.mark.parametrize("ema", [1.0, -0.1, 2, math.nan])
 def test_an_ema_outside_zero_to_one_is_a_mistake(ema):
-    with pytest.raises(Mistake, match=f"ema is a share of the old weights, from 0 to below 1, not {ema}"):
+    with pytest.raises(
+        Mistake, match=f"ema is a share of the old weights, from 0 to below 1, not {ema}"
+    ):
         fedsift.fd(1, ema=ema)
 
 
-@pytest.mark.parametrize(("picks", "kind"), [(None, "NoneType"), ("abc", "str"), ([[1], [2, 3]], "list")])
+@pytest.mark.parametrize(
+    ("picks", "kind"), [(None, "NoneType"), ("abc", "str"), ([[1], [2, 3]], "list")]
+)
 def test_a_sampler_that_returns_no_indexes_is_told_so(picks, kind):
-    with pytest.raises(Mistake, match=f"the sampler returned {kind}, not indexes of public samples"):
+    with pytest.raises(
+        Mistake, match=f"the sampler returned {kind}, not indexes of public samples"
+    ):
         checked(picks, 2, 4)
 
 
@@ -235,7 +266,9 @@ def test_a_sampler_that_returns_no_indexes_is_told_so(picks, kind):
 
 
 def with_pool(pool, samples=20, number=0):
-    public = np.stack([np.arange(samples), np.zeros(samples)], 1)  # a sample's first figure is its number
+    public = np.stack(
+        [np.arange(samples), np.zeros(samples)], 1
+    )  # a sample's first figure is its number
     return fedsift.fd(2, sampler="low-entropy", pool=pool), toys.a_round(number, public.tolist())
 
 
@@ -248,13 +281,19 @@ def pool_of(fd, r, client=0):
 
 def test_all_clients_of_a_round_choose_from_one_pool_and_the_next_round_has_another():
     fd, first = with_pool(5)
-    pools = [pool_of(fd, r, c)[1].rows.tolist() for r in (first, with_pool(5, number=1)[1]) for c in (0, 3)]
+    pools = [
+        pool_of(fd, r, c)[1].rows.tolist()
+        for r in (first, with_pool(5, number=1)[1])
+        for c in (0, 3)
+    ]
     assert pools[0] == pools[1] != pools[2] == pools[3]
     assert all(len(set(pool)) == 5 and set(pool) <= set(range(20)) for pool in pools)
 
 
 def test_what_was_chosen_from_a_pool_is_taught_on_the_same_samples_and_its_indexes_are_the_pools():
-    """Sure of the pool's second and fourth sample: 2 of 5 is one of ten sets, a byte; 2 of 2,000 take three."""
+    """Sure of the pool's second and fourth sample: 2 of 5 is one of ten sets, a byte; 2 of 2,000
+    take three.
+    """
     fd, r = with_pool(5)
     turn, pool = pool_of(fd, r)
     logits = np.zeros((5, 2), np.float32)
@@ -263,19 +302,25 @@ def test_what_was_chosen_from_a_pool_is_taught_on_the_same_samples_and_its_index
     (fit,) = next(fd.server_turn(Server({"linear": weights(1)}), {0: message}, r))
     assert fit.data.samples.rows.tolist() == pool.rows[[1, 3]].tolist()
     assert fit.data.samples.tensor()[:, 0].tolist() == [float(row) for row in pool.rows[[1, 3]]]
-    assert len(F32.encode(SoftLabels(np.array([1, 3]), np.ones((2, 2))), Link(0, 2000, 2))) == len(message) + 2
+    assert (
+        len(F32.encode(SoftLabels(np.array([1, 3]), np.ones((2, 2))), Link(0, 2000, 2)))
+        == len(message) + 2
+    )
 
 
 @pytest.mark.parametrize("pool", [1, 21])
 def test_a_pool_is_at_least_the_budget_and_at_most_the_public_set(pool):
     fd, r = with_pool(pool)
     with pytest.raises(
-        Mistake, match=rf"a pool of {pool} samples will not do; .* the budget \(2\) to the public set \(20"
+        Mistake,
+        match=rf"a pool of {pool} samples will not do; .* the budget \(2\) to the public set \(20",
     ):
         fd.start(r)
 
 
-@pytest.mark.parametrize("settings", [{"download": "soft-labels"}, {"codec": "delta(quantized(2))"}])
+@pytest.mark.parametrize(
+    "settings", [{"download": "soft-labels"}, {"codec": "delta(quantized(2))"}]
+)
 def test_a_pool_cannot_go_with_what_looks_back_at_earlier_rounds(settings):
     with pytest.raises(Mistake, match="a pool is another one every round"):
         fedsift.fd(2, pool=5, **settings)
@@ -283,7 +328,9 @@ def test_a_pool_cannot_go_with_what_looks_back_at_earlier_rounds(settings):
 
 def test_the_temperature_reaches_the_students_loss():
     fd, r = fedsift.fd(1, temperature=3.0), toys.a_round()
-    (fit,) = next(fd.server_turn(Server({"linear": weights(1)}), {0: upload([1], [[1, 0]], r, 0)}, r))
+    (fit,) = next(
+        fd.server_turn(Server({"linear": weights(1)}), {0: upload([1], [[1, 0]], r, 0)}, r)
+    )
     assert fit.temperature == 3.0
 
 
@@ -308,7 +355,10 @@ def test_every_client_downloads_the_student_of_its_own_architecture():
     assert "0.running_mean" in state
 
 
-# --- soft labels down ---------------------------------------------------------------------------------------------------
+# --- soft labels down
+#
+#
+# ---------------------------------------------------------------------------------------------------
 
 
 def soft_down():
@@ -341,16 +391,25 @@ def test_a_returning_client_distils_the_latest_labels_into_its_own_model_before_
     server = Server({"linear": weights(0)}, {"lessons": {"4": lesson}})
     turn = fd.client_turn(client, {"model": weights(3)}, fd.announce(server, [client], r)[1], r)
     distil = next(turn)
-    assert torch.equal(distil.state["1.weight"], weights(3)["1.weight"]) and distil.recipe == DISTILL
-    assert distil.data.samples.rows.tolist() == [2] and torch.allclose(distil.data.targets, torch.tensor([[0.4, 0.6]]))
+    assert (
+        torch.equal(distil.state["1.weight"], weights(3)["1.weight"]) and distil.recipe == DISTILL
+    )
+    assert distil.data.samples.rows.tolist() == [2] and torch.allclose(
+        distil.data.targets, torch.tensor([[0.4, 0.6]])
+    )
     local = turn.send(weights(4))
-    assert torch.equal(local.state["1.weight"], weights(4)["1.weight"]) and local.data is client.data
+    assert (
+        torch.equal(local.state["1.weight"], weights(4)["1.weight"]) and local.data is client.data
+    )
     turn.send(weights(6))
     memory, _ = finish(turn, np.zeros((4, 2), np.float32))
     assert torch.equal(memory["model"]["1.weight"], weights(6)["1.weight"])
 
 
-# --- mistakes -----------------------------------------------------------------------------------------------------------
+# --- mistakes
+#
+#
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_budget_must_fit_the_public_set():
@@ -368,11 +427,16 @@ def test_parts_are_found_by_name_or_refused_by_the_nearest():
     with pytest.raises(Mistake, match="temperature must be above 0"):
         fedsift.fd(1, temperature=0)
     assert fedsift.fd(1, aggregator="era(0.2)").aggregate == fedsift.Era(0.2)
-    assert fedsift.fas(1).sampler is fedsift.SAMPLERS["mixed"] and fedsift.fd(1).sampler is fedsift.SAMPLERS["none"]
+    assert (
+        fedsift.fas(1).sampler is fedsift.SAMPLERS["mixed"]
+        and fedsift.fd(1).sampler is fedsift.SAMPLERS["none"]
+    )
 
 
 def test_a_message_of_another_round_is_refused_by_the_server():
     fd, r = fedsift.fd(1), toys.a_round(4)
-    turn = fd.server_turn(Server({"linear": weights(1)}), {0: upload([1], [[1, 0]], toys.a_round(3), 0)}, r)
+    turn = fd.server_turn(
+        Server({"linear": weights(1)}), {0: upload([1], [[1, 0]], toys.a_round(3), 0)}, r
+    )
     with pytest.raises(fedsift.WireError, match="round 3 where round 4 was expected"):
         next(turn)

@@ -1,4 +1,6 @@
-"""Any nn.Module: how the batched engine runs it, and that it answers as the sequential engine does."""
+"""Any nn.Module: how the batched engine runs it, and that it answers as the sequential engine
+does.
+"""
 
 import pytest
 import torch
@@ -9,7 +11,8 @@ from fedsift import models
 from fedsift.engines.stacking import Kernels, Vmapped, stack
 from tests.parity import IMAGE, ROW, compared
 
-# --- by torch.func -------------------------------------------------------------------------------------------------
+# --- by torch.func
+# -------------------------------------------------------------------------------------------------
 
 
 class View(nn.Sequential):
@@ -50,7 +53,9 @@ class ComparesSamples(nn.Module):
 
 class Depthwise(nn.Sequential):
     def __init__(self, shape, classes):
-        super().__init__(nn.Conv2d(2, 4, 3, groups=2), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, classes))
+        super().__init__(
+            nn.Conv2d(2, 4, 3, groups=2), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, classes)
+        )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +76,10 @@ class Bent(nn.Module):
 
     def __init__(self, shape, classes):
         super().__init__()
-        self.first, self.second = nn.Parameter(torch.ones(6, 3)), nn.Parameter(torch.ones(3, classes))
+        self.first, self.second = (
+            nn.Parameter(torch.ones(6, 3)),
+            nn.Parameter(torch.ones(3, classes)),
+        )
 
     def forward(self, x):
         return torch.tanh(torch.tanh(x @ self.first) @ self.second)
@@ -85,7 +93,9 @@ class Inward(Bent):
 
 
 def test_what_the_way_back_needs_is_counted_and_bounds_how_many_networks_go_together():
-    """A sample of 6 numbers, 3 and then 2 that tanh said; the weights, 18 and 6, are counted elsewhere."""
+    """A sample of 6 numbers, 3 and then 2 that tanh said; the weights, 18 and 6, are counted
+    elsewhere.
+    """
     program = stack(models.model(Bent, ROW, 2), Kernels())
     assert isinstance(program, Vmapped) and program.values == 6 + 3 + 2
 
@@ -102,7 +112,10 @@ def test_stacked_by_torch_func_in_many_threads():
         compared(Depthwise, sizes=(40,) * 12, threads=4)
 
 
-# --- one by one ----------------------------------------------------------------------------------------------------
+# --- one by one
+#
+#
+# ----------------------------------------------------------------------------------------------------
 
 
 class OwnDropout(nn.Linear):
@@ -161,8 +174,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("made", "reason"), REFUSED, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("made", "reason"), REFUSED, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_the_rest_runs_one_by_one_and_is_told_once(made, reason):
     how, (told,) = compared(made, ROW, threads=2, warned=1)
-    assert told.startswith(f"{made.__name__} cannot be stacked and runs one by one: ") and reason in told
+    assert (
+        told.startswith(f"{made.__name__} cannot be stacked and runs one by one: ")
+        and reason in told
+    )
     assert how.startswith(f"{made.__name__}: one by one, 2 at a time (") and reason in how

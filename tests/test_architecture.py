@@ -14,7 +14,18 @@ LAYERS = [
     {"seeding"},
     {"types"},
     {"shelf", "numerics", "graphs"},
-    {"samplers", "aggregators", "codecs", "models", "training", "data", "ledger", "evaluation", "theory", "overriding"},
+    {
+        "samplers",
+        "aggregators",
+        "codecs",
+        "models",
+        "training",
+        "data",
+        "ledger",
+        "evaluation",
+        "theory",
+        "overriding",
+    },
     {"algorithms", "engines"},
     {"federation"},
     {"config", "checkpoints", "environment"},
@@ -31,7 +42,9 @@ HEIGHT = {module: height for height, modules in enumerate(LAYERS) for module in 
 def modules() -> dict[str, Path]:
     """Every source file under the name of its top-level module."""
     return {
-        str(path.relative_to(SOURCE)): path for path in sorted(SOURCE.rglob("*.py")) if path.parent != SOURCE.parent
+        str(path.relative_to(SOURCE)): path
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path.parent != SOURCE.parent
     }
 
 
@@ -48,7 +61,11 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedsift."):
             found.add((node.module or "").split(".")[1])
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("fedsift.")}
+            found |= {
+                alias.name.split(".")[1]
+                for alias in node.names
+                if alias.name.startswith("fedsift.")
+            }
     return found - {"__version__"}
 
 
@@ -58,13 +75,19 @@ def test_every_module_has_its_place():
 
 @pytest.mark.parametrize("file", [file for file in modules() if file != "__init__.py"])
 def test_imports_go_downward_only(file):
-    above = {other for other in imported(modules()[file]) if other != top(file) and HEIGHT[other] >= HEIGHT[top(file)]}
+    above = {
+        other
+        for other in imported(modules()[file])
+        if other != top(file) and HEIGHT[other] >= HEIGHT[top(file)]
+    }
     assert not above, f"{file} imports {above}, which stand beside or above it"
 
 
 def test_a_forbidden_import_would_be_seen(tmp_path):
     bad = tmp_path / "bad.py"
-    bad.write_text("def f():\n    from fedsift.engines import choose\n    import fedsift.codecs.wire\n")
+    bad.write_text(
+        "def f():\n    from fedsift.engines import choose\n    import fedsift.codecs.wire\n"
+    )
     assert imported(bad) == {"engines", "codecs"}
 
 
@@ -72,7 +95,11 @@ def test_only_the_command_line_prints():
     talkers = set()
     for file, path in modules().items():
         for node in ast.walk(ast.parse(path.read_text())):
-            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+            called = (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "print"
+            )
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if called or any(name.split(".")[0] in {"rich", "typer", "click"} for name in names):
@@ -83,7 +110,9 @@ def test_only_the_command_line_prints():
 def loaded_after(code: str) -> set[str]:
     script = f"import sys\n{code}\nprint(' '.join(m for m in sys.modules if '.' not in m))"
     return set(
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout.split()
     )
 
 

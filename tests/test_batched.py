@@ -1,4 +1,6 @@
-"""The batched engine answers as the sequential one does: every network on the shelf, every recipe, any mixture."""
+"""The batched engine answers as the sequential one does: every network on the shelf, every recipe,
+any mixture.
+"""
 
 import subprocess
 import sys
@@ -20,7 +22,14 @@ from fedsift.types import Labelled, Mistake, Model, Predict, Recipe, Samples, St
 from tests import parity, toys
 from tests.parity import SGD
 
-SHELF = ["mlp", "cnn", "cnn(width=0.5)", "resnet8", "resnet8(norm=group, width=0.5)", "resnet20(width=0.25)"]
+SHELF = [
+    "mlp",
+    "cnn",
+    "cnn(width=0.5)",
+    "resnet8",
+    "resnet8(norm=group, width=0.5)",
+    "resnet20(width=0.25)",
+]
 RECIPES = {
     "sgd": SGD,
     "plain sgd": replace(SGD, momentum=0.0),
@@ -51,19 +60,26 @@ def shelf(name, shape=(3, 8, 8)):
 
 
 def agree(engine, reference, jobs, flips=0):
-    """SGD adds up what was rounded: 1e-6 or so after a few steps. Adam: see `parity.astray`. The sign of a ReLU's input
-    that is next to nothing may flip and move a network further: `flips` of them on a CPU, half on another device."""
+    """SGD adds up what was rounded: 1e-6 or so after a few steps. Adam: see `parity.astray`. The
+    sign of a ReLU's input that is next to nothing may flip and move a network further: `flips` of
+    them on a CPU, half on another device."""
     cuda = engine.device.type == "cuda"
     found, expected = engine.run(jobs), reference.run(jobs)
     if jobs[0].recipe.optimizer == "sgd":
         near = [parity.near([a], [b], 2e-5) for a, b in zip(found, expected, strict=True)]
         assert near.count(False) <= (len(near) // 2 if cuda else flips)
     assert parity.astray(jobs, found, expected) < (5e-2 if cuda else 3e-3 if flips else 1e-3)
-    asks = [Predict(job.model, state, job.data.samples) for job, state in zip(jobs, expected, strict=True)]
+    asks = [
+        Predict(job.model, state, job.data.samples)
+        for job, state in zip(jobs, expected, strict=True)
+    ]
     assert parity.near(engine.run(asks), reference.run(asks), 2e-5)
 
 
-# --- parity --------------------------------------------------------------------------------------------------------
+# --- parity
+#
+#
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_the_whole_shelf_is_tested_here():
@@ -93,19 +109,31 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("variation", VARIATIONS)
 @pytest.mark.parametrize(
-    "name", ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)", "resnet20(width=0.25)"]
+    "name",
+    ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)", "resnet20(width=0.25)"],
 )
 def test_every_turn_of_a_recipe(engine, reference, name, variation):
     if name.startswith("resnet20") and variation == "batches of one":
-        return  # a batch norm of four values, nineteen times: the plain loop is as far from float64 as from us
-    agree(engine, reference, parity.fits(shelf(name), **VARIATIONS[variation]), flips=int("group" in name))
+        # a batch norm of four values, nineteen times: the plain loop is as far from float64 as from
+        # us
+        return
+    agree(
+        engine,
+        reference,
+        parity.fits(shelf(name), **VARIATIONS[variation]),
+        flips=int("group" in name),
+    )
 
 
 def test_a_mixed_list_comes_back_in_order(engine, reference):
     """Architectures, recipes, stores and normalisations, fits and predictions side by side."""
     stores = [parity.store((3, 8, 8), seed) for seed in (0, 1)]
-    stores.append(Store(stores[0].values, torch.tensor(100.0), torch.tensor(50.0)))  # one figure for all channels
-    stores.append(Store(stores[0].values, stores[1].mean, stores[1].std))  # the same images, other figures
+    stores.append(
+        Store(stores[0].values, torch.tensor(100.0), torch.tensor(50.0))
+    )  # one figure for all channels
+    stores.append(
+        Store(stores[0].values, stores[1].mean, stores[1].std)
+    )  # the same images, other figures
     jobs = [
         job
         for i, of in enumerate(stores)
@@ -118,10 +146,15 @@ def test_a_mixed_list_comes_back_in_order(engine, reference):
 
 
 def test_one_set_of_images_normalised_in_many_ways(engine, reference):
-    """One group, as the memory is one; each model has figures of its own, and asks for the same rows."""
+    """One group, as the memory is one; each model has figures of its own, and asks for the same
+    rows.
+    """
     figures = [parity.store((3, 8, 8), seed) for seed in range(4)]
     jobs = [
-        replace(parity.fits(shelf("cnn"), (9,), of=Store(figures[0].values, own.mean, own.std))[0], key=(i,))
+        replace(
+            parity.fits(shelf("cnn"), (9,), of=Store(figures[0].values, own.mean, own.std))[0],
+            key=(i,),
+        )
         for i, own in enumerate(figures)
     ]
     everything = [*jobs, *parity.asks(jobs)]
@@ -137,7 +170,9 @@ def test_jobs_that_differ_in_temperature_alone(engine, reference):
 @pytest.mark.parametrize("sizes", [(9, 9, 9, 9), (21, 8, 5, 13)], ids=str)
 @pytest.mark.parametrize("recipe", ["sgd", "adam"])
 @pytest.mark.parametrize("name", ["mlp", "resnet8(width=0.25)"])
-def test_step_sizes_and_schedules_of_their_own_in_one_program(engine, reference, monkeypatch, name, recipe, sizes):
+def test_step_sizes_and_schedules_of_their_own_in_one_program(
+    engine, reference, monkeypatch, name, recipe, sizes
+):
     """A sweep over step sizes is one group; every model follows its own recipe."""
     parts: list[list[int]] = []
     honest = Batched._task
@@ -148,12 +183,22 @@ def test_step_sizes_and_schedules_of_their_own_in_one_program(engine, reference,
 
     monkeypatch.setattr(Batched, "_task", spy)
     jobs = parity.fits(shelf(name), sizes, RECIPES[recipe], epoch=3)
-    own: list[dict[str, Any]] = [{}, {"lr": 0.01}, {"milestones": (2, 4)}, {"milestones": (2,), "decay": 0.5}]
-    jobs = [replace(job, recipe=replace(job.recipe, **changes)) for job, changes in zip(jobs, own, strict=True)]
+    own: list[dict[str, Any]] = [
+        {},
+        {"lr": 0.01},
+        {"milestones": (2, 4)},
+        {"milestones": (2,), "decay": 0.5},
+    ]
+    jobs = [
+        replace(job, recipe=replace(job.recipe, **changes))
+        for job, changes in zip(jobs, own, strict=True)
+    ]
     found = engine.run(jobs)
     assert sum(map(len, parts)) == 4 and len(parts) <= 2  # a part a worker
     agree(engine, reference, jobs)
-    assert not parity.near(found, [engine.run([replace(job, recipe=jobs[0].recipe)])[0] for job in jobs], 1e-4)
+    assert not parity.near(
+        found, [engine.run([replace(job, recipe=jobs[0].recipe)])[0] for job in jobs], 1e-4
+    )
 
 
 def test_rows_of_features(engine, reference):
@@ -164,29 +209,47 @@ def test_one_set_of_samples_asked_of_many_networks(engine, reference):
     """The public set: the same rows for everyone, more of them than go into one piece."""
     of = parity.store((1, 8, 8), rows=150)
     model = shelf("cnn", (1, 8, 8))
-    asks = [Predict(model, models.initial_state(model, i), Samples(of, np.arange(150))) for i in range(3)]
+    asks = [
+        Predict(model, models.initial_state(model, i), Samples(of, np.arange(150)))
+        for i in range(3)
+    ]
     assert parity.near(engine.run(asks), reference.run(asks), 1e-5)
 
 
-# --- padding -------------------------------------------------------------------------------------------------------
+# --- padding
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet8(width=0.5)"])
 def test_what_fills_a_short_batch_changes_nothing(name):
-    """Batches of 5 are made 8 with copies of the first sample. Were they counted, statistics and gradient would be those
-    of 8 samples: here of 5 equal ones and of 5 unlike ones, next to torch on the 5 alone."""
+    """Batches of 5 are made 8 with copies of the first sample. Were they counted, statistics and
+    gradient would be those of 8 samples: here of 5 equal ones and of 5 unlike ones, next to torch
+    on the 5 alone."""
     model = shelf(name)
     jobs = parity.fits(model, (5,), replace(SGD, epochs=1))
     (found,), (expected,) = Batched(threads=1).run(jobs), Sequential(threads=1).run(jobs)
     data = jobs[0].data
-    eight = Labelled(data.samples[np.array([0, 1, 2, 3, 4, 0, 0, 0])], data.targets[[0, 1, 2, 3, 4, 0, 0, 0]])
+    eight = Labelled(
+        data.samples[np.array([0, 1, 2, 3, 4, 0, 0, 0])], data.targets[[0, 1, 2, 3, 4, 0, 0, 0]]
+    )
     (counted,) = Sequential(threads=1).run([replace(jobs[0], data=eight)])
     assert parity.difference(found, expected) < 1e-5 < 1e-3 < parity.difference(counted, expected)
 
 
-# --- company -------------------------------------------------------------------------------------------------------
+# --- company
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
-COMPANY = ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)", "resnet20(width=0.25)"]
+COMPANY = [
+    "mlp",
+    "cnn",
+    "resnet8(width=0.5)",
+    "resnet8(norm=group, width=0.5)",
+    "resnet20(width=0.25)",
+]
 THIRTEEN = (21, 5, 12, 8, 16, 17, 3, 30, 2, 9, 11, 24, 7)
 
 
@@ -210,7 +273,9 @@ def test_an_answer_is_the_same_to_the_last_bit_in_any_company(name, batch):
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("model", [("cnn", (1, 8, 8)), ("resnet8", (3, 32, 32)), ("resnet20", (3, 16, 16))], ids=str)
+@pytest.mark.parametrize(
+    "model", [("cnn", (1, 8, 8)), ("resnet8", (3, 32, 32)), ("resnet20", (3, 16, 16))], ids=str
+)
 def test_so_it_is_with_adam_and_real_images_in_either_precision(model, precision):
     if precision == "bfloat16" and not batched.has_bfloat16():
         pytest.skip("this processor does not compute with bfloat16")
@@ -242,8 +307,12 @@ def test_little_memory_cuts_a_group_and_much_does_not(monkeypatch):
     model = shelf("mlp", (1, 8, 8))
     jobs = parity.fits(model, (8,) * 13)
     need = needed(jobs[0])
-    answers = [Batched(threads=1, memory=share * need / batched.GIB).run(jobs) for share in (0.5, 4.5, 100)]
-    assert [max(parts) for parts in sizes] == [1, 4, 13] and [sum(parts) for parts in sizes] == [13] * 3
+    answers = [
+        Batched(threads=1, memory=share * need / batched.GIB).run(jobs) for share in (0.5, 4.5, 100)
+    ]
+    assert [max(parts) for parts in sizes] == [1, 4, 13] and [sum(parts) for parts in sizes] == [
+        13
+    ] * 3
     assert all(parity.same(a, b) and parity.same(a, c) for a, b, c in zip(*answers, strict=True))
 
 
@@ -285,15 +354,30 @@ print(len(parts), (most() - before) / memory)
     "kind, name, batch, memory, count",
     [
         ("fit", "cnn", 16, 0.05, 16), ("fit", "resnet8", 8, 0.1, 16), ("fit", "Mixed", 16, 0.3, 16),
-        ("fit", "mlp", 512, 0.2, 64),  # the heap is left full of holes: it grew with every program, to 2.6 of these
+        # the heap is left full of holes: it grew with every program, to 2.6 of these
+        ("fit", "mlp", 512, 0.2, 64),
         ("ask", "cnn", 16, 0.1, 16), ("ask", "Mixed", 16, 0.2, 16),
     ],
 )  # fmt: skip
 def test_memory_is_a_bound(kind, name, batch, memory, count):
-    """What networks make a process grow by at its highest, beside the setting: several programs, one after another;
-    a tenth of it and more, or the setting would be no measure at all; estimates are rough, by half at most."""
-    asked = [sys.executable, "-W", "error", "-c", GROWS, kind, name, str(batch), str(memory), str(count)]
-    parts, share = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120).stdout.split()
+    """What networks make a process grow by at its highest, beside the setting: several programs,
+    one after another; a tenth of it and more, or the setting would be no measure at all; estimates
+    are rough, by half at most."""
+    asked = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        GROWS,
+        kind,
+        name,
+        str(batch),
+        str(memory),
+        str(count),
+    ]
+    parts, share = subprocess.run(
+        asked, capture_output=True, text=True, check=True, timeout=120
+    ).stdout.split()
     assert int(parts) >= 2 and 0.1 < float(share) < 1.5
 
 
@@ -301,7 +385,10 @@ def test_memory_is_a_bound(kind, name, batch, memory, count):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_memory_is_a_bound_on_a_gpu_too(precision):
     """Eight ResNet-8 of which about three fit; the same answers as with room for all."""
-    model, of = models.model("resnet8", (3, 32, 32), parity.CLASSES), parity.store((3, 32, 32), rows=60)
+    model, of = (
+        models.model("resnet8", (3, 32, 32), parity.CLASSES),
+        parity.store((3, 32, 32), rows=60),
+    )
     jobs = parity.fits(model, (40,) * 8, replace(SGD, lr=0.01), of=of)
     free = Batched("cuda", precision=precision)
     limit = 3.5 * needed(jobs[0], free)
@@ -335,7 +422,9 @@ def test_without_triton_everything_runs_on_a_gpu_all_the_same(monkeypatch, refer
     jobs = parity.fits(shelf("resnet8(width=0.5)"), recipe=replace(SGD, lr=0.01))
     assert engine.explain(jobs[0].model).startswith("resnet8(width=0.5): stacked (known layers")
     assert "CUDA graphs" not in engine.explain(jobs[0].model)
-    assert parity.astray(jobs, engine.run(jobs), reference.run(jobs)) < (5e-2 if precision == "float32" else 0.2)
+    assert parity.astray(jobs, engine.run(jobs), reference.run(jobs)) < (
+        5e-2 if precision == "float32" else 0.2
+    )
 
 
 def test_a_group_is_cut_so_that_every_thread_has_work(monkeypatch):
@@ -348,11 +437,18 @@ def test_a_group_is_cut_so_that_every_thread_has_work(monkeypatch):
     monkeypatch.setattr(Batched, "_task", task)
     Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 10))
     Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 50))
-    assert sorted(seen[:2]) == [5, 5] and sorted(seen[2:]) == [12, 12, 13, 13]  # at most 16 together
+    assert sorted(seen[:2]) == [5, 5] and sorted(seen[2:]) == [
+        12,
+        12,
+        13,
+        13,
+    ]  # at most 16 together
 
 
 def test_graphs_that_are_kept_share_the_memory(monkeypatch):
-    """Each kind of job has a graph of its own; the one used longest ago goes where the next would be too much."""
+    """Each kind of job has a graph of its own; the one used longest ago goes where the next would
+    be too much.
+    """
 
     class Kept:
         def __init__(self, program, jobs, plan, values, bytes):
@@ -364,7 +460,9 @@ def test_graphs_that_are_kept_share_the_memory(monkeypatch):
         def fit(self, jobs, plan, stop):
             return [job.state for job in jobs]
 
-    fake = SimpleNamespace(plan_of=lambda program, jobs: SimpleNamespace(positions=np.zeros((1, 1, 1))), Replay=Kept)
+    fake = SimpleNamespace(
+        plan_of=lambda program, jobs: SimpleNamespace(positions=np.zeros((1, 1, 1))), Replay=Kept
+    )
     monkeypatch.setitem(sys.modules, "fedsift.engines.replay", fake)
     monkeypatch.setattr(fedsift.engines, "replay", fake, raising=False)
     monkeypatch.setattr(Batched, "_replayed", lambda self, program: True)
@@ -375,7 +473,10 @@ def test_graphs_that_are_kept_share_the_memory(monkeypatch):
     for kind in (0, 1, 0, 2, 1):
         engine.run(jobs[kind])
         assert engine._kept() == len(engine._replays) * need <= 2.5 * need
-    assert [key[1].weight_decay for key in engine._replays] == [0.2, 0.1]  # 0.1 went for 0.2, then 0 for 0.1
+    assert [key[1].weight_decay for key in engine._replays] == [
+        0.2,
+        0.1,
+    ]  # 0.1 went for 0.2, then 0 for 0.1
 
 
 def test_memory_must_be_something():
@@ -383,11 +484,14 @@ def test_memory_must_be_something():
         Batched(memory=0)
 
 
-# --- the rule for large networks -----------------------------------------------------------------------------------
+# --- the rule for large networks
+# -----------------------------------------------------------------------------------
 
 
 def test_large_networks_run_one_by_one_on_a_cpu_without_a_warning(monkeypatch):
-    """resnet8 on 8x8 has 3 x 3 x (3 x 16 x 64 + 2 x 16 x 16 x 64 + ...) multiplications: more than a thousand."""
+    """resnet8 on 8x8 has 3 x 3 x (3 x 16 x 64 + 2 x 16 x 16 x 64 + ...) multiplications: more than
+    a thousand.
+    """
     monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
     monkeypatch.setattr(batched, "LARGEST_BY_HAND", 1000)
     model = shelf("resnet8(width=0.25)")
@@ -401,7 +505,10 @@ def test_networks_of_middle_size_are_stacked_to_train_and_asked_one_by_one(monke
     monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
     model = shelf("resnet8(width=0.25)")
     engine = Batched(threads=2)
-    assert engine.explain(model) == "resnet8(width=0.25): stacked (known layers, predictions one by one)"
+    assert (
+        engine.explain(model)
+        == "resnet8(width=0.25): stacked (known layers, predictions one by one)"
+    )
     asks = parity.asks(parity.fits(model))
     assert all(map(parity.same, engine.run(asks), Sequential(threads=1).run(asks)))
     group = shelf("resnet8(norm=group, width=0.25)")
@@ -412,7 +519,11 @@ def test_networks_of_middle_size_are_stacked_to_train_and_asked_one_by_one(monke
     ("factory", "shape", "macs"),
     [
         (toys.linear, (6,), 12),  # 6 x 2
-        (lambda shape, classes: models.cnn(shape, classes), (1, 8, 8), 9 * 16 * 64 + 9 * 16 * 32 * 16 + 128 * 2),
+        (
+            lambda shape, classes: models.cnn(shape, classes),
+            (1, 8, 8),
+            9 * 16 * 64 + 9 * 16 * 32 * 16 + 128 * 2,
+        ),
     ],
 )
 def test_multiplications_are_counted_by_hand(factory, shape, macs):

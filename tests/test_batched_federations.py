@@ -11,7 +11,9 @@ from fedsift.engines.sequential import Sequential
 from fedsift.federation import federate
 from tests import parity
 
-LOCAL = fedsift.Recipe(epochs=2, batch=16, lr=0.02, optimizer="sgd")  # Adam divides by what may be next to nothing
+LOCAL = fedsift.Recipe(
+    epochs=2, batch=16, lr=0.02, optimizer="sgd"
+)  # Adam divides by what may be next to nothing
 BOTH: dict[str, Any] = {"local": LOCAL, "distill": LOCAL}
 ALGORITHMS: dict[str, Callable[[], Any]] = {
     "fas": lambda: fedsift.fas(20, **BOTH),
@@ -32,7 +34,12 @@ MODELS: dict[str, Any] = {
     "mixed": {"cnn": 5, "mlp": 5},
 }
 ONE_ARCHITECTURE = ("fedavg", "fedpaq", "mix2fld")
-CASES = [(name, model) for name in ALGORITHMS for model in MODELS if model != "mixed" or name not in ONE_ARCHITECTURE]
+CASES = [
+    (name, model)
+    for name in ALGORITHMS
+    for model in MODELS
+    if model != "mixed" or name not in ONE_ARCHITECTURE
+]
 
 
 def task():
@@ -51,23 +58,30 @@ def played(algorithm, engine, model="cnn", rounds=2):
     object.__setattr__(algorithm, "server_turn", listen)
     clients = fedsift.clients(task().private, 10, fedsift.Dirichlet(0.5), model, seed=0)
     cohort = 10 if isinstance(algorithm, fedsift.Gossip) else 5
-    return list(federate(algorithm, clients, task(), rounds=rounds, cohort=cohort, seed=0, engine=engine)), said
+    return list(
+        federate(algorithm, clients, task(), rounds=rounds, cohort=cohort, seed=0, engine=engine)
+    ), said
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name, model", CASES)
 def test_a_federation_is_the_same_on_both_engines(name, model, device):
-    """Every weight of every model after whole rounds, every byte of the ledger. Training differs by rounding, 1e-7 or so;
-    in gossip, where every client is looked at, the sign of a ReLU's input next to nothing has flipped in one or two. On
-    a GPU rounding is another, and bytes may differ where what is sent is what changed, or coded by what it is."""
+    """Every weight of every model after whole rounds, every byte of the ledger. Training differs by
+    rounding, 1e-7 or so; in gossip, where every client is looked at, the sign of a ReLU's input
+    next to nothing has flipped in one or two. On a GPU rounding is another, and bytes may differ
+    where what is sent is what changed, or coded by what it is."""
     near, exact = (2e-5, True) if device == "cpu" else (2e-3, name not in ("cfd", "fedpaq"))
     near = 2e-3 if name == "gossip" else near
     engines = Sequential(threads=2), Batched(device, threads=2 if device == "cpu" else None)
-    (one, one_said), (two, two_said) = (played(ALGORITHMS[name](), engine, MODELS[model]) for engine in engines)
+    (one, one_said), (two, two_said) = (
+        played(ALGORITHMS[name](), engine, MODELS[model]) for engine in engines
+    )
     assert len(one) == len(two) == 2
     for a, b, up, other in zip(one, two, one_said, two_said, strict=True):
         assert a.models.keys() == b.models.keys()
-        assert parity.near([b.models[m][1] for m in a.models], [state for _, state in a.models.values()], near)
+        assert parity.near(
+            [b.models[m][1] for m in a.models], [state for _, state in a.models.values()], near
+        )
         assert up.keys() == other.keys()
         if exact:
             assert a.bytes == b.bytes
@@ -78,21 +92,29 @@ def test_a_federation_is_the_same_on_both_engines(name, model, device):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 @pytest.mark.parametrize("model", ["cnn", "mlp", "resnet8(width=0.25)", "resnet20(width=0.25)"])
 def test_a_round_of_every_network_and_optimiser_with_crops_and_a_decay(model, optimizer):
-    """Adam divides by gradients that may be next to nothing, so a weight or two is off by some of its step of .002."""
+    """Adam divides by gradients that may be next to nothing, so a weight or two is off by some of
+    its step of .002.
+    """
     sgd = optimizer == "sgd"
-    recipe = fedsift.Recipe(2, 16, 0.02 if sgd else 0.002, optimizer, augment="crop-flip", milestones=(1,))
+    recipe = fedsift.Recipe(
+        2, 16, 0.02 if sgd else 0.002, optimizer, augment="crop-flip", milestones=(1,)
+    )
     engines = Sequential(threads=2), Batched(threads=2)
-    (one, _), (two, _) = (played(fedsift.fas(20, local=recipe, distill=recipe), e, model, 1) for e in engines)
+    (one, _), (two, _) = (
+        played(fedsift.fas(20, local=recipe, distill=recipe), e, model, 1) for e in engines
+    )
     (a,), (b,) = one, two
-    assert parity.near([b.models[m][1] for m in a.models], [s for _, s in a.models.values()], 2e-5 if sgd else 1e-3)
+    assert parity.near(
+        [b.models[m][1] for m in a.models], [s for _, s in a.models.values()], 2e-5 if sgd else 1e-3
+    )
     assert a.bytes == b.bytes and abs(a.accuracy - b.accuracy) < 0.005
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("sampler", ["low-entropy", "mixed"])
 def test_active_sampling_picks_the_same_samples_on_both_engines(sampler, device):
-    """What a client picks shows in its upload: the indexes that decode from it. On a GPU two entropies may be a rounding
-    apart."""
+    """What a client picks shows in its upload: the indexes that decode from it. On a GPU two
+    entropies may be a rounding apart."""
     from fedsift.codecs import CODECS
 
     def fas() -> Any:
@@ -102,11 +124,16 @@ def test_active_sampling_picks_the_same_samples_on_both_engines(sampler, device)
     links = fedsift.Federation(fas(), clients, task(), 5, 0)
     picks = [
         {
-            (number, id): CODECS["float32"].decode(message, links.round(number).link(id)).index.tolist()
+            (number, id): CODECS["float32"]
+            .decode(message, links.round(number).link(id))
+            .index.tolist()
             for number, messages in enumerate(played(fas(), engine)[1])
             for id, message in messages.items()
         }
-        for engine in (Sequential(threads=2), Batched(device, threads=2 if device == "cpu" else None))
+        for engine in (
+            Sequential(threads=2),
+            Batched(device, threads=2 if device == "cpu" else None),
+        )
     ]
     assert len(picks[0]) == 10 and picks[0].keys() == picks[1].keys()
     other = [who for who in picks[0] if picks[0][who] != picks[1][who]]
@@ -118,5 +145,7 @@ def test_the_batched_engine_learns_the_digits():
     """Ten clients of nearly equal data, eight rounds of FedAvg: 80 per cent and more."""
     data = fedsift.split(fedsift.load("digits"), private=800, public=100, seed=0)
     clients = fedsift.clients(data.private, 10, fedsift.Dirichlet(100.0), "cnn", seed=0)
-    *_, last = federate(fedsift.fedavg(), clients, data, rounds=8, cohort=5, seed=0, engine=Batched(threads=2))
+    *_, last = federate(
+        fedsift.fedavg(), clients, data, rounds=8, cohort=5, seed=0, engine=Batched(threads=2)
+    )
     assert last.accuracy > 0.8

@@ -23,7 +23,10 @@ def test_a_spread_is_the_median_and_the_ends_to_four_figures():
     assert bench.spread([3.00004, 1.0, 2.0, 12.34567]) == {"median": 2.5, "low": 1.0, "high": 12.35}
 
 
-# --- engines -------------------------------------------------------------------------------------------------------
+# --- engines
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_a_cohort_is_equal_jobs_on_data_of_their_own():
@@ -37,7 +40,9 @@ def test_a_cohort_is_equal_jobs_on_data_of_their_own():
 def test_the_plain_loop_trains_as_the_engines_do(model):
     jobs = Case(model, (1, 8, 8), clients=2, samples=10, batch=4).cohort()
     before = torch.get_num_threads()
-    for plain, engine in zip(bench.plain_loop(jobs, "cpu"), Sequential("cpu").run(jobs), strict=True):
+    for plain, engine in zip(
+        bench.plain_loop(jobs, "cpu"), Sequential("cpu").run(jobs), strict=True
+    ):
         for name, value in engine.items():
             torch.testing.assert_close(plain[name], value, rtol=1e-3, atol=1e-5)
         assert not torch.equal(plain[name], jobs[0].state[name])
@@ -45,15 +50,24 @@ def test_the_plain_loop_trains_as_the_engines_do(model):
 
 
 def test_the_figures_of_one_measurement_agree_with_each_other():
-    """Three clients of 10 samples in batches of 4, 4, 2, twice: 18 steps. A model takes six of them."""
+    """Three clients of 10 samples in batches of 4, 4, 2, twice: 18 steps. A model takes six of
+    them.
+    """
     result = bench.engines([TINY], "cpu", repeats=1)
     (case,) = result["cases"]
-    assert (case["model"], case["clients"], case["model_steps"], result["device"]) == ("mlp", 3, 18, "cpu")
+    assert (case["model"], case["clients"], case["model_steps"], result["device"]) == (
+        "mlp",
+        3,
+        18,
+        "cpu",
+    )
     ways = {row["way"]: row for row in case["ways"]}
     assert list(ways)[:2] == ["plain loop", "sequential engine, one thread"]
     plain = ways["plain loop"]
     for row in ways.values():
-        assert middle(row["models_per_second"]) * 6 * middle(row["ms_per_model_step"]) == pytest.approx(1000, rel=2e-3)
+        assert middle(row["models_per_second"]) * 6 * middle(
+            row["ms_per_model_step"]
+        ) == pytest.approx(1000, rel=2e-3)
         ratio = middle(plain["ms_per_model_step"]) / middle(row["ms_per_model_step"])
         assert middle(row["times_plain_loop"]) == pytest.approx(ratio, rel=2e-3)
     assert result["machine"]["torch"] == torch.__version__
@@ -75,25 +89,54 @@ def test_every_engine_on_the_shelf_is_warmed_up_and_measured_in_turn(monkeypatch
 
 
 def test_bench_engines_prints_a_table_or_json():
-    sizes = ("--model", "mlp", "--clients", "2", "--samples", "4", "--batch", "2", "--repeats", "1", "--device", "cpu")
+    sizes = (
+        "--model",
+        "mlp",
+        "--clients",
+        "2",
+        "--samples",
+        "4",
+        "--batch",
+        "2",
+        "--repeats",
+        "1",
+        "--device",
+        "cpu",
+    )
     result = done("bench", "engines", *sizes)
     table, progress = result.stdout, result.stderr.splitlines()
-    assert progress[0] == "mlp: plain loop, once to warm up" and progress[-1] == "mlp: all in turn, 1 of 1"
+    assert (
+        progress[0] == "mlp: plain loop, once to warm up"
+        and progress[-1] == "mlp: all in turn, 1 of 1"
+    )
     assert table.startswith("mlp, 3x32x32, 2 clients x 4 samples, batch 2, on cpu")
     assert rows(table)[0][0] == "plain loop" and rows(table)[0][-1] == "1"
     as_json = done("bench", "engines", *sizes, "--epochs", "3", "--json")
     assert as_json.stderr == ""
     (case,) = json.loads(as_json.stdout)["cases"]
-    assert (case["clients"], case["samples"], case["batch"], case["epochs"], case["model_steps"]) == (2, 4, 2, 3, 12)
+    assert (
+        case["clients"],
+        case["samples"],
+        case["batch"],
+        case["epochs"],
+        case["model_steps"],
+    ) == (2, 4, 2, 3, 12)
     assert [row["way"] for row in case["ways"]] == [cells[0] for cells in rows(table)]
 
 
 def test_bench_complains_about_unknown_names():
-    assert "unknown model 'resnet9'; did you mean 'resnet8'?" in complaint("bench", "engines", "--model", "resnet9")
-    assert "unknown device 'cpi'; did you mean 'cpu'?" in complaint("bench", "engines", "--device", "cpi")
+    assert "unknown model 'resnet9'; did you mean 'resnet8'?" in complaint(
+        "bench", "engines", "--model", "resnet9"
+    )
+    assert "unknown device 'cpi'; did you mean 'cpu'?" in complaint(
+        "bench", "engines", "--device", "cpi"
+    )
 
 
-# --- scale ---------------------------------------------------------------------------------------------------------
+# --- scale
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_ratio_is_that_of_the_median_rounds_pair_by_pair(monkeypatch):
@@ -104,7 +147,13 @@ def test_a_ratio_is_that_of_the_median_rounds_pair_by_pair(monkeypatch):
     def played(clients, rounds, cohort):
         asked.append((clients, rounds, cohort))
         wall, cpu = next(took)
-        return {"clients": clients, "setup_s": 1.0, "round_s": [wall] * 3, "round_cpu_s": [cpu] * 3, "peak_mib": wall}
+        return {
+            "clients": clients,
+            "setup_s": 1.0,
+            "round_s": [wall] * 3,
+            "round_cpu_s": [cpu] * 3,
+            "peak_mib": wall,
+        }
 
     monkeypatch.setattr(bench, "_in_a_fresh_process", played)
     result = bench.scale(50_000, rounds=3, cohort=7, repeats=2)
@@ -113,19 +162,29 @@ def test_a_ratio_is_that_of_the_median_rounds_pair_by_pair(monkeypatch):
     assert result["round_cpu_ratio"] == {"median": 0.75, "low": 0.5, "high": 1.0}
     few, many = result["federations"]
     assert (few["clients"], middle(few["round_s"]), middle(few["peak_mib"])) == (1000, 3.0, 3.0)
-    assert (many["clients"], middle(many["round_s"]), middle(many["round_cpu_s"])) == (50_000, 3.5, 1.0)
+    assert (many["clients"], middle(many["round_s"]), middle(many["round_cpu_s"])) == (
+        50_000,
+        3.5,
+        1.0,
+    )
 
 
 def test_a_fresh_process_plays_the_rounds_it_is_asked_for():
     played = bench._in_a_fresh_process(clients=1_000_000, rounds=2, cohort=3)
-    assert (played["clients"], len(played["round_s"]), len(played["round_cpu_s"])) == (1_000_000, 2, 2)
+    assert (played["clients"], len(played["round_s"]), len(played["round_cpu_s"])) == (
+        1_000_000,
+        2,
+        2,
+    )
     assert min(played["round_s"] + played["round_cpu_s"]) > 0 and played["setup_s"] > 0
     assert 50 < played["peak_mib"] < 4096
 
 
 def test_bench_scale_prints_a_table(monkeypatch):
     played = {"setup_s": 0.5, "round_s": [2.0], "round_cpu_s": [1.5], "peak_mib": 300.0}
-    monkeypatch.setattr(bench, "_in_a_fresh_process", lambda clients, *_: played | {"clients": clients})
+    monkeypatch.setattr(
+        bench, "_in_a_fresh_process", lambda clients, *_: played | {"clients": clients}
+    )
     text = done("bench", "scale", "--clients", "2000", "--repeats", "1").stdout
     figures = ["0.5", "2", "1.5", "300"]  # no range where there is none
     assert rows(text) == [["1,000", *figures], ["2,000", *figures]]
@@ -140,7 +199,9 @@ def test_a_run_that_fails_is_one_sentence(monkeypatch):
 
 @pytest.mark.parametrize("clients, cohort", [(50, 51), (5000, 1001), (5000, 0)])
 def test_a_cohort_must_fit_both_federations(clients, cohort):
-    with pytest.raises(Mistake, match=f"a cohort of {cohort} must be drawn from 1000 and from {clients} clients"):
+    with pytest.raises(
+        Mistake, match=f"a cohort of {cohort} must be drawn from 1000 and from {clients} clients"
+    ):
         bench.scale(clients, cohort=cohort)
 
 

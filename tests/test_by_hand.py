@@ -1,4 +1,6 @@
-"""Layers on a CPU that find their own way back: products by hand, then equal to torch's own gradients."""
+"""Layers on a CPU that find their own way back: products by hand, then equal to torch's own
+gradients.
+"""
 
 import pytest
 import torch
@@ -21,16 +23,24 @@ def last(x):
     return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
-# --- products ------------------------------------------------------------------------------------------------------
+# --- products
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_a_step_over_pixels_goes_back_to_those_it_saw():
-    """A 1x1 convolution with weight 2 and stride 2 sees the corners of 3x3: each gets twice its output's gradient, and
-    the weight gets 1 x 1 + 2 x 3 + 3 x 7 + 4 x 9 = 64."""
-    x, dy = torch.arange(1.0, 10).view(1, 1, 3, 3), torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 2, 2)
+    """A 1x1 convolution with weight 2 and stride 2 sees the corners of 3x3: each gets twice its
+    output's gradient, and the weight gets 1 x 1 + 2 x 3 + 3 x 7 + 4 x 9 = 64."""
+    x, dy = (
+        torch.arange(1.0, 10).view(1, 1, 3, 3),
+        torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 2, 2),
+    )
     alone = grouped.Alone(((2, 2), (0, 0)), (1, 1, 3, 3), (1, 1, 1, 1), biased=False)
     dx, dw = alone.back(dy, x, torch.full((1, 1, 1, 1), 2.0), wanted=True)
-    assert dx is not None and dx.tolist() == [[[[2, 0, 4], [0, 0, 0], [6, 0, 8]]]] and dw.item() == 64
+    assert (
+        dx is not None and dx.tolist() == [[[[2, 0, 4], [0, 0, 0], [6, 0, 8]]]] and dw.item() == 64
+    )
 
 
 GEOMETRIES = [
@@ -46,7 +56,9 @@ GEOMETRIES = [
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("batch", [4, 8])
 @pytest.mark.parametrize(("inputs", "outputs", "kernel", "stride", "padding"), GEOMETRIES)
-def test_a_model_alone_computes_what_it_does_in_company(inputs, outputs, kernel, stride, padding, batch, biased):
+def test_a_model_alone_computes_what_it_does_in_company(
+    inputs, outputs, kernel, stride, padding, batch, biased
+):
     """To the last bit: it is the first, or the last, of three."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -64,12 +76,15 @@ def test_a_model_alone_computes_what_it_does_in_company(inputs, outputs, kernel,
         alone = grouped.Alone(how, tuple(mine.shape), tuple(w[outs].shape), biased)
         assert torch.equal(alone.forward(mine, w[outs], b[outs] if biased else None), y[:, outs])
         own_dx, own_dw = alone.back(pull, mine, w[outs], wanted=True)
-        assert own_dx is not None and torch.equal(own_dx, dx[:, ins]) and torch.equal(own_dw, dw[outs])
+        assert (
+            own_dx is not None and torch.equal(own_dx, dx[:, ins]) and torch.equal(own_dw, dw[outs])
+        )
         assert alone.back(pull, mine, w[outs], wanted=False)[0] is None
     torch.set_num_threads(before)
 
 
-# --- whole networks ------------------------------------------------------------------------------------------------
+# --- whole networks
+# ------------------------------------------------------------------------------------------------
 
 
 class Odd(nn.Module):
@@ -77,7 +92,11 @@ class Odd(nn.Module):
 
     def __init__(self, shape, classes):
         super().__init__()
-        self.conv, self.norm, self.group = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.GroupNorm(3, 3)
+        self.conv, self.norm, self.group = (
+            nn.Conv2d(3, 3, 3, padding=1),
+            nn.BatchNorm2d(3),
+            nn.GroupNorm(3, 3),
+        )
         self.hidden, self.head = nn.Linear(3 * 4 * 4, 7), nn.Linear(7, classes)
         self.pool = nn.AvgPool2d(2)
 
@@ -87,7 +106,11 @@ class Odd(nn.Module):
         return self.head(torch.relu(self.hidden(self.pool(y).flatten(1))))
 
 
-NETWORKS = [model("cnn", (3, 8, 8), 4), model("resnet8(width=0.5)", (3, 8, 8), 4), Model("odd", Odd, (3, 8, 8), 4)]
+NETWORKS = [
+    model("cnn", (3, 8, 8), 4),
+    model("resnet8(width=0.5)", (3, 8, 8), 4),
+    Model("odd", Odd, (3, 8, 8), 4),
+]
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
@@ -98,23 +121,35 @@ def test_gradients_are_those_of_autograd(network, models):
     found = []
     for program in (ByHand(network, Kernels()), Stacked(network, Kernels())):
         flat, buffers = program.layout.stack(states)
-        weights = {name: view.detach().requires_grad_() for name, view in program.weights(flat).items()}
+        weights = {
+            name: view.detach().requires_grad_() for name, view in program.weights(flat).items()
+        }
         gradient = torch.zeros_like(flat)
-        program.learn(Pass(weights, buffers, True), x, lambda logits: dy.clone(), program.weights(gradient))
+        program.learn(
+            Pass(weights, buffers, True), x, lambda logits: dy.clone(), program.weights(gradient)
+        )
         found.append(program.layout.unstack(gradient, buffers))
     for mine, theirs in zip(*found, strict=True):
         for name in mine:
             assert torch.allclose(mine[name], theirs[name], rtol=1e-3, atol=1e-4), name
 
 
-# --- who steps with whom -------------------------------------------------------------------------------------------
+# --- who steps with whom
+# -------------------------------------------------------------------------------------------
 
 
 def test_turns_by_hand():
-    """8, 5, 8 and 3 samples in batches of 8: one turn with 3 and 5 places padded; with batch norm three turns."""
+    """8, 5, 8 and 3 samples in batches of 8: one turn with 3 and 5 places padded; with batch norm
+    three turns.
+    """
     here, counts = torch.device("cpu"), (8, 5, 8, 3)
     (turn,) = turns(ByHand(NETWORKS[0], Kernels()), 8, here, counts)
-    assert turn.some == slice(4) and turn.width == 8 and turn.count is not None and turn.count.tolist() == [8, 5, 8, 3]
+    assert (
+        turn.some == slice(4)
+        and turn.width == 8
+        and turn.count is not None
+        and turn.count.tolist() == [8, 5, 8, 3]
+    )
     assert turn.shares[3].flatten().tolist() == pytest.approx([1 / 3] * 3 + [0] * 5)
     three, five, eight = turns(ByHand(NETWORKS[1], Kernels()), 8, here, counts)
     assert (three.width, five.width, eight.width) == (3, 5, 8)

@@ -19,8 +19,29 @@ from tests.test_runs import KINDS, PROGRAM, TINY, bits, lines, rounds_in, straig
 from tests.test_runs import cli as fedsift
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
-VERBS = ["demo", "run", "ls", "new", "show", "compare", "plot", "reproduce", "theory", "data", "flower", "bench"]
-SUMMARY = ["run", "rounds", "accuracy", "accuracy_last", "uplink_bytes", "downlink_bytes", "seconds"]
+VERBS = [
+    "demo",
+    "run",
+    "ls",
+    "new",
+    "show",
+    "compare",
+    "plot",
+    "reproduce",
+    "theory",
+    "data",
+    "flower",
+    "bench",
+]
+SUMMARY = [
+    "run",
+    "rounds",
+    "accuracy",
+    "accuracy_last",
+    "uplink_bytes",
+    "downlink_bytes",
+    "seconds",
+]
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
 
 
@@ -31,7 +52,9 @@ def _own_folder(tmp_path, monkeypatch):
 
 def program(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """In a process of its own."""
-    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, timeout=100, **options)
+    return subprocess.run(
+        [*PROGRAM, *words], capture_output=True, text=True, timeout=100, **options
+    )
 
 
 def done(*words: str) -> Any:
@@ -64,7 +87,8 @@ def rows(text: str) -> list[list[str]]:
     return found
 
 
-# --- help and version ----------------------------------------------------------------------------------------------
+# --- help and version
+# ----------------------------------------------------------------------------------------------
 
 
 def test_the_version_is_the_packages():
@@ -88,13 +112,32 @@ def test_help_names_every_verb_and_needs_neither_torch_nor_numpy():
     "verb, words",
     {
         "demo": ["--out", "--seeds", "--rounds", "--quiet"],
-        "run": ["--out", "--engine", "--device", "--seeds", "--resume", "--quiet", "--json", "key=value"],
+        "run": [
+            "--out",
+            "--engine",
+            "--device",
+            "--seeds",
+            "--resume",
+            "--quiet",
+            "--json",
+            "key=value",
+        ],
         "ls": ["KIND"],
         "new": ["PRESET", "FILE"],
         "show": ["RUN", "--json"],
         "compare": ["FOLDERS", "--json"],
         "plot": ["FOLDERS", "--output"],
-        "reproduce": ["ITEM", "key=value", "--quick", "--recipe", "--seeds", "--out", "--report", "--engine", "--json"],
+        "reproduce": [
+            "ITEM",
+            "key=value",
+            "--quick",
+            "--recipe",
+            "--seeds",
+            "--out",
+            "--report",
+            "--engine",
+            "--json",
+        ],
     }.items(),
 )
 def test_the_help_of_a_verb_names_all_it_takes(verb, words):
@@ -108,7 +151,10 @@ def test_without_a_verb_the_help_is_shown():
     assert all(f"│ {verb} " in result.stdout + result.stderr for verb in VERBS)
 
 
-# --- demo ----------------------------------------------------------------------------------------------------------
+# --- demo
+#
+#
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +179,12 @@ CHOSEN = r"batched engine on cpu, float32, \d+ thread\(s\) \(auto: stacks equal 
 
 def test_the_demo_says_that_it_stacks_and_does(shown):
     folder, result = shown
-    assert re.search(rf"^3 runs side by side: {CHOSEN}\.\n  cnn: stacked \(known layers\)$", result.stdout, re.M)
-    (told,) = {json.loads(file.read_text())["engine"] for file in folder.glob("runs/*/*/environment.json")}
+    assert re.search(
+        rf"^3 runs side by side: {CHOSEN}\.\n  cnn: stacked \(known layers\)$", result.stdout, re.M
+    )
+    (told,) = {
+        json.loads(file.read_text())["engine"] for file in folder.glob("runs/*/*/environment.json")
+    }
     assert re.fullmatch(CHOSEN, told)
 
 
@@ -162,7 +212,9 @@ def test_a_run_says_what_was_chosen_and_how_each_architecture_is_run(tmp_path, m
     assert re.search(rf"^digits-fas: {CHOSEN}\n  cnn: stacked \(known layers\)$", stacked, re.M)
     mixed = done("run", *QUICK, "clients.models={cnn=10, 'odd:Odd'=10}", "--out", "b").stderr
     assert "  cnn: stacked (known layers)\n" in mixed
-    assert re.search(r"^  odd:Odd: one by one, \d+ at a time \(.*data-dependent.*\)$", mixed, re.M), mixed
+    assert re.search(
+        r"^  odd:Odd: one by one, \d+ at a time \(.*data-dependent.*\)$", mixed, re.M
+    ), mixed
     alone = done("run", *QUICK, "engine=sequential", "--out", "c").stderr
     assert "sequential engine on cpu" in alone and "stacked" not in alone
 
@@ -170,7 +222,9 @@ def test_a_run_says_what_was_chosen_and_how_each_architecture_is_run(tmp_path, m
 def test_the_demo_names_its_runs_and_its_picture(shown):
     folder, result = shown
     (runs_line,) = (line for line in result.stdout.splitlines() if line.startswith("runs "))
-    (picture,) = (line.split()[1] for line in result.stdout.splitlines() if line.startswith("picture "))
+    (picture,) = (
+        line.split()[1] for line in result.stdout.splitlines() if line.startswith("picture ")
+    )
     home = folder / Path(picture).parent
     assert (folder / picture).read_bytes().startswith(MAGIC["png"])
     assert {path.name for path in home.iterdir() if path.is_dir()} == {
@@ -200,7 +254,10 @@ def test_an_interrupted_demo_goes_on_with_the_command_it_prints(shown, tmp_path)
         assert bits(half / run) == bits(straight_through / run)
 
 
-# --- run -----------------------------------------------------------------------------------------------------------
+# --- run
+#
+#
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_json_is_one_object_on_stdout_and_nothing_else():
@@ -260,7 +317,13 @@ def test_on_a_terminal_there_is_a_bar_that_ends_full(monkeypatch):
 def test_the_table_of_a_run_holds_its_figures():
     result = done("run", *FAS, "rounds=2", "--out", "fas")
     summary = runs.load(Path("fas")).summary()
-    assert rows(result.stdout)[0][:5] == ["digits-fas", "1", f"{summary['accuracy']:.3f}", "265 B", "1.1 kB"]
+    assert rows(result.stdout)[0][:5] == [
+        "digits-fas",
+        "1",
+        f"{summary['accuracy']:.3f}",
+        "265 B",
+        "1.1 kB",
+    ]
     assert summary["uplink_bytes"] == 4 * 265
     assert result.stdout.endswith("run folder: fas\n")
 
@@ -286,7 +349,18 @@ def test_a_name_with_square_brackets_is_printed_as_it_is():
     ],
 )
 def test_engine_device_and_precision_are_options_and_are_kept(key, value, said):
-    done("run", "digits-fas", *TINY[:-1], "rounds=1", "budget=6", "model=mlp", "--out", "fas", f"--{key}", value)
+    done(
+        "run",
+        "digits-fas",
+        *TINY[:-1],
+        "rounds=1",
+        "budget=6",
+        "model=mlp",
+        "--out",
+        "fas",
+        f"--{key}",
+        value,
+    )
     assert f'{key} = "{value}"' in Path("fas/config.toml").read_text()
     assert runs.load(Path("fas")).environment["engine"].startswith(said)
 
@@ -304,17 +378,37 @@ def test_short_names_and_full_paths_set_the_same_keys():
         "algorithm": "fd",
     }
     assert short.keys() == config.SHORT.keys()
-    rest = ["rounds=1", "data.private=40", "data.public=30", "local.epochs=1", "distill.epochs=1", "--quiet"]
+    rest = [
+        "rounds=1",
+        "data.private=40",
+        "data.public=30",
+        "local.epochs=1",
+        "distill.epochs=1",
+        "--quiet",
+    ]
     done("run", "digits-fas", *rest, *(f"{k}={v}" for k, v in short.items()), "--out", "short")
-    done("run", "digits-fas", *rest, *(f"{config.SHORT[k]}={v}" for k, v in short.items()), "--out", "full")
+    done(
+        "run",
+        "digits-fas",
+        *rest,
+        *(f"{config.SHORT[k]}={v}" for k, v in short.items()),
+        "--out",
+        "full",
+    )
     assert bits(Path("short")) == bits(Path("full"))
     kept = runs.load(Path("short")).experiment
     assert (kept.partition.alpha, kept.clients.count, kept.clients.cohort) == (0.5, 5, 3)
-    assert (kept.algorithm.sampler, kept.algorithm.budget, kept.algorithm.name) == ("margin", 7, "fd")
+    assert (kept.algorithm.sampler, kept.algorithm.budget, kept.algorithm.name) == (
+        "margin",
+        7,
+        "fd",
+    )
 
 
 def test_an_override_the_algorithm_does_not_use_is_noted():
-    result = done("run", "digits-fedavg", *TINY, "model=mlp", "rounds=1", "sampler=mixed", "--out", "avg")
+    result = done(
+        "run", "digits-fedavg", *TINY, "model=mlp", "rounds=1", "sampler=mixed", "--out", "avg"
+    )
     assert "note: this experiment does not use algorithm.sampler\n" in result.stderr
     assert "algorithm.budget" not in result.stderr
 
@@ -336,19 +430,27 @@ def test_resuming_a_finished_run_prints_the_same_summary():
 
 
 def test_resume_of_a_folder_that_is_not_there_yet_starts_it():
-    assert json.loads(done("run", *FAS, "rounds=1", "--resume", "--out", "fas", "--json").stdout)["rounds"] == 1
+    assert (
+        json.loads(done("run", *FAS, "rounds=1", "--resume", "--out", "fas", "--json").stdout)[
+            "rounds"
+        ]
+        == 1
+    )
 
 
-# --- Ctrl-C --------------------------------------------------------------------------------------------------------
+# --- Ctrl-C
+#
+#
+# --------------------------------------------------------------------------------------------------------
 
 
 def interrupted(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:
     """Ctrl-C once `moment()` has come."""
-    start = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedsift.cli import main; main()"
-    )
+    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedsift.cli import main; main()"
     command = [sys.executable, "-c", start, *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         until = time.monotonic() + 60
         while not moment() and process.poll() is None and time.monotonic() < until:
             time.sleep(0.001)
@@ -360,12 +462,16 @@ def interrupted(words: list[str], moment: Any) -> subprocess.CompletedProcess[st
 def by_shell(command: str) -> subprocess.CompletedProcess[str]:
     """A command as it was printed, pasted into a shell."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(command, shell=True, capture_output=True, text=True, env=os.environ | {"PATH": path})
+    return subprocess.run(
+        command, shell=True, capture_output=True, text=True, env=os.environ | {"PATH": path}
+    )
 
 
 def test_ctrl_c_prints_the_command_that_goes_on_to_the_same_bits(tmp_path):
     folder = Path("stopped")
-    result = interrupted(["run", *FAS, "rounds=40", "--out", "stopped"], lambda: rounds_in(folder) >= 2)
+    result = interrupted(
+        ["run", *FAS, "rounds=40", "--out", "stopped"], lambda: rounds_in(folder) >= 2
+    )
     assert (result.returncode, result.stdout) == (130, "")
     assert "Traceback" not in result.stderr
     assert result.stderr.endswith(
@@ -404,7 +510,10 @@ def test_a_reader_that_goes_away_is_no_error(words):
     assert result.stderr == ""
 
 
-# --- ls and new ----------------------------------------------------------------------------------------------------
+# --- ls and new
+#
+#
+# ----------------------------------------------------------------------------------------------------
 
 PARTS = {
     "datasets": [
@@ -413,10 +522,29 @@ PARTS = {
     ],
     "partitions": ["iid", "dirichlet", "dirichlet-free", "shards", "views"],
     "models": ["mlp", "cnn", "resnet8", "resnet20", "module:factory"],
-    "samplers": ["none", "random", "low-entropy", "mixed", "high-entropy", "margin", "class-balanced"],
+    "samplers": [
+        "none",
+        "random",
+        "low-entropy",
+        "mixed",
+        "high-entropy",
+        "margin",
+        "class-balanced",
+    ],
     "codecs": ["float32", "float16"],
     "aggregators": ["mean", "certainty", "era", "enhanced-era"],
-    "algorithms": ["fd", "fas", "ds-fl", "cfd", "fedavg", "fedpaq", "feddf", "fd-jeong", "mix2fld", "gossip"],
+    "algorithms": [
+        "fd",
+        "fas",
+        "ds-fl",
+        "cfd",
+        "fedavg",
+        "fedpaq",
+        "feddf",
+        "fd-jeong",
+        "mix2fld",
+        "gossip",
+    ],
     "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges"],
     "engines": ["batched", "sequential"],
     "presets": [
@@ -442,7 +570,9 @@ PARTS = {
 
 @pytest.mark.parametrize("kind", PARTS)
 def test_ls_of_a_kind_has_a_line_for_each_part_that_says_what_it_is(kind):
-    listed = {line.split()[0]: " ".join(line.split()[1:]) for line in done("ls", kind).stdout.splitlines()}
+    listed = {
+        line.split()[0]: " ".join(line.split()[1:]) for line in done("ls", kind).stdout.splitlines()
+    }
     assert list(listed)[: len(PARTS[kind])] == PARTS[kind]
     assert [name for name, about in listed.items() if len(about) < 10] == []
 
@@ -455,7 +585,12 @@ def test_ls_shows_all_kinds():
 
 
 def test_every_name_in_ls_is_taken_where_it_belongs():
-    keys = {"samplers": "sampler", "codecs": "codec", "aggregators": "aggregator", "algorithms": "algorithm"}
+    keys = {
+        "samplers": "sampler",
+        "codecs": "codec",
+        "aggregators": "aggregator",
+        "algorithms": "algorithm",
+    }
     for kind, key in keys.items():
         for name in (line.split()[0] for line in done("ls", kind).stdout.splitlines()):
             preset = "digits-fedavg" if name == "qsgd" else "digits-fas"
@@ -466,10 +601,14 @@ def test_new_writes_a_file_that_means_the_preset_and_runs_under_its_own_name():
     result = done("new", "digits-fas-low-entropy", "mine.toml")
     assert result.stdout == "wrote mine.toml; edit it, then: fedsift run mine.toml\n"
     preset = config.read("digits-fas-low-entropy")
-    assert config.differences(preset, config.read("mine.toml")) == {"name": ("digits-fas-low-entropy", "mine")}
+    assert config.differences(preset, config.read("mine.toml")) == {
+        "name": ("digits-fas-low-entropy", "mine")
+    }
     text = Path("mine.toml").read_text()
     assert text.count("count = 20 ") == text.count("rounds = 15\n") == 1
-    Path("mine.toml").write_text(text.replace("count = 20 ", "count = 9 ").replace("rounds = 15\n", "rounds = 1\n"))
+    Path("mine.toml").write_text(
+        text.replace("count = 20 ", "count = 9 ").replace("rounds = 15\n", "rounds = 1\n")
+    )
     done("run", "mine.toml", "model=mlp", "local.epochs=1", "--out", "mine")
     history = runs.load(Path("mine"))
     assert (history.experiment.name, len(history.clients), len(history.metrics)) == ("mine", 9, 1)
@@ -484,7 +623,10 @@ def test_new_writes_a_file_that_can_be_read_whatever_its_name(name):
 
 def test_new_overwrites_nothing():
     Path("mine.toml").write_text("rounds = 3\n")
-    assert complaint("new", "digits-fas", "mine.toml") == "error: mine.toml exists; choose another name\n"
+    assert (
+        complaint("new", "digits-fas", "mine.toml")
+        == "error: mine.toml exists; choose another name\n"
+    )
     assert everything() == {"mine.toml": b"rounds = 3\n"}
 
 
@@ -494,7 +636,9 @@ def test_new_wants_a_toml_ending():
 
 
 def test_new_of_an_unknown_preset_names_the_nearest():
-    assert "unknown preset 'digits-faz'; did you mean 'digits-fas'?" in complaint("new", "digits-faz", "mine.toml")
+    assert "unknown preset 'digits-faz'; did you mean 'digits-fas'?" in complaint(
+        "new", "digits-faz", "mine.toml"
+    )
     assert everything() == {}
 
 
@@ -503,7 +647,8 @@ def test_new_in_a_folder_that_is_not_there_names_it():
     assert everything() == {}
 
 
-# --- show, compare, plot -------------------------------------------------------------------------------------------
+# --- show, compare, plot
+# -------------------------------------------------------------------------------------------
 
 
 def test_show_prints_config_rounds_clients_and_totals():
@@ -513,7 +658,11 @@ def test_show_prints_config_rounds_clients_and_totals():
     assert "partition.alpha          1.0\n" in text and "clients.count            4\n" in text
     assert f"torch {torch.__version__}" in text
     table = rows(text)
-    assert table[0][:3] == ["1", f"{history.accuracies[0]:.4f}", " ".join(map(str, history.ledger[0].up))]
+    assert table[0][:3] == [
+        "1",
+        f"{history.accuracies[0]:.4f}",
+        " ".join(map(str, history.ledger[0].up)),
+    ]
     assert [cells[0] for cells in table] == ["1", "2", "3", "0", "1", "2", "3", "digits-fas"]
     assert [cells[3] for cells in table[:3]] == ["530 B"] * 3
     for client, cells in zip(history.clients, table[3:7], strict=True):
@@ -525,11 +674,15 @@ def test_show_prints_config_rounds_clients_and_totals():
 
 def test_show_copes_with_a_million_clients_and_large_cohorts(monkeypatch):
     monkeypatch.setattr("fedsift.cli.SHOWN", 3)
-    straight(Path("fas"), tiny("digits-fas", "partition.kind=views", "clients=1000000", "cohort=15"), 1)
+    straight(
+        Path("fas"), tiny("digits-fas", "partition.kind=views", "clients=1000000", "cohort=15"), 1
+    )
     text = done("show", "fas").stdout
     history = runs.load(Path("fas"))
     assert rows(text)[0][2] == " ".join(map(str, list(history.ledger[0].up)[:6])) + " ... 15 in all"
-    assert [cells[0] for cells in rows(text)[1:4]] == [str(client["client"]) for client in history.clients[:3]]
+    assert [cells[0] for cells in rows(text)[1:4]] == [
+        str(client["client"]) for client in history.clients[:3]
+    ]
     assert f"\n3 of 1,000,000 clients; clients.json has {len(history.clients)}\n" in text
     assert rows(text)[4][0] == "digits-fas"
 
@@ -537,7 +690,14 @@ def test_show_copes_with_a_million_clients_and_large_cohorts(monkeypatch):
 def test_show_as_json_is_the_summary_and_the_files():
     straight(Path("fas"), tiny())
     shown = json.loads(done("show", "fas", "--json").stdout)
-    assert list(shown) == [*SUMMARY, "broadcast_bytes", "metrics", "ledger", "config", "environment"]
+    assert list(shown) == [
+        *SUMMARY,
+        "broadcast_bytes",
+        "metrics",
+        "ledger",
+        "config",
+        "environment",
+    ]
     assert {key: shown[key] for key in SUMMARY} == runs.load(Path("fas")).summary()
     assert shown["metrics"] == lines(Path("fas/metrics.jsonl"))
     assert shown["ledger"] == lines(Path("fas/ledger.jsonl"))
@@ -575,12 +735,26 @@ def test_a_run_done_twice_counts_once_and_is_named():
     straight(Path("again"), tiny(rounds=2))
     result = done("compare", "again", *folders, "--json")
     told = json.loads(result.stdout)
-    assert [(m["method"], m["seeds"]) for m in told["methods"]] == [("digits-fas", [0, 1]), ("digits-fedavg", [0])]
+    assert [(m["method"], m["seeds"]) for m in told["methods"]] == [
+        ("digits-fas", [0, 1]),
+        ("digits-fedavg", [0]),
+    ]
     assert result.stderr == "note: fas0 is left out: it has the settings and the seed of again\n"
 
 
 def test_all_that_lies_in_the_folder_of_a_sweep_can_be_named():
-    done("run", "digits-fas", *TINY, "budget=6", "rounds=1", "--seeds", "2", "--out", "grid", "--quiet")
+    done(
+        "run",
+        "digits-fas",
+        *TINY,
+        "budget=6",
+        "rounds=1",
+        "--seeds",
+        "2",
+        "--out",
+        "grid",
+        "--quiet",
+    )
     everything = sorted(str(path) for path in Path("grid").iterdir())
     assert "grid/sweep.toml" in everything
     assert done("compare", *everything, "--json").stdout == done("compare", "grid", "--json").stdout
@@ -593,11 +767,19 @@ def test_compare_as_json_has_methods_runs_and_what_is_unpaired():
     told = json.loads(result.stdout)
     assert result.stderr == ""
     assert list(told) == ["target", "methods", "runs", "unpaired"]
-    assert told["target"] == pytest.approx(0.9 * max(m["accuracy"] for m in told["methods"]), abs=1e-3)
+    assert told["target"] == pytest.approx(
+        0.9 * max(m["accuracy"] for m in told["methods"]), abs=1e-3
+    )
     reached = [m["uplink_bytes_to_target"] for m in told["methods"]]
-    assert all(cost is None or 0 < cost <= m["uplink_bytes"] for cost, m in zip(reached, told["methods"], strict=True))
+    assert all(
+        cost is None or 0 < cost <= m["uplink_bytes"]
+        for cost, m in zip(reached, told["methods"], strict=True)
+    )
     assert any(cost is not None for cost in reached)
-    assert [(m["method"], m["seeds"]) for m in told["methods"]] == [("digits-fas", [0, 1]), ("digits-fedavg", [0])]
+    assert [(m["method"], m["seeds"]) for m in told["methods"]] == [
+        ("digits-fas", [0, 1]),
+        ("digits-fedavg", [0]),
+    ]
     assert [row["run"] for row in told["runs"]] == folders
     assert [(row["name"], row["seed"]) for row in told["runs"]] == [
         ("digits-fas", 0),
@@ -625,26 +807,47 @@ def test_plot_refuses_other_endings_and_names_its_own(file):
     assert not Path(file).exists()
 
 
-# --- mistakes ------------------------------------------------------------------------------------------------------
+# --- mistakes
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["digits-faz"], "unknown preset 'digits-faz'; did you mean 'digits-fas'? (fedsift ls presets)"),
+        (
+            ["digits-faz"],
+            "unknown preset 'digits-faz'; did you mean 'digits-fas'? (fedsift ls presets)",
+        ),
         (["nonsense!"], "unknown preset 'nonsense!'"),
         (["digits-fas", "alpah=0.1"], "unknown key 'alpah'; did you mean 'alpha'?"),
         (["digits-fas", "local.lrr=0.1"], "unknown key 'local.lrr'; did you mean 'local.lr'?"),
-        (["digits-fas", "sampler=low-entropi"], "unknown sampler 'low-entropi'; did you mean 'low-entropy'?"),
+        (
+            ["digits-fas", "sampler=low-entropi"],
+            "unknown sampler 'low-entropi'; did you mean 'low-entropy'?",
+        ),
         (["digits-fas", "model=resnet9"], "unknown model 'resnet9'; did you mean 'resnet8'?"),
         (["digits-fas", "aggregator=men"], "unknown aggregator 'men'; did you mean 'mean'?"),
         (["digits-fas", "codec=float61"], "unknown codec 'float61'; did you mean 'float16'?"),
-        (["digits-fas", "algorithm=fedavgg"], "unknown algorithm 'fedavgg'; did you mean 'fedavg'?"),
+        (
+            ["digits-fas", "algorithm=fedavgg"],
+            "unknown algorithm 'fedavgg'; did you mean 'fedavg'?",
+        ),
         (["digits-fas", "data.name=digit"], "unknown dataset 'digit'; did you mean 'digits'?"),
-        (["digits-fas", "partition.kind=dirichlett"], "unknown partition 'dirichlett'; did you mean 'dirichlet'?"),
+        (
+            ["digits-fas", "partition.kind=dirichlett"],
+            "unknown partition 'dirichlett'; did you mean 'dirichlet'?",
+        ),
         (["digits-fas", "local.optimizer=adan"], "unknown optimizer 'adan'; did you mean 'adam'?"),
-        (["digits-fas", "--engine", "sequentail"], "unknown engine 'sequentail'; did you mean 'sequential'?"),
-        (["digits-fas", "--device", "gpu"], "device: input should be 'auto', 'cpu' or 'cuda' (got 'gpu')"),
+        (
+            ["digits-fas", "--engine", "sequentail"],
+            "unknown engine 'sequentail'; did you mean 'sequential'?",
+        ),
+        (
+            ["digits-fas", "--device", "gpu"],
+            "device: input should be 'auto', 'cpu' or 'cuda' (got 'gpu')",
+        ),
         (["digits-fas", "budget=501"], "budget 501 is larger than the public set (500 samples)"),
         (["digits-fas", "clients=801"], "801 clients but only 800 private samples"),
         (["digits-fas", "cohort=21"], "a cohort of 21 cannot be drawn from 20 clients"),
@@ -655,7 +858,10 @@ def test_plot_refuses_other_endings_and_names_its_own(file):
         (["digits-fas", "alpha=inf"], "partition.alpha: input should be a finite number (got inf)"),
         (["digits-fas", "rounds=0"], "rounds: input should be greater than 0 (got 0)"),
         (["digits-fas", "seed=-1"], "seed: input should be greater than or equal to 0 (got -1)"),
-        (["digits-fas", "data.private=5000"], "5500 samples asked for (private 5000 + public 500), 1797 there"),
+        (
+            ["digits-fas", "data.private=5000"],
+            "5500 samples asked for (private 5000 + public 500), 1797 there",
+        ),
         (["digits-fas", "data.name=npz:mine.npz"], "no such file: mine.npz"),
         (
             ["digits-fas", "data=digits"],
@@ -666,8 +872,14 @@ def test_plot_refuses_other_endings_and_names_its_own(file):
         (["digits-fas", "model=nosuch:net"], "model 'nosuch:net': No module named 'nosuch'"),
         (["digits-fas", "aggregator=era(-1)"], "era needs a temperature above 0, not -1"),
         (["digits-fas", "sampler=mixed(2)"], "sampler 'mixed' takes no values"),
-        (["digits-fas", "clients.models={cnn = 3}"], "models are given to 3 clients, but there are 20"),
-        (["digits-fedavg", "clients.models={cnn = 3, mlp = 17}"], "all clients need one model, not cnn, mlp"),
+        (
+            ["digits-fas", "clients.models={cnn = 3}"],
+            "models are given to 3 clients, but there are 20",
+        ),
+        (
+            ["digits-fedavg", "clients.models={cnn = 3, mlp = 17}"],
+            "all clients need one model, not cnn, mlp",
+        ),
         (["digits-fas", "alpha"], "cannot read 'alpha'; an override is key=value"),
         (["alpha=0.1"], "the first argument is a preset or a TOML file, not 'alpha=0.1'"),
         (["missing.toml"], "cannot read missing.toml"),
@@ -691,7 +903,9 @@ def test_a_device_that_is_not_there_is_no_reason_to_take_another():
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize("wrong", ["data.normalise=foo", "algorithm.download=foo", "partition.kind=foo", "sampler=foo"])
+@pytest.mark.parametrize(
+    "wrong", ["data.normalise=foo", "algorithm.download=foo", "partition.kind=foo", "sampler=foo"]
+)
 def test_a_mistake_points_only_at_lists_that_exist(wrong):
     kinds = re.findall(r"fedsift ls (\w+)", complaint("run", "digits-fas", wrong))
     assert [kind for kind in kinds if kind not in PARTS] == []
@@ -739,7 +953,9 @@ def test_a_resume_with_another_config_names_the_key_and_both_values():
 
 def test_a_demo_with_other_rounds_in_the_same_folder_is_refused(shown):
     home = next((shown[0] / "runs").iterdir())
-    assert "rounds is 2 there, 3 here" in complaint("demo", "--seeds", "1", "--rounds", "3", "--out", str(home))
+    assert "rounds is 2 there, 3 here" in complaint(
+        "demo", "--seeds", "1", "--rounds", "3", "--out", str(home)
+    )
 
 
 @pytest.mark.parametrize("words", [["show"], ["compare"], ["plot", "-o", "x.png"]])
@@ -747,7 +963,10 @@ def test_a_folder_that_is_no_run_cannot_be_looked_at(words):
     Path("thesis").mkdir()
     Path("thesis/thesis.tex").write_text("mine")
     for folder in ("thesis", "nowhere"):
-        assert complaint(*words, folder) == f"error: {folder} is not a run folder: it has no config.toml\n"
+        assert (
+            complaint(*words, folder)
+            == f"error: {folder} is not a run folder: it has no config.toml\n"
+        )
     assert everything() == {"thesis/thesis.tex": b"mine"}
 
 
@@ -779,10 +998,14 @@ def test_a_run_without_a_finished_round_does_not_keep_others_from_being_looked_a
 @pytest.mark.parametrize("words", [["show"], ["compare"], ["plot", "-o", "x.png"]])
 def test_a_run_without_a_finished_round_cannot_be_looked_at_yet(words):
     straight(Path("fas"), tiny(), 0)
-    assert "has no finished round yet; go on with: fedsift run --resume --out fas" in complaint(*words, "fas")
+    assert "has no finished round yet; go on with: fedsift run --resume --out fas" in complaint(
+        *words, "fas"
+    )
 
 
-@pytest.mark.parametrize("name", ["clients.json", "environment.json", "ledger.jsonl", "config.toml"])
+@pytest.mark.parametrize(
+    "name", ["clients.json", "environment.json", "ledger.jsonl", "config.toml"]
+)
 def test_a_damaged_run_is_named_not_traced(name):
     straight(Path("fas"), tiny(rounds=1))
     Path("fas", name).write_text("{\n")
@@ -790,7 +1013,10 @@ def test_a_damaged_run_is_named_not_traced(name):
 
 
 def test_an_unknown_kind_names_the_nearest():
-    assert complaint("ls", "sampler") == "error: unknown kind 'sampler'; did you mean 'samplers'? (fedsift ls)\n"
+    assert (
+        complaint("ls", "sampler")
+        == "error: unknown kind 'sampler'; did you mean 'samplers'? (fedsift ls)\n"
+    )
 
 
 @pytest.mark.parametrize("words", [["--seeds", "0"], ["--rounds", "0"], ["--rounds", "many"]])
@@ -823,7 +1049,10 @@ def test_sizes_are_rounded_to_a_thousand():
     ]
 
 
-# --- theory ----------------------------------------------------------------------------------------------------------
+# --- theory
+#
+#
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_theory_prints_the_grid_and_draws_it():

@@ -36,7 +36,10 @@ def complaint(*overrides: str, start: bool = False) -> str:
     return str(caught.value)
 
 
-# --- presets -------------------------------------------------------------------------------------------------------
+# --- presets
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def data_are_here(name: str) -> bool:
@@ -50,16 +53,23 @@ def test_every_preset_reads_builds_and_starts(name):
     federation = config.build(experiment)
     assert experiment.name == name
     assert len(federation.clients) == experiment.clients.count == 20
-    assert sum(len(client.data) for client in map(federation.clients.__getitem__, range(20))) == experiment.data.private
+    assert (
+        sum(len(client.data) for client in map(federation.clients.__getitem__, range(20)))
+        == experiment.data.private
+    )
     students = set(federation.start().server.students)
     without_a_server_model = experiment.algorithm.name in {"fd-jeong", "gossip"}
-    assert students == (set() if without_a_server_model else {model.name for model in federation.clients.models})
+    assert students == (
+        set() if without_a_server_model else {model.name for model in federation.clients.models}
+    )
 
 
 def test_presets_differ_only_in_what_their_name_says():
     fas = config.read("digits-fas")
     on_digits = [name for name in config.presets() if name.startswith("digits-")]
-    changed = {name: set(config.differences(fas, config.read(name))) - {"name"} for name in on_digits}
+    changed = {
+        name: set(config.differences(fas, config.read(name))) - {"name"} for name in on_digits
+    }
     assert changed == {
         "digits-fas": set(),
         "digits-fas-low-entropy": {"algorithm.sampler"},
@@ -87,11 +97,23 @@ def test_the_cifar10_presets_are_the_papers_setting_and_differ_in_the_algorithm_
 
 
 def test_an_experiment_becomes_plain_parts():
-    e = read("budget=7", "aggregator=era(0.5)", "local.lr=0.3", "distill.epochs=4", "algorithm.temperature=2", "seed=3")
+    e = read(
+        "budget=7",
+        "aggregator=era(0.5)",
+        "local.lr=0.3",
+        "distill.epochs=4",
+        "algorithm.temperature=2",
+        "seed=3",
+    )
     federation = config.build(e)
     algorithm = federation.algorithm
     assert isinstance(algorithm, SoftLabelFD)
-    assert (algorithm.budget, algorithm.temperature, federation.seed, federation.cohort) == (7, 2.0, 3, 8)
+    assert (algorithm.budget, algorithm.temperature, federation.seed, federation.cohort) == (
+        7,
+        2.0,
+        3,
+        8,
+    )
     assert (algorithm.local, algorithm.distill) == (Recipe(lr=0.3), Recipe(epochs=4))
     assert algorithm.aggregate == Era(0.5)
 
@@ -107,7 +129,9 @@ def test_a_pool_of_all_public_samples_plays_bit_for_bit_as_none(tmp_path):
     e = tiny("digits-fas")
     usual, all_of_them, some = (
         bits(straight(tmp_path / str(n), tiny("digits-fas", *settings)))
-        for n, settings in enumerate(([], [f"algorithm.pool={e.data.public}"], [f"algorithm.pool={e.data.public - 1}"]))
+        for n, settings in enumerate(
+            ([], [f"algorithm.pool={e.data.public}"], [f"algorithm.pool={e.data.public - 1}"])
+        )
     )
     for name in (runs.METRICS, runs.LEDGER, runs.CHECKPOINT):
         assert usual[name] == all_of_them[name]
@@ -134,7 +158,8 @@ def test_a_server_that_keeps_nothing_plays_bit_for_bit_as_one_that_was_not_asked
     assert half[runs.CHECKPOINT] != usual[runs.CHECKPOINT]
 
 
-# --- a split is made once ------------------------------------------------------------------------------------------
+# --- a split is made once
+# ------------------------------------------------------------------------------------------
 
 
 def test_experiments_with_the_same_data_part_and_seed_share_their_task():
@@ -144,7 +169,8 @@ def test_experiments_with_the_same_data_part_and_seed_share_their_task():
 
 
 @pytest.mark.parametrize(
-    "setting", ["seed=1", "data.private=700", "data.public=400", "data.test=90", "data.normalise=standard"]
+    "setting",
+    ["seed=1", "data.private=700", "data.public=400", "data.test=90", "data.normalise=standard"],
 )
 def test_another_seed_or_data_part_is_another_task(setting):
     one, other = (config.build(read(*settings)).task for settings in ((), (setting,)))
@@ -155,7 +181,11 @@ def test_another_seed_or_data_part_is_another_task(setting):
 def test_a_task_out_of_the_cache_is_the_one_made_without_it():
     cached, fresh = config.build(read()).task, data.split(data.load("digits"), 800, 500)
     assert cached is not fresh
-    assert runs._fingerprint(cached) == runs._fingerprint(fresh) == runs._fingerprint.__wrapped__(fresh)
+    assert (
+        runs._fingerprint(cached)
+        == runs._fingerprint(fresh)
+        == runs._fingerprint.__wrapped__(fresh)
+    )
 
 
 def test_playing_leaves_the_shared_task_as_it_was(tmp_path):
@@ -173,13 +203,26 @@ def test_a_file_of_data_that_changes_is_split_anew(tmp_path):
     one = config.build(read(f"data.name=npz:{file}", *sizes)).task
     assert config.build(read(f"data.name=npz:{file}", *sizes)).task is one
     np.savez(file, x=x / 2, y=y, more=0)
-    assert runs._fingerprint(config.build(read(f"data.name=npz:{file}", *sizes)).task) != runs._fingerprint(one)
+    assert runs._fingerprint(
+        config.build(read(f"data.name=npz:{file}", *sizes)).task
+    ) != runs._fingerprint(one)
 
 
 def test_the_values_of_the_partition_that_its_kind_takes_are_given_to_it():
-    iid, shards = (config.build(read(f"partition.kind={kind}", "partition.shards=1")) for kind in ("iid", "shards"))
-    assert max((client.label_counts > 0).sum() for client in map(iid.clients.__getitem__, range(20))) == 10
-    assert max((client.label_counts > 0).sum() for client in map(shards.clients.__getitem__, range(20))) <= 2
+    iid, shards = (
+        config.build(read(f"partition.kind={kind}", "partition.shards=1"))
+        for kind in ("iid", "shards")
+    )
+    assert (
+        max((client.label_counts > 0).sum() for client in map(iid.clients.__getitem__, range(20)))
+        == 10
+    )
+    assert (
+        max(
+            (client.label_counts > 0).sum() for client in map(shards.clients.__getitem__, range(20))
+        )
+        <= 2
+    )
 
 
 def test_views_take_alpha_and_samples_and_any_number_of_clients():
@@ -188,7 +231,10 @@ def test_views_take_alpha_and_samples_and_any_number_of_clients():
     assert config.unused(e) == ["partition.shards"]
 
 
-# --- overrides -----------------------------------------------------------------------------------------------------
+# --- overrides
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 OVERRIDES = {
     "alpha": ("0.25", 0.25),
@@ -251,12 +297,17 @@ def test_a_mixture_of_models_is_dealt_in_the_numbers_given():
     assert [everyone[i].model.name for i in range(20)] == ["cnn"] * 12 + ["mlp"] * 8
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
+# --- files
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_is_read_and_gives_its_name(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text("rounds = 3\n[algorithm]\nbudget = 5\n[clients]\nmodels = {cnn = 12, mlp = 8}\n")
+    path.write_text(
+        "rounds = 3\n[algorithm]\nbudget = 5\n[clients]\nmodels = {cnn = 12, mlp = 8}\n"
+    )
     e = config.read(str(path), ["seed=9"])
     assert (e.name, e.rounds, e.seed, e.algorithm.budget) == ("mine", 3, 9, 5)
     assert e.clients.models == {"cnn": 12, "mlp": 8}
@@ -281,13 +332,17 @@ def test_a_file_that_is_not_toml_is_named(tmp_path):
 
 
 def test_a_short_name_in_a_file_is_answered_with_its_full_path(tmp_path):
-    # Short names are for the command line. "unknown key 'budget'; did you mean 'budget'?" helps nobody.
+    # Short names are for the command line. "unknown key 'budget'; did you mean 'budget'?" helps
+    # nobody.
     (tmp_path / "short.toml").write_text("budget = 5\n")
     with pytest.raises(Mistake, match=r"algorithm\.budget"):
         config.read(str(tmp_path / "short.toml"))
 
 
-# --- mistakes ------------------------------------------------------------------------------------------------------
+# --- mistakes
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 KEYS = "(run `fedsift new PRESET FILE.toml` to see all keys)"
 
@@ -302,12 +357,18 @@ KEYS = "(run `fedsift new PRESET FILE.toml` to see all keys)"
         ("algoritm.budget=1", f"unknown key 'algoritm'; did you mean 'algorithm'? {KEYS}"),
         ("seed", "cannot read 'seed'; an override is key=value, e.g. alpha=0.1 or local.lr=0.01"),
         # wrong types
-        ("cohort=x", "clients.cohort: input should be a valid integer, unable to parse string as an integer (got 'x')"),
+        (
+            "cohort=x",
+            "clients.cohort: input should be a valid integer, unable to parse string as an integer (got 'x')",
+        ),
         (
             "budget=1.5",
             "algorithm.budget: input should be a valid integer, got a number with a fractional part (got 1.5)",
         ),
-        ("budget=", "algorithm.budget: input should be a valid integer, unable to parse string as an integer (got '')"),
+        (
+            "budget=",
+            "algorithm.budget: input should be a valid integer, unable to parse string as an integer (got '')",
+        ),
         ("sampler=3", "algorithm.sampler: input should be a valid string (got 3)"),
         ("local=3", "local is a section with keys epochs, batch, lr,"),
         ("clients.models=cnn", "clients.models: input should be a valid dictionary (got 'cnn')"),
@@ -321,27 +382,66 @@ KEYS = "(run `fedsift new PRESET FILE.toml` to see all keys)"
         ("seed=-1", "seed: input should be greater than or equal to 0 (got -1)"),
         ("local.momentum=1", "local.momentum: input should be less than 1 (got 1)"),
         ("algorithm.ema=1", "algorithm.ema: input should be less than 1 (got 1)"),
-        ("algorithm.ema=-0.5", "algorithm.ema: input should be greater than or equal to 0 (got -0.5)"),
+        (
+            "algorithm.ema=-0.5",
+            "algorithm.ema: input should be greater than or equal to 0 (got -0.5)",
+        ),
         ("data.test=0", "data.test: input should be greater than 0 (got 0)"),
         ("device=gpu", "device: input should be 'auto', 'cpu' or 'cuda' (got 'gpu')"),
         # unknown parts
-        ("sampler=entropi", "unknown sampler 'entropi'; did you mean 'low-entropy'? (fedsift ls samplers)"),
+        (
+            "sampler=entropi",
+            "unknown sampler 'entropi'; did you mean 'low-entropy'? (fedsift ls samplers)",
+        ),
         ("model=resnet9", "unknown model 'resnet9'; did you mean 'resnet8'? (fedsift ls models)"),
-        ("clients.models={cnm = 20}", "unknown model 'cnm'; did you mean 'cnn'? (fedsift ls models)"),
-        ("aggregator=eraa", "unknown aggregator 'eraa'; did you mean 'era'? (fedsift ls aggregators)"),
+        (
+            "clients.models={cnm = 20}",
+            "unknown model 'cnm'; did you mean 'cnn'? (fedsift ls models)",
+        ),
+        (
+            "aggregator=eraa",
+            "unknown aggregator 'eraa'; did you mean 'era'? (fedsift ls aggregators)",
+        ),
         ("codec=float8", "unknown codec 'float8'; did you mean 'float32'? (fedsift ls codecs)"),
-        ("algorithm=fedavgg", "unknown algorithm 'fedavgg'; did you mean 'fedavg'? (fedsift ls algorithms)"),
-        ("data.name=digit", "unknown dataset 'digit'; did you mean 'digits'? (fedsift ls datasets)"),
-        ("partition.kind=dirichlt", "unknown partition 'dirichlt'; did you mean 'dirichlet'? (fedsift ls partitions)"),
-        ("engine=sequental", "unknown engine 'sequental'; did you mean 'sequential'? (fedsift ls engines)"),
-        ("local.optimizer=sdg", "local: unknown optimizer 'sdg'; did you mean 'sgd'? (one of adam, adamw, sgd)"),
-        ("distill.augment=crop", "distill: unknown augment 'crop'; did you mean 'crop-flip'? (one of none, crop-flip)"),
-        ("algorithm.download=soft", "unknown download 'soft'; did you mean 'soft-labels'? (weights or soft-labels)"),
+        (
+            "algorithm=fedavgg",
+            "unknown algorithm 'fedavgg'; did you mean 'fedavg'? (fedsift ls algorithms)",
+        ),
+        (
+            "data.name=digit",
+            "unknown dataset 'digit'; did you mean 'digits'? (fedsift ls datasets)",
+        ),
+        (
+            "partition.kind=dirichlt",
+            "unknown partition 'dirichlt'; did you mean 'dirichlet'? (fedsift ls partitions)",
+        ),
+        (
+            "engine=sequental",
+            "unknown engine 'sequental'; did you mean 'sequential'? (fedsift ls engines)",
+        ),
+        (
+            "local.optimizer=sdg",
+            "local: unknown optimizer 'sdg'; did you mean 'sgd'? (one of adam, adamw, sgd)",
+        ),
+        (
+            "distill.augment=crop",
+            "distill: unknown augment 'crop'; did you mean 'crop-flip'? (one of none, crop-flip)",
+        ),
+        (
+            "algorithm.download=soft",
+            "unknown download 'soft'; did you mean 'soft-labels'? (weights or soft-labels)",
+        ),
         ("algorithm.down_codec=float64", "unknown codec 'float64'; did you mean 'float"),
-        ("data.normalise=scaled", "unknown normalisation 'scaled'; did you mean 'scale'? (standard or scale)"),
+        (
+            "data.normalise=scaled",
+            "unknown normalisation 'scaled'; did you mean 'scale'? (standard or scale)",
+        ),
         # values of parts
         ("aggregator=era(0)", "era needs a temperature above 0, not 0"),
-        ("aggregator=era(weights=sure)", "unknown weights 'sure'; known: equal, certainty (equal or certainty)"),
+        (
+            "aggregator=era(weights=sure)",
+            "unknown weights 'sure'; known: equal, certainty (equal or certainty)",
+        ),
         ("aggregator=mean(1)", "aggregator 'mean' takes no values, but 'mean(1)' gives some"),
         ("model=cnn(widht=2)", "model 'cnn(widht=2)': got an unexpected keyword argument 'widht'"),
         # numbers that do not fit together
@@ -363,12 +463,18 @@ def test_several_wrong_values_are_all_reported():
 
 
 def test_a_budget_above_the_public_set_is_a_mistake_at_the_start():
-    assert complaint("budget=501", start=True) == "budget 501 is larger than the public set (500 samples)"
+    assert (
+        complaint("budget=501", start=True)
+        == "budget 501 is larger than the public set (500 samples)"
+    )
 
 
 def test_fedavg_with_a_mixture_of_models_is_a_mistake_at_the_start():
     said = complaint("algorithm=fedavg", "clients.models={cnn = 12, mlp = 8}", start=True)
-    assert said == "to average weights all clients need one model, not cnn, mlp; use fd or fas, or feddf"
+    assert (
+        said
+        == "to average weights all clients need one model, not cnn, mlp; use fd or fas, or feddf"
+    )
 
 
 def test_a_device_that_is_not_there_is_a_mistake(monkeypatch):
@@ -389,7 +495,10 @@ def test_nesterov_without_momentum_is_a_mistake():
 def test_an_unknown_preset_gets_the_nearest():
     with pytest.raises(Mistake) as caught:
         config.read("digits-fedavgg")
-    assert str(caught.value) == "unknown preset 'digits-fedavgg'; did you mean 'digits-fedavg'? (fedsift ls presets)"
+    assert (
+        str(caught.value)
+        == "unknown preset 'digits-fedavgg'; did you mean 'digits-fedavg'? (fedsift ls presets)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -405,7 +514,9 @@ def test_an_unknown_preset_gets_the_nearest():
         "engine=x",
     ],
 )
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # typer, on import, uses what click will drop
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # typer, on import, uses what click will drop
 def test_the_list_that_a_mistake_points_to_exists(override):
     from typer.testing import CliRunner
 
@@ -415,22 +526,37 @@ def test_the_list_that_a_mistake_points_to_exists(override):
     assert CliRunner().invoke(app, ["ls", kind]).exit_code == 0
 
 
-# --- what is not used ----------------------------------------------------------------------------------------------
+# --- what is not used
+# ----------------------------------------------------------------------------------------------
 
 
 def test_fedavg_uses_no_budget_sampler_or_aggregator():
     e = read("algorithm=fedavg", "sampler=mixed", "aggregator=era", "codec=float16")
     used_by_others = ["algorithm.budget", "algorithm.sampler", "algorithm.aggregator"]
-    assert config.unused(e) == [*used_by_others, "partition.shards", "partition.samples", "distill."]
+    assert config.unused(e) == [
+        *used_by_others,
+        "partition.shards",
+        "partition.samples",
+        "distill.",
+    ]
     assert isinstance(config.build(e).algorithm, FedAvg)
 
 
 def test_fas_uses_all_of_its_section():
-    e = read("sampler=none", "aggregator=era", "codec=float16", "algorithm.temperature=2", "partition.kind=shards")
+    e = read(
+        "sampler=none",
+        "aggregator=era",
+        "codec=float16",
+        "algorithm.temperature=2",
+        "partition.kind=shards",
+    )
     assert config.unused(e) == ["partition.alpha", "partition.samples"]
 
 
-# --- writing -------------------------------------------------------------------------------------------------------
+# --- writing
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", config.presets())
@@ -459,9 +585,15 @@ POSITIVE = st.floats(1e-300, 1e300)
             "seed": st.integers(0, 2**80),
             "partition": st.fixed_dictionaries({"alpha": POSITIVE}),
             "local": st.fixed_dictionaries(
-                {"lr": POSITIVE, "milestones": st.lists(st.integers(0, 99), max_size=3), "nesterov": st.booleans()}
+                {
+                    "lr": POSITIVE,
+                    "milestones": st.lists(st.integers(0, 99), max_size=3),
+                    "nesterov": st.booleans(),
+                }
             ),
-            "algorithm": st.fixed_dictionaries({"sampler": st.none() | NAME, "temperature": st.none() | POSITIVE}),
+            "algorithm": st.fixed_dictionaries(
+                {"sampler": st.none() | NAME, "temperature": st.none() | POSITIVE}
+            ),
             "clients": st.fixed_dictionaries(
                 {"models": st.none() | st.dictionaries(NAME, st.integers(1, 9), max_size=3)}
             ),
@@ -480,7 +612,10 @@ def test_a_name_may_hold_any_character():
 
 
 def test_differences_are_given_by_full_path_with_both_values():
-    one, other = read("alpha=0.1", "clients.models={cnn = 20}"), read("alpha=100", "local.milestones=[3]")
+    one, other = (
+        read("alpha=0.1", "clients.models={cnn = 20}"),
+        read("alpha=100", "local.milestones=[3]"),
+    )
     assert config.differences(one, other) == {
         "partition.alpha": (0.1, 100.0),
         "clients.models": ({"cnn": 20}, None),

@@ -14,7 +14,9 @@ from fedsift.types import Array, Labelled, Mistake, Samples
 
 
 def rows(samples: int, **more: Any) -> data.Dataset:
-    """Sample i is the row (i, 0) and has label i % 3: who got which sample can be read from the values."""
+    """Sample i is the row (i, 0) and has label i % 3: who got which sample can be read from the
+    values.
+    """
     x = np.stack([np.arange(samples), np.zeros(samples)], 1)
     return data.dataset(x, np.arange(samples) % 3, **more)
 
@@ -27,7 +29,10 @@ def numbers(part: Samples | Labelled) -> list[int]:
     return raw(part.samples if isinstance(part, Labelled) else part)[:, 0].astype(int).tolist()
 
 
-# --- digits --------------------------------------------------------------------------------------------------------
+# --- digits
+#
+#
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_digits_are_1797_images_of_8_by_8_with_17_grey_levels():
@@ -39,7 +44,18 @@ def test_digits_are_1797_images_of_8_by_8_with_17_grey_levels():
 
 
 def test_digits_have_the_known_class_counts():
-    assert np.bincount(data.digits().y).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert np.bincount(data.digits().y).tolist() == [
+        178,
+        182,
+        177,
+        183,
+        181,
+        182,
+        181,
+        179,
+        174,
+        180,
+    ]
 
 
 def test_digits_have_no_official_test_or_public_set():
@@ -47,7 +63,8 @@ def test_digits_have_no_official_test_or_public_set():
     assert data.digits().public is None
 
 
-# --- your own arrays -----------------------------------------------------------------------------------------------
+# --- your own arrays
+# -----------------------------------------------------------------------------------------------
 
 
 def test_images_without_channels_get_one():
@@ -74,7 +91,12 @@ def test_feature_rows_stay_rows():
 
 
 def test_bytes_stay_bytes_and_all_else_becomes_float32():
-    for dtype, kept in ((np.uint8, np.uint8), (np.int64, np.float32), (np.float64, np.float32), (bool, np.float32)):
+    for dtype, kept in (
+        (np.uint8, np.uint8),
+        (np.int64, np.float32),
+        (np.float64, np.float32),
+        (bool, np.float32),
+    ):
         assert data.dataset(np.ones((2, 3), dtype), [0, 1]).x.dtype == kept
 
 
@@ -85,7 +107,8 @@ def test_tensors_are_taken_too():
 
 
 def test_read_only_arrays_are_taken():
-    # As np.frombuffer gives them. Warnings are errors here, so torch must not be handed the read-only memory.
+    # As np.frombuffer gives them. Warnings are errors here, so torch must not be handed the
+    # read-only memory.
     x = np.frombuffer(bytes(range(8 * 4)), np.uint8).reshape(8, 4)
     task = data.split(data.dataset(x, np.arange(8) % 2), private=3, public=3)
     assert len(task.test) == 2
@@ -108,18 +131,33 @@ TWO = [[0.0, 1.0], [2.0, 3.0]]
     [
         (((TWO, [0, 1, 1]), {}), "x has 2 samples but 3 labels"),
         (((TWO, [0, 1]), {"test": (TWO, [0])}), "test has 2 samples but 1 labels"),
-        (((TWO, [0.0, 1.0]), {}), "y must be class numbers 0, 1, ... in one dimension, not float64 (2,)"),
-        (((TWO, [0, -1]), {}), "y must be class numbers 0, 1, ... in one dimension, not int64 (2,)"),
-        (((TWO, [[0], [1]]), {}), "y must be class numbers 0, 1, ... in one dimension, not int64 (2, 1)"),
+        (
+            ((TWO, [0.0, 1.0]), {}),
+            "y must be class numbers 0, 1, ... in one dimension, not float64 (2,)",
+        ),
+        (
+            ((TWO, [0, -1]), {}),
+            "y must be class numbers 0, 1, ... in one dimension, not int64 (2,)",
+        ),
+        (
+            ((TWO, [[0], [1]]), {}),
+            "y must be class numbers 0, 1, ... in one dimension, not int64 (2, 1)",
+        ),
         (((TWO, [0, 1]), {"test": (TWO, ["a", "b"])}), "test y must be class numbers"),
         (((NAN, [0, 1]), {}), "x has values that are not finite"),
         (((TWO, [0, 1]), {"public": [[0.0, math.inf]]}), "public has values that are not finite"),
         (((TWO, [0, 1]), {"test": (NAN, [0, 1])}), "test x has values that are not finite"),
-        ((([1.0, 2.0], [0, 1]), {}), "x must be numbers [S, features] or images [S, H, W(, channels)]"),
+        (
+            (([1.0, 2.0], [0, 1]), {}),
+            "x must be numbers [S, features] or images [S, H, W(, channels)]",
+        ),
         (((np.zeros((0, 2)), []), {}), "x must be numbers [S, features]"),
         ((([["a"], ["b"]], [0, 1]), {}), "x must be numbers [S, features]"),
         (((TWO, [0, 1]), {"public": [[1.0]]}), "public has samples of shape (1,), x of shape (2,)"),
-        (((TWO, [0, 1]), {"test": ([[1.0]], [0])}), "test x has samples of shape (1,), x of shape (2,)"),
+        (
+            ((TWO, [0, 1]), {"test": ([[1.0]], [0])}),
+            "test x has samples of shape (1,), x of shape (2,)",
+        ),
         (((TWO, [0, 4], 3), {}), "labels go up to 4, so there are at least 5 classes, not 3"),
     ],
 )
@@ -130,7 +168,10 @@ def test_arrays_that_make_no_data_set_are_a_mistake(arguments, said):
     assert said in str(caught.value)
 
 
-# --- npz files -----------------------------------------------------------------------------------------------------
+# --- npz files
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 
 def saved(folder: Path, **arrays: Any) -> str:
@@ -148,7 +189,9 @@ def test_an_npz_with_x_and_y_is_a_data_set(tmp_path):
 
 
 def test_an_npz_may_bring_its_test_set_public_set_and_number_of_classes(tmp_path):
-    made = data.load(saved(tmp_path, x=TWO, y=[0, 1], x_test=[[5, 5]], y_test=[2], x_public=[[7, 8]], classes=4))
+    made = data.load(
+        saved(tmp_path, x=TWO, y=[0, 1], x_test=[[5, 5]], y_test=[2], x_public=[[7, 8]], classes=4)
+    )
     assert made.test is not None
     assert made.public is not None
     assert made.test[0].tolist() == [[5, 5]]
@@ -198,10 +241,15 @@ def test_a_single_saved_array_is_no_npz(tmp_path):
 def test_an_unknown_name_gets_the_nearest():
     with pytest.raises(Mistake) as caught:
         data.load("digit")
-    assert str(caught.value) == "unknown dataset 'digit'; did you mean 'digits'? (fedsift ls datasets)"
+    assert (
+        str(caught.value) == "unknown dataset 'digit'; did you mean 'digits'? (fedsift ls datasets)"
+    )
 
 
-# --- the split -----------------------------------------------------------------------------------------------------
+# --- the split
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 
 @given(st.data(), st.integers(3, 50), st.integers(0, 1000))
@@ -247,7 +295,11 @@ def test_the_public_part_does_not_depend_on_any_label():
 
 def test_an_official_test_set_is_used_and_the_rest_is_left_alone():
     task = data.split(rows(10, test=([[100, 0], [101, 0], [102, 0]], [2, 1, 0])), 4, 3)
-    assert sorted(zip(numbers(task.test), task.test.labels.tolist(), strict=True)) == [(100, 2), (101, 1), (102, 0)]
+    assert sorted(zip(numbers(task.test), task.test.labels.tolist(), strict=True)) == [
+        (100, 2),
+        (101, 1),
+        (102, 0),
+    ]
     assert max(numbers(task.private) + numbers(task.public)) < 10
 
 
@@ -259,7 +311,11 @@ def test_an_official_public_set_is_used_and_leaves_all_of_x_to_the_others():
 
 def test_where_both_are_official_the_private_part_may_be_all_of_x():
     task = data.split(rows(4, public=[[9, 9]], test=([[8, 8]], [0])), 4, 1)
-    assert (sorted(numbers(task.private)), numbers(task.public), numbers(task.test)) == ([0, 1, 2, 3], [9], [8])
+    assert (sorted(numbers(task.private)), numbers(task.public), numbers(task.test)) == (
+        [0, 1, 2, 3],
+        [9],
+        [8],
+    )
 
 
 @pytest.mark.parametrize(
@@ -268,7 +324,10 @@ def test_where_both_are_official_the_private_part_may_be_all_of_x():
         ((8, 3), "11 samples asked for (private 8 + public 3), 10 there"),
         ((0, 3), "the private part needs at least one sample, not 0"),
         ((3, 0), "the public part needs at least one sample, not 0"),
-        ((6, 4), "0 samples left for the test part, at least 1 needed; make private or public smaller"),
+        (
+            (6, 4),
+            "0 samples left for the test part, at least 1 needed; make private or public smaller",
+        ),
         ((6, 3, 2), "1 samples left for the test part, 2 needed; make private or public smaller"),
     ],
 )
@@ -294,11 +353,13 @@ def test_more_test_samples_than_the_official_set_has_is_a_mistake():
         data.split(rows(10, test=([[1, 1]], [0])), 4, 3, 2)
 
 
-# --- normalisation -------------------------------------------------------------------------------------------------
+# --- normalisation
+# -------------------------------------------------------------------------------------------------
 
 
 def test_standard_figures_come_from_the_public_part_alone():
-    # Public column 0 is 2 and 6: mean 4, deviation 2. Column 1 is constant: only centred. 1,000 plays no part.
+    # Public column 0 is 2 and 6: mean 4, deviation 2. Column 1 is constant: only centred. 1,000
+    # plays no part.
     mine = data.dataset([[10, 5], [1000, 5]], [0, 1], public=[[2, 5], [6, 5]], test=([[0, 7]], [0]))
     task = data.split(mine, 2, 2, normalise="standard")
     assert sorted(task.public.tensor().tolist()) == [[-1.0, 0.0], [1.0, 0.0]]
@@ -307,7 +368,8 @@ def test_standard_figures_come_from_the_public_part_alone():
 
 
 def test_standard_is_per_channel_of_images():
-    # Channel 0 of the public images: 0, 2, 4, 6: mean 3, variance 5. Channel 1: 1, 1, 9, 9: mean 5, deviation 4.
+    # Channel 0 of the public images: 0, 2, 4, 6: mean 3, variance 5. Channel 1: 1, 1, 9, 9: mean 5,
+    # deviation 4.
     public = np.array([[[[0, 2]], [[1, 1]]], [[[4, 6]], [[9, 9]]]])  # [2 images, 2 channels, 1, 2]
     mine = data.dataset(np.full((2, 2, 1, 2), 13), [0, 1], public=public)
     image = data.split(mine, 1, 2, normalise="standard").private.samples.tensor()[0]
@@ -316,7 +378,9 @@ def test_standard_is_per_channel_of_images():
 
 
 def test_standard_figures_of_many_samples_are_numpys():
-    public = np.random.default_rng(0).integers(0, 256, (2500, 3, 4, 4), np.uint8)  # more than are taken at a time
+    public = np.random.default_rng(0).integers(
+        0, 256, (2500, 3, 4, 4), np.uint8
+    )  # more than are taken at a time
     store = data.split(
         data.dataset(public[:5], [0, 1, 2, 3, 4], public=public), 4, 2500, normalise="standard"
     ).public.store
@@ -333,7 +397,9 @@ def test_scale_divides_by_the_largest_public_value():
 
 def test_a_public_part_of_zeros_scales_nothing():
     mine = data.dataset([[3, 4], [3, 4]], [0, 1], public=[[0, 0]])
-    assert data.split(mine, 1, 1, normalise="scale").private.samples.tensor().tolist() == [[3.0, 4.0]]
+    assert data.split(mine, 1, 1, normalise="scale").private.samples.tensor().tolist() == [
+        [3.0, 4.0]
+    ]
 
 
 def test_digits_scaled_lie_between_zero_and_one_and_stay_bytes_in_the_store():

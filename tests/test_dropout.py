@@ -25,11 +25,19 @@ def murmur(h: int) -> int:
 def by_hand(seed: int, number: int, step: int, places: int, p: float) -> list[float]:
     golden = 0x9E3779B1
     stream = murmur(murmur(seed + golden * (number + 1)) + golden * (step + 1))
-    return [0.0 if murmur(stream + golden * place) < p * 2**32 else 1 / (1 - p) for place in range(places)]
+    return [
+        0.0 if murmur(stream + golden * place) < p * 2**32 else 1 / (1 - p)
+        for place in range(places)
+    ]
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 2**32 - 1), st.integers(0, 9), st.integers(0, 99), st.sampled_from([0.1, 0.25, 0.5, 0.9]))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 9),
+    st.integers(0, 99),
+    st.sampled_from([0.1, 0.25, 0.5, 0.9]),
+)
 def test_the_dice_are_the_hash_worked_out_in_plain_integers(seed, number, step, p):
     found = kept(torch.tensor([seed]), number, step, (4, 5), p)
     assert found.shape == (1, 4, 5)
@@ -42,7 +50,9 @@ def test_dice_are_a_function_of_seed_layer_step_and_place():
     assert torch.equal(first[1], kept(SEEDS[1:2], 0, 0, (50, 4), 0.5)[0])  # whoever else is there
     others = [kept(SEEDS, 1, 0, (50, 4), 0.5), kept(SEEDS, 0, 1, (50, 4), 0.5), first[[1, 2, 0]]]
     for other in others:
-        assert 0.4 < (first == other).float().mean() < 0.6  # 600 fair coins agree half the time, deviation .02
+        assert (
+            0.4 < (first == other).float().mean() < 0.6
+        )  # 600 fair coins agree half the time, deviation .02
 
 
 def test_a_step_may_be_counted_on_the_device():
@@ -69,8 +79,13 @@ def test_dropping_nothing_and_everything():
 
 
 def test_neighbours_and_layers_are_not_alike():
-    """The dice of neighbours, of the next step and of the next layer are no more alike than chance."""
-    dice = torch.stack([kept(SEEDS[:1], n, t, (4096,), 0.5)[0] for n in range(3) for t in range(3)]) - 1
+    """The dice of neighbours, of the next step and of the next layer are no more alike than
+    chance.
+    """
+    dice = (
+        torch.stack([kept(SEEDS[:1], n, t, (4096,), 0.5)[0] for n in range(3) for t in range(3)])
+        - 1
+    )
     correlation = torch.corrcoef(torch.cat([dice, dice.roll(1, 1), dice.roll(64, 1)]))
     assert (correlation - torch.eye(27)).abs().max() < 0.08  # 351 pairs, deviation 1/64
 
@@ -98,14 +113,18 @@ def test_the_gradient_passes_where_the_value_did():
 
 def net(shape=(2,), classes=2):
     inner = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.2))
-    return nn.Sequential(nn.Dropout(0.1), inner, nn.Dropout2d(0.3), nn.Dropout(0.4), nn.Linear(4, classes))
+    return nn.Sequential(
+        nn.Dropout(0.1), inner, nn.Dropout2d(0.3), nn.Dropout(0.4), nn.Linear(4, classes)
+    )
 
 
 def test_every_plain_dropout_is_replaced_and_numbered_in_order():
     found = net()
     layers = keyed(found)
     assert [(layer.p, layer.number) for layer in layers] == [(0.1, 0), (0.2, 1), (0.4, 2)]
-    assert found.get_submodule("1.1") is layers[1] and type(found.get_submodule("2")) is nn.Dropout2d
+    assert (
+        found.get_submodule("1.1") is layers[1] and type(found.get_submodule("2")) is nn.Dropout2d
+    )
     assert all(name.endswith(("weight", "bias")) for name in found.state_dict())
 
 
@@ -116,9 +135,13 @@ def test_a_module_under_two_names_becomes_two_layers():
 
 
 def test_keyed_dropout_is_no_dice_of_the_networks_own_but_other_dropout_is():
-    plain = Model("plain", lambda shape, classes: nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 2)), (2,), 2)
+    plain = Model(
+        "plain", lambda shape, classes: nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 2)), (2,), 2
+    )
     assert not training.rolls_dice(plain)
-    own = Model("own", lambda shape, classes: nn.Sequential(nn.AlphaDropout(0.5), nn.Linear(2, 2)), (2,), 2)
+    own = Model(
+        "own", lambda shape, classes: nn.Sequential(nn.AlphaDropout(0.5), nn.Linear(2, 2)), (2,), 2
+    )
     assert training.rolls_dice(own) and not training.rolls_dice(own, False)
 
 

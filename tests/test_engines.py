@@ -1,4 +1,6 @@
-"""What every engine does: one step by hand, and answers that never depend on company, order or threads."""
+"""What every engine does: one step by hand, and answers that never depend on company, order or
+threads.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,7 +30,14 @@ def reference():
 def fit(factory=toys.linear, recipe=SGD, key=(0,), n=2, epoch=0, state=None):
     values, labels = toys.gaussians(n, classes=2, features=2)
     model = toys.model(factory)
-    return Fit(model, state or models.initial_state(model, 0), toys.labelled(values, labels), recipe, key, epoch)
+    return Fit(
+        model,
+        state or models.initial_state(model, 0),
+        toys.labelled(values, labels),
+        recipe,
+        key,
+        epoch,
+    )
 
 
 def same(a, b):
@@ -36,8 +45,9 @@ def same(a, b):
 
 
 def test_one_step_of_gradient_descent_by_hand(engine):
-    """Zero weights give s = (1/2, 1/2) everywhere. With x = (1, 0) of class 0 and x = (0, 1) of class 1, the gradient
-    of the mean loss is (1/2) sum (s - t) x^T = [[-1/4, 1/4], [1/4, -1/4]]; a step of 0.5 gives +-1/8."""
+    """Zero weights give s = (1/2, 1/2) everywhere. With x = (1, 0) of class 0 and x = (0, 1) of
+    class 1, the gradient of the mean loss is (1/2) sum (s - t) x^T = [[-1/4, 1/4], [1/4, -1/4]]; a
+    step of 0.5 gives +-1/8."""
     data = toys.labelled([[1.0, 0.0], [0.0, 1.0]], [0, 1])
     job = Fit(toys.model(), {"1.weight": torch.zeros(2, 2)}, data, SGD, (0,))
     (state,) = engine.run([job])
@@ -54,13 +64,17 @@ def test_a_soft_target_halves_the_pull_by_hand(engine):
 
 def test_predict_answers_outputs_before_the_softmax(engine):
     weights = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    (logits,) = engine.run([Predict(toys.model(), {"1.weight": weights}, toys.samples([[1.0, 1.0], [2.0, 0.0]]))])
+    (logits,) = engine.run(
+        [Predict(toys.model(), {"1.weight": weights}, toys.samples([[1.0, 1.0], [2.0, 0.0]]))]
+    )
     assert logits.dtype == np.float32
     assert logits.tolist() == [[3.0, 7.0], [2.0, 6.0]]
 
 
 def test_batch_norm_statistics_are_part_of_the_answer(engine):
-    """One batch (0, 0), (2, 4): means 1, 2; unbiased variances 2, 8; running value = 0.9 old + 0.1 new."""
+    """One batch (0, 0), (2, 4): means 1, 2; unbiased variances 2, 8; running value = 0.9 old + 0.1
+    new.
+    """
     model = toys.model(toys.with_batch_norm)
     data = toys.labelled([[0.0, 0.0], [2.0, 4.0]], [0, 1])
     (state,) = engine.run([Fit(model, models.initial_state(model, 0), data, SGD, (0,))])
@@ -91,7 +105,9 @@ def test_an_answer_does_not_depend_on_company_order_or_threads(engine, factory):
     together = engine.run(jobs)
     backwards = engine.run(jobs[::-1])[::-1]
     alone = [type(engine)("cpu", threads=1).run([job])[0] for job in jobs]
-    assert all(same(a, b) and same(a, c) for a, b, c in zip(together, backwards, alone, strict=True))
+    assert all(
+        same(a, b) and same(a, c) for a, b, c in zip(together, backwards, alone, strict=True)
+    )
     assert not same(together[0], together[1])
 
 
@@ -103,7 +119,9 @@ def test_dropout_is_drawn_from_the_key_and_leaves_global_randomness_alone(engine
 
 
 def keeps_what_it_saw(shape, classes):
-    """Stores an activation and counts its calls in a buffer no state holds: both must not reach the next job."""
+    """Stores an activation and counts its calls in a buffer no state holds: both must not reach the
+    next job.
+    """
 
     class Net(torch.nn.Module):
         calls: torch.Tensor
@@ -181,7 +199,9 @@ def test_images_reach_convolutions_channels_last(reference):
 
     images = np.zeros((4, 3, 8, 8), np.float32)
     model = toys.model(spy, (3, 8, 8))
-    reference.run([Fit(model, models.initial_state(model, 0), toys.labelled(images, [0, 1] * 2), SGD, (0,))])
+    reference.run(
+        [Fit(model, models.initial_state(model, 0), toys.labelled(images, [0, 1] * 2), SGD, (0,))]
+    )
     assert seen[-1] is True
 
 
@@ -203,10 +223,16 @@ def test_batch_norm_on_a_single_value_is_explained(engine):
 
 
 def test_milestones_count_epochs_from_the_first_round(engine):
-    """decay 0 from epoch 4 on: a Fit that starts at epoch 4 must not move, one that starts at 3 moves once."""
-    recipe = Recipe(epochs=2, batch=2, lr=0.5, optimizer="sgd", momentum=0.0, milestones=(4,), decay=0.0)
+    """decay 0 from epoch 4 on: a Fit that starts at epoch 4 must not move, one that starts at 3
+    moves once.
+    """
+    recipe = Recipe(
+        epochs=2, batch=2, lr=0.5, optimizer="sgd", momentum=0.0, milestones=(4,), decay=0.0
+    )
     one_epoch = Recipe(epochs=1, batch=2, lr=0.5, optimizer="sgd", momentum=0.0)
-    late, middle, once = engine.run([fit(recipe=recipe, epoch=4), fit(recipe=recipe, epoch=3), fit(recipe=one_epoch)])
+    late, middle, once = engine.run(
+        [fit(recipe=recipe, epoch=4), fit(recipe=recipe, epoch=3), fit(recipe=one_epoch)]
+    )
     assert same(late, fit().state)
     assert same(middle, once)
 
@@ -217,7 +243,10 @@ def test_augmentation_is_drawn_from_the_key(engine):
     data, state = toys.labelled(images, [0, 1] * 3), models.initial_state(model, 0)
     plain, crops = Recipe(epochs=2, batch=3), Recipe(epochs=2, batch=3, augment="crop-flip")
     a, b, c, d = engine.run(
-        [Fit(model, state, data, r, k) for r, k in ((crops, (1,)), (crops, (1,)), (crops, (2,)), (plain, (1,)))]
+        [
+            Fit(model, state, data, r, k)
+            for r, k in ((crops, (1,)), (crops, (1,)), (crops, (2,)), (plain, (1,)))
+        ]
     )
     assert same(a, b) and not same(a, c) and not same(a, d)
 
@@ -232,9 +261,13 @@ def test_a_failing_job_is_told_and_the_engine_goes_on(engine):
 def test_the_choice_of_engine_says_what_and_why():
     engine, why = engines.choose("sequential", "cpu")
     assert isinstance(engine, Sequential)
-    assert why == f"sequential engine on cpu, float32, {engine.workers.threads} thread(s) (asked for)"
+    assert (
+        why == f"sequential engine on cpu, float32, {engine.workers.threads} thread(s) (asked for)"
+    )
     engine, why = engines.choose(device="cpu")
-    assert isinstance(engine, Batched) and why.endswith("(auto: stacks equal networks where that pays)")
+    assert isinstance(engine, Batched) and why.endswith(
+        "(auto: stacks equal networks where that pays)"
+    )
     engine, _ = engines.choose(device="cpu", memory=0.25)
     assert isinstance(engine, Batched) and engine._memory == 2**28
     with pytest.raises(Mistake, match="unknown engine 'sequental'; did you mean 'sequential'"):
@@ -252,11 +285,15 @@ def test_a_device_that_is_not_there_is_an_error_not_a_fallback(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8", "resnet8(norm=group)"])
 def test_cuda_agrees_with_the_cpu(name, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # compare like with like: full float32
+    monkeypatch.setattr(
+        torch.backends.cudnn, "allow_tf32", False
+    )  # compare like with like: full float32
     model = models.model(name, (1, 8, 8), 2)
     images = np.random.default_rng(0).random((12, 1, 8, 8)).astype(np.float32)
     recipe = Recipe(epochs=2, batch=4, lr=0.01, optimizer="sgd", augment="crop-flip")
-    job = Fit(model, models.initial_state(model, 0), toys.labelled(images, [0, 1] * 6), recipe, (0,))
+    job = Fit(
+        model, models.initial_state(model, 0), toys.labelled(images, [0, 1] * 6), recipe, (0,)
+    )
     (here,), (there,) = Sequential("cpu").run([job]), Sequential("cuda").run([job])
     assert all(torch.allclose(here[k], there[k], atol=2e-3) for k in here)
     a, b = (Sequential(d).run([Predict(model, here, job.data.samples)])[0] for d in ("cpu", "cuda"))

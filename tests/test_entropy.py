@@ -1,4 +1,6 @@
-"""Symbols as bytes: packed to the byte, shorter when they are skewed, and nothing made of a code that is not one."""
+"""Symbols as bytes: packed to the byte, shorter when they are skewed, and nothing made of a code
+that is not one.
+"""
 
 import tracemalloc
 from math import ceil, log2
@@ -28,7 +30,10 @@ def comes_back(symbols, base):
     return back.dtype == np.int64 and back.tolist() == symbols.tolist()
 
 
-# --- by hand ---------------------------------------------------------------------------------------------------------
+# --- by hand
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_three_decimal_digits_byte_by_byte():
@@ -47,8 +52,10 @@ def test_no_symbols_are_one_byte():
 
 
 def test_a_skewed_bit_costs_its_entropy():
-    # 195 zeros and 5 ones: 1 + 25 bytes packed. At 0.17 bits a symbol they are 34 bits, two words of the coder; the
-    # histogram gives 255 to the commoner symbol and ceil(5 / 195 * 255) = 7 to the other: 1 + 2 + 8 bytes.
+    # 195 zeros and 5 ones: 1 + 25 bytes packed. At 0.17 bits a symbol they are 34 bits, two words
+    # of the coder; the
+    # histogram gives 255 to the commoner symbol and ceil(5 / 195 * 255) = 7 to the other: 1 + 2 + 8
+    # bytes.
     symbols = np.repeat([0, 1], [195, 5])
     code = entropy.encode(symbols, 2)
     assert code[:3] == bytes([CODED, 255, 7])
@@ -58,7 +65,8 @@ def test_a_skewed_bit_costs_its_entropy():
 
 @pytest.mark.parametrize("count", [11, 13, 22, 44, 1001])
 def test_the_commonest_symbol_has_255_in_the_histogram(count):
-    # In floating point 11 * (255 / 11) is 255.00000000000003: rounded up it is 256, which a byte holds as 0.
+    # In floating point 11 * (255 / 11) is 255.00000000000003: rounded up it is 256, which a byte
+    # holds as 0.
     code = entropy._ans(np.repeat([0, 1], [count, 1]), 3)
     assert code[0] == 255
     assert code[1] == ceil(255 / count)
@@ -70,7 +78,10 @@ def test_equal_symbols_come_back_however_many_they_are(count):
     assert comes_back(np.full(count, 3), 10)
 
 
-# --- sizes -----------------------------------------------------------------------------------------------------------
+# --- sizes
+#
+#
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("base", [2, 3, 10, 16, 100, 255, 256])
@@ -96,7 +107,9 @@ def test_from_1000_symbols_on_packing_costs_at_most_1_percent_more_than_their_bi
 
 @given(st.integers(2, 40), st.integers(1, 400), st.floats(0.01, 1), st.integers(0, 2**32 - 1))
 def test_the_shorter_of_both_ways_is_taken(base, count, skew, seed):
-    """Shares that fall by a factor from symbol to symbol: from one symbol nearly always to all alike."""
+    """Shares that fall by a factor from symbol to symbol: from one symbol nearly always to all
+    alike.
+    """
     shares = skew ** np.arange(base)
     symbols = np.random.default_rng(seed).choice(base, count, p=shares / shares.sum())
     packed, coded = b"\0" + entropy._pack(symbols, base), b"\1" + entropy._ans(symbols, base)
@@ -123,7 +136,10 @@ def test_skewed_symbols_cost_about_their_entropy(base, count):
     assert entropy.decode(code, count, base).tolist() == symbols.tolist()
 
 
-# --- round trips -----------------------------------------------------------------------------------------------------
+# --- round trips
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(2, 256), st.integers(0, 700), st.integers(0, 10**6))
@@ -142,10 +158,13 @@ def test_symbols_of_any_skew_come_back(base, count, alpha, seed):
 
 @given(st.integers(2, 256), st.data())
 def test_any_few_symbols_come_back(base, data):
-    assert comes_back(np.array(data.draw(st.lists(st.integers(0, base - 1), max_size=40)), np.int64), base)
+    assert comes_back(
+        np.array(data.draw(st.lists(st.integers(0, base - 1), max_size=40)), np.int64), base
+    )
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- what is refused
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -180,7 +199,9 @@ def test_a_coded_text_that_is_none_is_refused(code):
 
 
 def read(code, count, base):
-    """The symbols of a code, or None if it is refused; whatever is read must be `count` symbols below `base`."""
+    """The symbols of a code, or None if it is refused; whatever is read must be `count` symbols
+    below `base`.
+    """
     try:
         symbols = entropy.decode(code, count, base)
     except WireError:
@@ -193,7 +214,9 @@ def read(code, count, base):
 
 @pytest.mark.parametrize("base", [2, 10, 256])
 @pytest.mark.parametrize("symbols", [uniform, skewed])
-def test_packed_codes_of_another_length_are_refused_and_coded_ones_are_refused_or_in_range(symbols, base):
+def test_packed_codes_of_another_length_are_refused_and_coded_ones_are_refused_or_in_range(
+    symbols, base
+):
     code = entropy.encode(symbols(600, base), base)
     for size in range(len(code)):
         assert read(code[:size], 600, base) is None or code[0] == CODED
@@ -209,7 +232,11 @@ def test_random_codes_are_refused_or_in_range(base, way):
     for _ in range(2000):
         count = int(generator.integers(0, 400))
         size = int(generator.integers(0, entropy.max_bytes(count, base)))
-        size = entropy.max_bytes(count, base) - 1 if way == PACKED and generator.random() < 0.9 else size
+        size = (
+            entropy.max_bytes(count, base) - 1
+            if way == PACKED and generator.random() < 0.9
+            else size
+        )
         outcomes.append(read(bytes([way]) + generator.bytes(size), count, base))
     assert any(symbols is not None for symbols in outcomes)
 
@@ -227,7 +254,9 @@ def test_histograms_that_are_all_but_empty_are_read_or_refused(base):
 @pytest.mark.parametrize("way", [PACKED, CODED])
 def test_a_code_of_megabytes_is_refused_before_anything_is_made(way):
     huge = bytes([way]) + bytes([1]) * 4_000_000
-    entropy.decode(entropy.encode(skewed(500, 10), 10), 500, 10)  # whatever is imported, is imported
+    entropy.decode(
+        entropy.encode(skewed(500, 10), 10), 500, 10
+    )  # whatever is imported, is imported
     tracemalloc.start()
     try:
         with pytest.raises(WireError, match="4000001 bytes of symbols"):

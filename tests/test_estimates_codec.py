@@ -25,7 +25,9 @@ def sealed(codec, values):
 def test_a_message_byte_by_byte():
     # float16: 0.5 is 0x3800, -0.25 is 0xb400.
     message = FLOAT16.encode(np.array([[0.5, -0.25]]), ROUND)
-    assert message[:9] == b"fs" + bytes([1, 4, 2]) + bytes([3, 0, 0, 0])  # version, kind, codec, round; then checksum
+    assert message[:9] == b"fs" + bytes([1, 4, 2]) + bytes(
+        [3, 0, 0, 0]
+    )  # version, kind, codec, round; then checksum
     assert message[13:] == bytes.fromhex("0038 00b4")
 
 
@@ -42,13 +44,19 @@ def test_a_message_is_13_bytes_and_the_width_of_each_value(rows, classes, seed):
     for codec, width, precision in ((FLOAT32, 4, 2**-24), (FLOAT16, 2, 2**-11)):
         message = codec.encode(table, ROUND)
         assert len(message) == codec.size(rows, classes) == 13 + width * rows * classes
-        np.testing.assert_allclose(codec.decode(message, ROUND, rows, classes), table, rtol=precision, atol=2**-24)
+        np.testing.assert_allclose(
+            codec.decode(message, ROUND, rows, classes), table, rtol=precision, atol=2**-24
+        )
 
 
 @BOTH
 def test_the_largest_value_is_10000(codec):
     assert LARGEST == 10_000
-    assert codec.decode(sealed(codec, [10_000, -10_000, 0, 0, 0, 0]), ROUND, 2, 3)[0].tolist() == [10_000, -10_000, 0]
+    assert codec.decode(sealed(codec, [10_000, -10_000, 0, 0, 0, 0]), ROUND, 2, 3)[0].tolist() == [
+        10_000,
+        -10_000,
+        0,
+    ]
 
 
 @BOTH

@@ -1,4 +1,6 @@
-"""Accuracy is a plain share of right answers, and a run is judged by its last five rounds, never by its best."""
+"""Accuracy is a plain share of right answers, and a run is judged by its last five rounds, never by
+its best.
+"""
 
 import math
 
@@ -12,7 +14,9 @@ from fedsift.evaluation import Scores, accuracy, evaluate, settled
 from fedsift.models import initial_state, model
 from fedsift.types import Labelled, Predict, Samples, Store
 
-LOGITS = np.array([[2.0, 1.0, 0.0], [-5.0, -4.0, -6.0], [0.0, 0.1, 0.2], [9.0, 0.0, 0.0]])  # say 0, 1, 2, 0
+LOGITS = np.array(
+    [[2.0, 1.0, 0.0], [-5.0, -4.0, -6.0], [0.0, 0.1, 0.2], [9.0, 0.0, 0.0]]
+)  # say 0, 1, 2, 0
 
 
 def test_accuracy_by_hand():
@@ -44,7 +48,10 @@ def test_settled_over_no_round_is_not_a_number():
 def test_evaluate_asks_for_predictions_of_every_model_and_names_the_answers():
     store = Store(torch.zeros(4, 3), torch.zeros(3), torch.ones(3))
     test = Labelled(Samples(store, np.arange(4)), torch.eye(3)[[0, 1, 0, 2]])
-    networks = {name: model(f"mlp(width={width})", (3,), 3) for name, width in (("small", 0.5), ("large", 1.0))}
+    networks = {
+        name: model(f"mlp(width={width})", (3,), 3)
+        for name, width in (("small", 0.5), ("large", 1.0))
+    }
     states = {name: initial_state(network, 0) for name, network in networks.items()}
     turn = evaluate({name: (networks[name], states[name]) for name in networks}, test)
 

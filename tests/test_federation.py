@@ -39,7 +39,11 @@ def counting(start, steps):
 
 def test_turns_advance_in_lockstep_and_their_work_is_asked_for_at_once():
     engine = Doubling()
-    assert drive(together([counting(1, 1), counting(10, 3), counting(100, 2)]), engine) == [2, 66, 402]
+    assert drive(together([counting(1, 1), counting(10, 3), counting(100, 2)]), engine) == [
+        2,
+        66,
+        402,
+    ]
     assert engine.lists == [[1, 10, 100], [11, 101], [12]]
 
 
@@ -68,7 +72,10 @@ def test_a_turn_that_asks_for_nothing_returns_at_once():
     assert engine.lists == []
 
 
-# --- federations ----------------------------------------------------------------------------------------------------
+# --- federations
+#
+#
+# ----------------------------------------------------------------------------------------------------
 
 
 def a_task(seed=0):
@@ -86,7 +93,9 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
     "fedavg": lambda: fedsift.fedavg(local=RECIPE),
     "fd": lambda: fedsift.fd(10, local=RECIPE, distill=RECIPE),
     "fas": lambda: fedsift.fas(10, local=RECIPE, distill=RECIPE),
-    "fas, soft labels down": lambda: fedsift.fas(10, download="soft-labels", local=RECIPE, distill=RECIPE),
+    "fas, soft labels down": lambda: fedsift.fas(
+        10, download="soft-labels", local=RECIPE, distill=RECIPE
+    ),
 }
 
 
@@ -131,7 +140,9 @@ class OneByOne:
 def test_one_client_at_a_time_equals_lockstep(name, model):
     engine = Sequential("cpu", threads=2)
     lockstep = play(a_federation(ALGORITHMS[name](), model), 3, engine)
-    one_by_one = play(a_federation(ALGORITHMS[name](), model), 3, OneByOne(Sequential("cpu", threads=1)))
+    one_by_one = play(
+        a_federation(ALGORITHMS[name](), model), 3, OneByOne(Sequential("cpu", threads=1))
+    )
     assert same_records(lockstep, one_by_one)
 
 
@@ -140,7 +151,9 @@ def test_cells_of_a_sweep_side_by_side_equal_each_alone(name):
     engine = Sequential("cpu", threads=2)
     cells = [a_federation(ALGORITHMS[name](), seed=seed) for seed in (0, 1)]
     starts = [cell.start() for cell in cells]
-    both = drive(together([cell.play(start) for cell, start in zip(cells, starts, strict=True)]), engine)
+    both = drive(
+        together([cell.play(start) for cell, start in zip(cells, starts, strict=True)]), engine
+    )
     assert all(same_records([both[i]], play(cells[i], 1, engine)) for i in (0, 1))
 
 
@@ -168,7 +181,9 @@ def test_cohorts_are_distinct_clients_and_change_from_round_to_round():
 
 
 def test_the_record_counts_the_bytes_of_the_messages():
-    """FedAvg on the mlp (4 x 64 + 64 + 64 x 3 + 3 = 515 float32): every message is one such model and its headers."""
+    """FedAvg on the mlp (4 x 64 + 64 + 64 x 3 + 3 = 515 float32): every message is one such model
+    and its headers.
+    """
     (record,) = play(a_federation(ALGORITHMS["fedavg"]()), 1, Sequential("cpu", threads=2))
     (size,) = set(record.bytes.up.values())
     assert 515 * 4 < size < 515 * 4 + 500
@@ -181,7 +196,9 @@ def test_federate_yields_records_and_goes_on_from_a_state():
     clients = fedsift.clients(task.private, 6, fedsift.Dirichlet(1.0), "mlp")
     everything = list(fedsift.federate(ALGORITHMS["fas"](), clients, task, rounds=3, cohort=3))
     first = next(fedsift.federate(ALGORITHMS["fas"](), clients, task, rounds=3, cohort=3))
-    rest = list(fedsift.federate(ALGORITHMS["fas"](), clients, task, rounds=3, cohort=3, state=first.state))
+    rest = list(
+        fedsift.federate(ALGORITHMS["fas"](), clients, task, rounds=3, cohort=3, state=first.state)
+    )
     assert same_records(everything, [first, *rest])
 
 
@@ -189,7 +206,9 @@ def test_federate_takes_an_engine_or_its_name():
     task = a_task()
     clients = fedsift.clients(task.private, 6, fedsift.Dirichlet(1.0), "mlp")
     played = partial(fedsift.federate, ALGORITHMS["fas"](), clients, task, rounds=1, cohort=3)
-    assert same_records(list(played(engine="sequential")), list(played(engine=fedsift.choose("sequential")[0])))
+    assert same_records(
+        list(played(engine="sequential")), list(played(engine=fedsift.choose("sequential")[0]))
+    )
     with pytest.raises(Mistake, match="unknown engine 'quick'"):
         next(played(engine="quick"))
 
@@ -209,7 +228,9 @@ def test_models_are_dealt_as_asked():
 
 
 def test_a_million_clients_are_blocks_of_models_and_views():
-    """2 + 999,997 + 1: the first two have an mlp, the last one too, and nothing is kept for those between."""
+    """2 + 999,997 + 1: the first two have an mlp, the last one too, and nothing is kept for those
+    between.
+    """
     task = a_task()
     mix = {"mlp": 2, toys.linear: 999_997, "mlp(width=2)": 1, "cnn": 0}
     clients = fedsift.clients(task.private, 10**6, fedsift.Views(1.0, 12), mix)
@@ -241,7 +262,11 @@ def test_what_a_federation_holds_does_not_grow_with_its_clients():
         tracemalloc.start()
         task = a_task()
         federation = Federation(
-            ALGORITHMS["fas"](), fedsift.clients(task.private, count, fedsift.Views(1.0, 12), "mlp"), task, 5, 0
+            ALGORITHMS["fas"](),
+            fedsift.clients(task.private, count, fedsift.Views(1.0, 12), "mlp"),
+            task,
+            5,
+            0,
         )
         record = drive(federation.play(federation.start()), Sequential("cpu", threads=1))
         _, peak = tracemalloc.get_traced_memory()
@@ -257,7 +282,9 @@ def test_what_a_federation_holds_does_not_grow_with_its_clients():
 def test_the_cohort_of_a_round_is_known_before_it_is_played():
     federation = a_federation(ALGORITHMS["fedavg"]())
     records = play(federation, 3, Sequential("cpu", threads=2))
-    assert [list(record.bytes.up) for record in records] == [federation.cohort_of(n).tolist() for n in range(3)]
+    assert [list(record.bytes.up) for record in records] == [
+        federation.cohort_of(n).tolist() for n in range(3)
+    ]
 
 
 @pytest.mark.parametrize("cohort", [0, 7])
@@ -284,11 +311,15 @@ def test_a_record_gives_its_networks_by_name_or_by_what_makes_them():
         return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
     task = fedsift.split(fedsift.load("digits"), private=60, public=30, seed=0)
-    clients = fedsift.clients(task.private, 3, fedsift.Dirichlet(1.0), model={"mlp": 1, mine: 2}, seed=0)
+    clients = fedsift.clients(
+        task.private, 3, fedsift.Dirichlet(1.0), model={"mlp": 1, mine: 2}, seed=0
+    )
     (record,) = fedsift.federate(fedsift.fas(10), clients, task, rounds=1, cohort=3, seed=0)
     for asked in ("mine", mine):
         net = record.network(asked)
         assert isinstance(net, nn.Sequential) and not net.training
         assert torch.equal(net.state_dict()["1.weight"], record.models["mine"][1]["1.weight"])
-    with pytest.raises(Mistake, match=r"unknown model 'mlq'; did you mean 'mlp'.*this record has mlp, mine"):
+    with pytest.raises(
+        Mistake, match=r"unknown model 'mlq'; did you mean 'mlp'.*this record has mlp, mine"
+    ):
         record.network("mlq")

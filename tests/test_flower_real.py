@@ -1,4 +1,6 @@
-"""A real Flower federation of processes on loopback: a few runs that show what the tests in one process cannot."""
+"""A real Flower federation of processes on loopback: a few runs that show what the tests in one
+process cannot.
+"""
 
 import contextlib
 import json
@@ -89,7 +91,9 @@ def pace():
 
 
 def submit(deployment, app, folder, overrides, **how):
-    return deployment.submit(app, {"overrides": overrides, "folder": str(folder), "wait": 120.0, "poll": 0.2} | how)
+    return deployment.submit(
+        app, {"overrides": overrides, "folder": str(folder), "wait": 120.0, "poll": 0.2} | how
+    )
 
 
 def until(happened):
@@ -126,24 +130,35 @@ def checkpoint(folder, rounds):
 def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resumed(
     three, app, pace, tmp_path, monkeypatch
 ):
-    """CFD: delta codes both ways and a model at every node, so everything there is to lose would be missed."""
+    """CFD: delta codes both ways and a model at every node, so everything there is to lose would be
+    missed.
+    """
     overrides = f"{TINY} clients=3 cohort=3 rounds=2 algorithm=cfd budget=20"
     folder = tmp_path / "run"
     submit(three, app, folder, overrides)
     until(lambda: len(rows(folder, runs.TIMING)) == 1)
     time.sleep(3)  # in the middle of the next round: all its messages are on their way
     servers = [
-        pid for pid in local.marked(three.mark) if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid
+        for pid in local.marked(three.mark)
+        if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     assert servers
     for pid in servers:
         os.kill(pid, signal.SIGKILL)
     again = submit(three, app, folder, overrides)
     state = checkpoint(folder, 2)
-    assert server_bits(state) == server_bits(simulated(app, tmp_path / "simulated", overrides, monkeypatch))
+    assert server_bits(state) == server_bits(
+        simulated(app, tmp_path / "simulated", overrides, monkeypatch)
+    )
     assert rows(folder, runs.LEDGER) == rows(tmp_path / "simulated", runs.LEDGER)
-    for here, there in zip(rows(folder, runs.METRICS), rows(tmp_path / "simulated", runs.METRICS), strict=True):
-        assert here["accuracies"] == there["accuracies"] and here["client_accuracy"] == there["client_accuracy"]
+    for here, there in zip(
+        rows(folder, runs.METRICS), rows(tmp_path / "simulated", runs.METRICS), strict=True
+    ):
+        assert (
+            here["accuracies"] == there["accuracies"]
+            and here["client_accuracy"] == there["client_accuracy"]
+        )
     assert "starts anew" not in three.log(again)
     pace += [row["seconds"] for row in rows(folder, runs.TIMING)[1:]]
 
@@ -152,11 +167,15 @@ def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
     """Of nine clients three are honest; the ledger and the log name the other six."""
     signs = {name: tmp_path / name for name in ("hang", "die")}
     nodes = {
-        client: three.node({"partition-id": client, "mischief": name, "sign": str(signs.get(name, tmp_path))})
+        client: three.node(
+            {"partition-id": client, "mischief": name, "sign": str(signs.get(name, tmp_path))}
+        )
         for client, name in enumerate(("raise", "hang", "die", "malformed", "public", "version"), 3)
     }
     overrides = f"{TINY} clients=9 cohort=9 rounds=1 algorithm=fas"
-    run = submit(three, app, tmp_path / "run", overrides, deadline=max(25.0, 4 * pace[-1]), minimum=3)
+    run = submit(
+        three, app, tmp_path / "run", overrides, deadline=max(25.0, 4 * pace[-1]), minimum=3
+    )
     until(lambda: all(sign.exists() for sign in signs.values()))
     os.killpg(nodes[5].pid, signal.SIGKILL)
     until(lambda: rows(tmp_path / "run", runs.TIMING))
@@ -164,7 +183,9 @@ def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
     assert set(row["up"]) == {"0", "1", "2"}
     why = row["missing"]
     assert why["3"] == "RuntimeError on the node; its log has the details"
-    assert why["4"].startswith("no reply within") and re.match("no reply within|Flower error", why["5"])
+    assert why["4"].startswith("no reply within") and re.match(
+        "no reply within|Flower error", why["5"]
+    )
     assert why["6"] == "its message is refused: truncated message: 8 bytes, a header alone has 13"
     assert why["7"] == why["8"] == "no node of this client is there"
     assert rows(tmp_path / "run", runs.METRICS)[0]["missing"] == why
@@ -189,14 +210,18 @@ def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp
         overrides = f"{TINY} clients=1 cohort=1 rounds=1 algorithm=fas"
         submit(deployment, app, tmp_path / "run", overrides)
         state = checkpoint(tmp_path / "run", 1)
-        assert server_bits(state) == server_bits(simulated(app, tmp_path / "simulated", overrides, monkeypatch))
+        assert server_bits(state) == server_bits(
+            simulated(app, tmp_path / "simulated", overrides, monkeypatch)
+        )
         assert known.poll() is None
         refused = {name: until(lambda node=node: node.poll()) for name, node in strangers.items()}
         assert all(refused.values()), refused
     assert not deployment.alive()
 
 
-def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
+    tmp_path, monkeypatch
+):
     mark = uuid.uuid4().hex
     environment = os.environ | {"FEDSIFT_TEST": mark}
 
@@ -207,14 +232,31 @@ def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
                     yield entry.name
 
     fedsift = [sys.executable, "-m", "fedsift", "flower"]
-    subprocess.run([*fedsift, "new", "app"], cwd=tmp_path, env=environment, check=True, capture_output=True)
-    folder = tmp_path / "run"
-    heeding = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedsift.cli import main; main()"
+    subprocess.run(
+        [*fedsift, "new", "app"], cwd=tmp_path, env=environment, check=True, capture_output=True
     )
-    listening = [sys.executable, "-c", heeding, "flower"]  # also where the tests run in the background of a shell
-    command = [*listening, "up", "app", *TINY.split(), "rounds=2", "--nodes", "2", "--out", str(folder)]
-    first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    folder = tmp_path / "run"
+    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedsift.cli import main; main()"
+    listening = [
+        sys.executable,
+        "-c",
+        heeding,
+        "flower",
+    ]  # also where the tests run in the background of a shell
+    command = [
+        *listening,
+        "up",
+        "app",
+        *TINY.split(),
+        "rounds=2",
+        "--nodes",
+        "2",
+        "--out",
+        str(folder),
+    ]
+    first = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     with first:
         until(lambda: (folder / runs.CHECKPOINT).is_file() or first.poll() is not None)
         first.send_signal(signal.SIGINT)
@@ -223,9 +265,15 @@ def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
     assert not list(left())
     go_on = shlex.split(said.decode().split("Go on with:\n")[1].strip().splitlines()[0])
     assert go_on[:3] == ["fedsift", "flower", "up"]
-    done = subprocess.run([*fedsift, *go_on[2:]], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [*fedsift, *go_on[2:]], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
-    assert "test accuracy" in done.stdout and "run folder" in done.stdout and "round 2/2" in done.stderr
+    assert (
+        "test accuracy" in done.stdout
+        and "run folder" in done.stdout
+        and "round 2/2" in done.stderr
+    )
     assert not list(left())
     overrides = f"{TINY} rounds=2 clients=2 cohort=2"
     state = simulated(tmp_path / "app", tmp_path / "simulated", overrides, monkeypatch)
@@ -233,10 +281,22 @@ def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
 
 
 def test_up_uses_flowers_simulation_where_ray_is_there(tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="Flower's simulation needs ray (225 MB), which is not among the tested packages")
+    pytest.importorskip(
+        "ray",
+        reason="Flower's simulation needs ray (225 MB), which is not among the tested packages",
+    )
     project.create(tmp_path / "app")
     overrides = f"{TINY} rounds=3 algorithm=cfd budget=20"  # memory in the state of the run
-    command = [sys.executable, "-m", "fedsift", "flower", "up", "app", *overrides.split(), "--simulation"]
+    command = [
+        sys.executable,
+        "-m",
+        "fedsift",
+        "flower",
+        "up",
+        "app",
+        *overrides.split(),
+        "--simulation",
+    ]
     subprocess.run([*command, "--out", "run"], cwd=tmp_path, check=True, capture_output=True)
     left = [entry for entry in Path("/proc").glob("[0-9]*") if lives_in(entry, tmp_path)]
     assert not left

@@ -1,4 +1,6 @@
-"""Readers of the official formats, on small files written here byte by byte, whole, damaged and hostile."""
+"""Readers of the official formats, on small files written here byte by byte, whole, damaged and
+hostile.
+"""
 
 import contextlib
 import gzip
@@ -43,7 +45,8 @@ def said(read, *arguments) -> str:
     return str(caught.value)
 
 
-# --- CIFAR, python version -----------------------------------------------------------------------------------------
+# --- CIFAR, python version
+# -----------------------------------------------------------------------------------------
 
 
 def text(value: str) -> bytes:
@@ -56,13 +59,28 @@ def batch(x: Array, y: list[int], key: str = "labels") -> bytes:
     rows = x.reshape(len(x), -1)
     array = b"cnumpy.core.multiarray\n_reconstruct\nq\x07cnumpy\nndarray\nq\x08K\x00\x85q\tU\x01bq\n\x87q\x0bRq\x0c"
     shape = b"(K\x01" + b"".join(b"M" + struct.pack("<H", size) for size in rows.shape) + b"\x86q\r"
-    dtype = b"cnumpy\ndtype\nq\x0eU\x02u1q\x0fK\x00K\x01\x87q\x10Rq\x11(K\x03U\x01|q\x12NNN" + b"J\xff\xff\xff\xff" * 2
+    dtype = (
+        b"cnumpy\ndtype\nq\x0eU\x02u1q\x0fK\x00K\x01\x87q\x10Rq\x11(K\x03U\x01|q\x12NNN"
+        + b"J\xff\xff\xff\xff" * 2
+    )
     values = b"K\x00tq\x13b\x89T" + struct.pack("<I", rows.size) + rows.tobytes() + b"q\x14tq\x15b"
     labels = b"]q\x05(" + b"".join(b"K" + bytes([label]) for label in y) + b"e"
-    names = b"]q\x17(" + b"".join(text(f"frog_{number}.png") + b"q\x18" for number in range(len(y))) + b"e"
-    start = b"\x80\x02}q\x01(" + text("batch_label") + b"q\x02" + text("training batch 1 of 5") + b"q\x03"
+    names = (
+        b"]q\x17("
+        + b"".join(text(f"frog_{number}.png") + b"q\x18" for number in range(len(y)))
+        + b"e"
+    )
+    start = (
+        b"\x80\x02}q\x01("
+        + text("batch_label")
+        + b"q\x02"
+        + text("training batch 1 of 5")
+        + b"q\x03"
+    )
     data = text("data") + b"q\x06" + array + shape + dtype + values
-    return start + text(key) + b"q\x04" + labels + data + text("filenames") + b"q\x16" + names + b"u."
+    return (
+        start + text(key) + b"q\x04" + labels + data + text("filenames") + b"q\x16" + names + b"u."
+    )
 
 
 def test_the_batches_written_here_are_what_pickle_itself_would_read():
@@ -126,7 +144,10 @@ def test_a_pickle_that_would_run_code_does_not(tmp_path, monkeypatch, protocol):
         (b"\x80\x02}.x", None),
         (b"K\x01.", "'int' object has no attribute 'items'"),
         (b"\x80\x02}q\x01r\xff\xff\xff\x7f.", None),  # a memo slot far out: 34 GB in C's unpickler
-        (b"}" + b")" + b"\x85" * 100_000 + b"K\x01s.", "a key that is not text"),  # hashing it would overflow the stack
+        (
+            b"}" + b")" + b"\x85" * 100_000 + b"K\x01s.",
+            "a key that is not text",
+        ),  # hashing it would overflow the stack
         (b"N" * 2_000_005 + b".", "far too many instructions"),
         (b"}(K\x01u.", None),
         (b"(K\x01K\x02t.", "'tuple' object has no attribute 'items'"),
@@ -150,7 +171,9 @@ def test_odd_pickles_end_in_a_mistake_or_a_dictionary(content, complaint):
 @given(st.data())
 def test_a_changed_or_cut_batch_never_does_anything_but_a_mistake(d):
     content = bytearray(batch(images(1), [3]))
-    for place in d.draw(st.lists(st.integers(0, 250) | st.integers(3300, len(content) - 1), min_size=1, max_size=4)):
+    for place in d.draw(
+        st.lists(st.integers(0, 250) | st.integers(3300, len(content) - 1), min_size=1, max_size=4)
+    ):
         content[place] = d.draw(st.integers(0, 255))
     cut = d.draw(st.integers(0, len(content)))
     for damaged in (bytes(content), bytes(content[:cut])):
@@ -159,23 +182,34 @@ def test_a_changed_or_cut_batch_never_does_anything_but_a_mistake(d):
 
 
 def test_an_array_that_is_not_of_bytes_is_refused():
-    assert "its array is not of bytes" in said(pickles.read, batch(images(1), [3]).replace(b"u1", b"i8"), "batch")
+    assert "its array is not of bytes" in said(
+        pickles.read, batch(images(1), [3]).replace(b"u1", b"i8"), "batch"
+    )
 
 
-# --- CIFAR, binary version, and as pictures ------------------------------------------------------------------------
+# --- CIFAR, binary version, and as pictures
+# ------------------------------------------------------------------------
 
 
 def records(x: Array, *labels: list[int]) -> bytes:
-    return np.concatenate([*(np.array(ls, np.uint8)[:, None] for ls in labels), x.reshape(len(x), -1)], 1).tobytes()
+    return np.concatenate(
+        [*(np.array(ls, np.uint8)[:, None] for ls in labels), x.reshape(len(x), -1)], 1
+    ).tobytes()
 
 
 def test_binary_batches_are_read_too(tmp_path):
     x = images(6)
     for number in range(5):
-        (tmp_path / f"data_batch_{number + 1}.bin").write_bytes(records(x[number : number + 1], [number]))
+        (tmp_path / f"data_batch_{number + 1}.bin").write_bytes(
+            records(x[number : number + 1], [number])
+        )
     (tmp_path / "test_batch.bin").write_bytes(records(x[5:], [9]))
     found = cifar.ten(folder(tmp_path))
-    assert (found["x"] == x[:5]).all() and found["y"].tolist() == [0, 1, 2, 3, 4] and found["y_test"].tolist() == [9]
+    assert (
+        (found["x"] == x[:5]).all()
+        and found["y"].tolist() == [0, 1, 2, 3, 4]
+        and found["y_test"].tolist() == [9]
+    )
     (tmp_path / "data_batch_3.bin").write_bytes(records(x[:2], [1, 2])[:-1])
     assert "data_batch_3.bin has 6,145 bytes, which is no whole number of records of 3073" in said(
         cifar.ten, folder(tmp_path)
@@ -193,7 +227,9 @@ def test_of_the_two_labels_of_binary_cifar100_the_second_is_the_fine_one(tmp_pat
 
 def pictures(path: Path, x: Array, y: list[int]) -> None:
     """Five batches of one image and a test image, as rows of pixels."""
-    for image, name in zip(x, [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"], strict=True):
+    for image, name in zip(
+        x, [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"], strict=True
+    ):
         Image.fromarray(image.transpose(1, 2, 0).reshape(1, 1024, 3)).save(path / f"{name}.png")
     (path / "train_lables.json").write_text(json.dumps(y[:5]))
     (path / "test_lables.json").write_text(json.dumps(y[5:]))
@@ -207,7 +243,9 @@ def test_pictures_of_rows_give_the_same_arrays(tmp_path):
     assert found["y"].tolist() == [3, 8, 8, 0, 6] and found["y_test"].tolist() == [1]
 
 
-@pytest.mark.parametrize("labels", ["[1, 2.5]", "[-1]", "[256]", "{}", "[true]", "not json", "[" * 100_000])
+@pytest.mark.parametrize(
+    "labels", ["[1, 2.5]", "[-1]", "[256]", "{}", "[true]", "not json", "[" * 100_000]
+)
 def test_labels_that_are_none_are_refused(tmp_path, labels):
     pictures(tmp_path, images(6), [0] * 6)
     (tmp_path / "test_lables.json").write_text(labels)
@@ -222,7 +260,10 @@ def test_a_picture_of_another_width_is_refused(tmp_path):
     )
 
 
-# --- IDX -----------------------------------------------------------------------------------------------------------
+# --- IDX
+#
+#
+# -----------------------------------------------------------------------------------------------------------
 
 
 def idx_bytes(x: Array, sizes: tuple[int, ...] | None = None) -> bytes:
@@ -238,7 +279,9 @@ def write_idx(path: Path, x: Array, y: Array, packed: bool = False) -> dict[str,
         "t10k-images-idx3-ubyte": idx_bytes(x[-1:]),
         "t10k-labels-idx1-ubyte": idx_bytes(y[-1:]),
     }
-    files = {f"{name}.gz": gzip.compress(data) for name, data in content.items()} if packed else content
+    files = (
+        {f"{name}.gz": gzip.compress(data) for name, data in content.items()} if packed else content
+    )
     for name, data in files.items():
         (path / name).write_bytes(data)
     return files
@@ -260,8 +303,14 @@ def test_idx_files_are_read_plain_or_packed(tmp_path, packed):
         (b"", "is not an IDX file of bytes in 3 dimensions"),
         (bytes([0, 0, 8, 3, 0, 0]), "is not an IDX file of bytes in 3 dimensions"),
         (idx_bytes(bytes_like(2, 2)), "is not an IDX file of bytes in 3 dimensions"),
-        (bytes([0, 0, 13, 3]) + bytes(12), "is not an IDX file of bytes in 3 dimensions"),  # 13: floats
-        (idx_bytes(bytes_like(1, 28, 28), (60_000, 28, 28)), "says it has 47,040,000 bytes of data, but it has 784"),
+        (
+            bytes([0, 0, 13, 3]) + bytes(12),
+            "is not an IDX file of bytes in 3 dimensions",
+        ),  # 13: floats
+        (
+            idx_bytes(bytes_like(1, 28, 28), (60_000, 28, 28)),
+            "says it has 47,040,000 bytes of data, but it has 784",
+        ),
         (idx_bytes(bytes_like(1, 2, 2), (2**32 - 1,) * 3), "but it has 4"),
         (idx_bytes(bytes_like(1, 2, 2)) + b"more", "says it has 4 bytes of data, but it has 8"),
         (bytes(LIMIT + 1), "is larger than the 1,048,576 bytes such a file can have"),
@@ -281,7 +330,9 @@ def test_a_packed_bomb_stops_at_the_limit(tmp_path):
     assert "train-images-idx3-ubyte.gz is larger than" in said(idx.mnist, folder(tmp_path))
 
 
-@pytest.mark.parametrize("damage", [lambda packed: packed[:-9], lambda packed: b"no gzip", lambda packed: b""])
+@pytest.mark.parametrize(
+    "damage", [lambda packed: packed[:-9], lambda packed: b"no gzip", lambda packed: b""]
+)
 def test_a_damaged_packed_file_is_named(tmp_path, damage):
     write_idx(tmp_path, bytes_like(3, 28, 28), np.zeros(3, np.uint8), packed=True)
     path = tmp_path / "t10k-images-idx3-ubyte.gz"
@@ -292,11 +343,16 @@ def test_a_damaged_packed_file_is_named(tmp_path, damage):
 def test_a_missing_file_is_named(tmp_path):
     write_idx(tmp_path, bytes_like(3, 28, 28), np.zeros(3, np.uint8))
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(Missing, match=r"no file t10k-labels-idx1-ubyte \(or t10k-labels-idx1-ubyte\.gz\) in "):
+    with pytest.raises(
+        Missing, match=r"no file t10k-labels-idx1-ubyte \(or t10k-labels-idx1-ubyte\.gz\) in "
+    ):
         idx.mnist(folder(tmp_path))
 
 
-# --- STL-10 --------------------------------------------------------------------------------------------------------
+# --- STL-10
+#
+#
+# --------------------------------------------------------------------------------------------------------
 
 
 def by_columns(x: Array) -> bytes:
@@ -316,7 +372,11 @@ def test_stl10_images_stand_upright_and_labels_start_at_zero(tmp_path):
     x = bytes_like(5, 3, 96, 96)
     write_stl10(tmp_path, x, [1, 10, 4])
     found = stl10.stl10(folder(tmp_path))
-    assert (found["x"] == x[:2]).all() and (found["x_test"] == x[2:3]).all() and (found["x_public"] == x[3:]).all()
+    assert (
+        (found["x"] == x[:2]).all()
+        and (found["x_test"] == x[2:3]).all()
+        and (found["x_public"] == x[3:]).all()
+    )
     assert found["y"].tolist() == [0, 9] and found["y_test"].tolist() == [3]
 
 
@@ -331,7 +391,10 @@ def test_stl10_files_of_odd_sizes_or_labels_are_refused(tmp_path):
     )
 
 
-# --- MATLAB 5 ------------------------------------------------------------------------------------------------------
+# --- MATLAB 5
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 def element(kind: int, data: bytes) -> bytes:
@@ -344,7 +407,9 @@ def element(kind: int, data: bytes) -> bytes:
 def variable(name: str, x: Array, kind: int = 2, matlab_class: int = 9) -> bytes:
     flags = element(6, struct.pack("<II", matlab_class, 0))
     sizes = element(5, struct.pack(f"<{x.ndim}i", *x.shape))
-    return element(14, flags + sizes + element(1, name.encode()) + element(kind, x.tobytes(order="F")))
+    return element(
+        14, flags + sizes + element(1, name.encode()) + element(kind, x.tobytes(order="F"))
+    )
 
 
 def compressed(content: bytes) -> bytes:
@@ -357,7 +422,9 @@ def mat_file(*elements: bytes) -> bytes:
 
 
 def write_svhn(path: Path, x: Array, y: list[int]) -> None:
-    """The last image is the test set. Training labels are bytes, test labels doubles: both are in use."""
+    """The last image is the test set. Training labels are bytes, test labels doubles: both are in
+    use.
+    """
     labels = np.array(y)[:, None]
     train = [variable("X", x[..., :-1]), variable("y", labels[:-1].astype(np.uint8))]
     (path / "train_32x32.mat").write_bytes(mat_file(*map(compressed, train)))
@@ -379,7 +446,9 @@ PLAIN = variable("X", SMALL)
 
 
 def test_arrays_of_a_mat_file_are_found_by_name():
-    found = mat.variables(mat_file(PLAIN, compressed(variable("a", np.array([[7]], "<i4"), 5, 12))), "f", 1000)
+    found = mat.variables(
+        mat_file(PLAIN, compressed(variable("a", np.array([[7]], "<i4"), 5, 12))), "f", 1000
+    )
     assert (found["X"] == SMALL).all() and found["a"].tolist() == [[7]]
 
 
@@ -389,15 +458,30 @@ def test_arrays_of_a_mat_file_are_found_by_name():
         (b"", "it is not a MATLAB 5 file"),
         (mat_file(PLAIN)[:-60].replace(b"IM", b"MI"), "it is not a MATLAB 5 file"),
         (mat_file(PLAIN[:-8]), "does not fit where it stands"),
-        (mat_file(struct.pack("<II", 14, 2**32 - 1)), "an element of 4,294,967,295 bytes does not fit"),
-        (mat_file(struct.pack("<HH", 1, 60_000) + bytes(4)), "an element of 60,000 bytes does not fit"),
+        (
+            mat_file(struct.pack("<II", 14, 2**32 - 1)),
+            "an element of 4,294,967,295 bytes does not fit",
+        ),
+        (
+            mat_file(struct.pack("<HH", 1, 60_000) + bytes(4)),
+            "an element of 60,000 bytes does not fit",
+        ),
         (mat_file(b"\x0e\0\0"), "cannot read f: "),
         (mat_file(element(9, bytes(16))), "something that is not a plain array"),
         (mat_file(element(14, b"")), "something that is not a plain array"),
-        (mat_file(variable("X", SMALL, 2, 1)), "an array that is not of real numbers"),  # a cell array
+        (
+            mat_file(variable("X", SMALL, 2, 1)),
+            "an array that is not of real numbers",
+        ),  # a cell array
         (mat_file(variable("X", SMALL, 99)), "an array that is not of real numbers"),
-        (mat_file(PLAIN.replace(struct.pack("<ii", 2, 3), struct.pack("<ii", 2, 4))), "shape (2, 4) has 6 bytes"),
-        (mat_file(PLAIN.replace(struct.pack("<ii", 2, 3), struct.pack("<ii", -2, -3))), "shape (-2, -3) has 6 bytes"),
+        (
+            mat_file(PLAIN.replace(struct.pack("<ii", 2, 3), struct.pack("<ii", 2, 4))),
+            "shape (2, 4) has 6 bytes",
+        ),
+        (
+            mat_file(PLAIN.replace(struct.pack("<ii", 2, 3), struct.pack("<ii", -2, -3))),
+            "shape (-2, -3) has 6 bytes",
+        ),
         (mat_file(compressed(b"")), "or nothing"),
         (mat_file(compressed(compressed(PLAIN))), "something that is not a plain array"),
         (mat_file(struct.pack("<II", 15, 4) + b"junk"), "incorrect header check"),
@@ -421,12 +505,18 @@ def test_a_changed_or_cut_mat_file_never_does_anything_but_a_mistake(d):
 def test_svhn_without_its_arrays_is_refused(tmp_path):
     write_svhn(tmp_path, bytes_like(32, 32, 3, 3), [1, 2, 3])
     (tmp_path / "test_32x32.mat").write_bytes(mat_file(PLAIN))
-    assert said(mat.svhn, folder(tmp_path)) == "test_32x32.mat needs X, 32 x 32 x 3 x S bytes, and y with S labels"
+    assert (
+        said(mat.svhn, folder(tmp_path))
+        == "test_32x32.mat needs X, 32 x 32 x 3 x S bytes, and y with S labels"
+    )
     write_svhn(tmp_path, bytes_like(32, 32, 3, 3), [1, 2, 0])
     assert said(mat.svhn, folder(tmp_path)) == "test_32x32.mat has labels outside 1 to 10"
 
 
-# --- archives ------------------------------------------------------------------------------------------------------
+# --- archives
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 def archive(path: Path, members: dict[str, bytes | tarfile.TarInfo]) -> Path:
@@ -444,7 +534,12 @@ def archive(path: Path, members: dict[str, bytes | tarfile.TarInfo]) -> Path:
 def test_only_the_files_asked_for_leave_an_archive_and_only_into_a_folder_of_ours(tmp_path):
     path = archive(
         tmp_path / "a.tar.gz",
-        {"../../escaped/train": b"one", "/tmp/../absolute/test": b"two", "c/other": b"three", "../stray": b"four"},
+        {
+            "../../escaped/train": b"one",
+            "/tmp/../absolute/test": b"two",
+            "c/other": b"three",
+            "../stray": b"four",
+        },
     )
     with unpacked(path, {"train", "test"}, 100, 10_000) as found:
         assert (found.read("train"), found.read("test")) == (b"one", b"two")
@@ -454,7 +549,9 @@ def test_only_the_files_asked_for_leave_an_archive_and_only_into_a_folder_of_our
     assert not (tmp_path.parent / "escaped").exists() and not (tmp_path.parent / "stray").exists()
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
+)
 def test_what_is_no_plain_file_stays_in_the_archive(tmp_path, kind):
     secret = tmp_path / "secret"
     secret.write_text("secret")
@@ -484,4 +581,6 @@ def test_a_file_that_is_no_archive_is_named(tmp_path, content):
 def test_a_cut_archive_is_named(tmp_path):
     path = archive(tmp_path / "a.tar.gz", {"train": bytes_like(2000).tobytes()})
     path.write_bytes(path.read_bytes()[:-700])
-    assert "a.tar.gz as a .tar.gz archive" in said(unpacked(path, {"train"}, 3000, 10_000).__enter__)
+    assert "a.tar.gz as a .tar.gz archive" in said(
+        unpacked(path, {"train"}, 3000, 10_000).__enter__
+    )

@@ -1,6 +1,8 @@
-"""Hostile messages, 100,000 and more of each kind: every decoder says WireError or gives something valid, always.
+"""Hostile messages, 100,000 and more of each kind: every decoder says WireError or gives something
+valid, always.
 
-Half of the inputs and more are damaged payloads under a right checksum: what an attacker who knows the format sends.
+Half of the inputs and more are damaged payloads under a right checksum: what an attacker who knows
+the format sends.
 """
 
 import itertools
@@ -14,7 +16,16 @@ import torch
 from fedsift import seeding
 from fedsift.algorithms import mix2fld
 from fedsift.algorithms.lessons import Lessons
-from fedsift.codecs import Qsgd, delta, indexes, soft_label_codec, softlabels, updates, weight_codec, wire
+from fedsift.codecs import (
+    Qsgd,
+    delta,
+    indexes,
+    soft_label_codec,
+    softlabels,
+    updates,
+    weight_codec,
+    wire,
+)
 from fedsift.codecs.estimates import ESTIMATE_CODECS, LARGEST
 from fedsift.codecs.seeds import SeedCodec, Seeds
 from fedsift.codecs.wire import WireError
@@ -23,7 +34,10 @@ from tests import toys
 
 ROUND, MEGABYTES = 3, 2**20
 
-# --- damage ----------------------------------------------------------------------------------------------------------
+# --- damage
+#
+#
+# ----------------------------------------------------------------------------------------------------------
 
 
 def flip(code, generator):
@@ -79,13 +93,23 @@ def oversized(message, reseal):
     payload = message[wire.HEADER_BYTES :]
     for filler in (b"\0", b"\xff", b"\1"):
         much = filler * (4 * MEGABYTES)
-        yield from (much, message + much, reseal(much), reseal(payload + much), reseal(payload[:5] + much))
+        yield from (
+            much,
+            message + much,
+            reseal(much),
+            reseal(payload + much),
+            reseal(payload[:5] + much),
+        )
 
 
 def survive(decode, check, messages, reseal, count, seed=0):
-    """Decodes `count` hostile messages; how many were refused and how many taken, all of them valid."""
+    """Decodes `count` hostile messages; how many were refused and how many taken, all of them
+    valid.
+    """
     taken = refused = 0
-    for message in itertools.chain(oversized(messages[0], reseal), hostile(messages, reseal, count, seed)):
+    for message in itertools.chain(
+        oversized(messages[0], reseal), hostile(messages, reseal, count, seed)
+    ):
         try:
             result = decode(message)
         except WireError:
@@ -94,7 +118,9 @@ def survive(decode, check, messages, reseal, count, seed=0):
         check(result)
         taken += 1
     assert taken + refused >= count
-    assert taken > 0  # resealed values that are other valid values get through: the inner parsers were reached
+    assert (
+        taken > 0
+    )  # resealed values that are other valid values get through: the inner parsers were reached
     assert refused > count / 10
 
 
@@ -113,7 +139,10 @@ def peak(decode, messages, reseal, count=1000):
         tracemalloc.stop()
 
 
-# --- soft labels -----------------------------------------------------------------------------------------------------
+# --- soft labels
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 LINK = Link(ROUND, 24, 5, ((7, ROUND, "pick"), (7, ROUND, "pick", 4)))
 SOFT = [
@@ -129,19 +158,27 @@ SOFT = [
 
 
 def rows(size, seed):
-    return np.random.default_rng(seed).dirichlet(np.full(LINK.classes, 0.4), size).astype(np.float32)
+    return (
+        np.random.default_rng(seed).dirichlet(np.full(LINK.classes, 0.4), size).astype(np.float32)
+    )
 
 
 def reference_of(codec):
-    """What both ends hold already: rows of three quarters of the public set, where the codec keeps any."""
+    """What both ends hold already: rows of three quarters of the public set, where the codec keeps
+    any.
+    """
     if not codec.keeps_reference:
         return None
-    arrived = codec.values.inner.unpack(codec.values.inner.pack(rows(18, 1), None), 18, LINK.classes, None)
+    arrived = codec.values.inner.unpack(
+        codec.values.inner.pack(rows(18, 1), None), 18, LINK.classes, None
+    )
     return SoftLabels(np.arange(18), arrived)
 
 
 def soft_messages(codec):
-    """With indexes drawn from either seed, coded, of all samples; with a reference some rows are unchanged."""
+    """With indexes drawn from either seed, coded, of all samples; with a reference some rows are
+    unchanged.
+    """
     reference = reference_of(codec)
     everything = rows(LINK.samples, 2)
     if reference is not None:
@@ -152,7 +189,9 @@ def soft_messages(codec):
 
 
 def soft_reseal(codec):
-    """A right checksum for any payload, with what the receiver will find implied by it, if it gets that far."""
+    """A right checksum for any payload, with what the receiver will find implied by it, if it gets
+    that far.
+    """
     reference = reference_of(codec)
 
     def implied(payload):
@@ -167,7 +206,9 @@ def soft_reseal(codec):
             return b""
         return softlabels._implied(index, LINK, codec._known(index, LINK, reference))
 
-    return lambda payload: wire.seal(wire.SOFT_LABELS, codec.values.id, ROUND, payload, implied(payload))
+    return lambda payload: wire.seal(
+        wire.SOFT_LABELS, codec.values.id, ROUND, payload, implied(payload)
+    )
 
 
 def soft_decode(codec):
@@ -188,7 +229,13 @@ def check_soft(labels):
 @pytest.mark.parametrize("text", SOFT)
 def test_hostile_soft_labels_are_refused_or_valid(text):
     codec = soft_label_codec(text)
-    survive(soft_decode(codec), check_soft, soft_messages(codec), soft_reseal(codec), 100_000 // len(SOFT))
+    survive(
+        soft_decode(codec),
+        check_soft,
+        soft_messages(codec),
+        soft_reseal(codec),
+        100_000 // len(SOFT),
+    )
 
 
 @pytest.mark.parametrize("text", SOFT)
@@ -217,7 +264,10 @@ def test_a_hostile_message_heard_leaves_the_memory_as_it_was():
     assert {name: value.tobytes() for name, value in memory.items()} == before
 
 
-# --- weights ---------------------------------------------------------------------------------------------------------
+# --- weights
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 WEIGHTS = ["float32", "float16", "qsgd(4)", "qsgd(2)"]
 
@@ -228,7 +278,9 @@ def state(seed, scale=1.0):
         "w": scale * torch.randn(4, 3, generator=generator),
         "running_var": torch.rand(3, generator=generator),
         "seen": torch.tensor(seed),
-        "b": torch.cat([scale * torch.randn(3, generator=generator), torch.zeros(90)]),  # short when entropy-coded
+        "b": torch.cat(
+            [scale * torch.randn(3, generator=generator), torch.zeros(90)]
+        ),  # short when entropy-coded
     }
 
 
@@ -266,7 +318,13 @@ def check_weights(result):
 def test_hostile_weights_are_refused_or_valid(text):
     codec = weight_codec(text)
     base = {name: value.clone() for name, value in BASE.items()}
-    survive(weight_decode(codec), check_weights, weight_messages(codec), weight_reseal(codec), 100_000 // len(WEIGHTS))
+    survive(
+        weight_decode(codec),
+        check_weights,
+        weight_messages(codec),
+        weight_reseal(codec),
+        100_000 // len(WEIGHTS),
+    )
     assert all(torch.equal(BASE[name], base[name]) for name in base)
 
 
@@ -276,7 +334,10 @@ def test_hostile_weights_take_little_memory(text):
     assert peak(weight_decode(codec), weight_messages(codec), weight_reseal(codec)) < 2 * MEGABYTES
 
 
-# --- seeds -----------------------------------------------------------------------------------------------------------
+# --- seeds
+#
+#
+# -----------------------------------------------------------------------------------------------------------
 
 SEEDS = SeedCodec(shape=(2, 3), classes=4, most=5)
 
@@ -300,7 +361,11 @@ def check_seeds(seeds):
     assert seeds.x.shape == (len(seeds.a), 2, 3)
     assert np.isfinite(seeds.x).all()
     assert seeds.a.shape == seeds.b.shape
-    assert ((seeds.a != seeds.b) & (np.minimum(seeds.a, seeds.b) >= 0) & (np.maximum(seeds.a, seeds.b) < 4)).all()
+    assert (
+        (seeds.a != seeds.b)
+        & (np.minimum(seeds.a, seeds.b) >= 0)
+        & (np.maximum(seeds.a, seeds.b) < 4)
+    ).all()
 
 
 def test_hostile_seeds_are_refused_or_valid():
@@ -311,7 +376,10 @@ def test_hostile_seeds_take_little_memory():
     assert peak(seed_decode, seed_messages(), seed_reseal) < MEGABYTES
 
 
-# --- estimates -------------------------------------------------------------------------------------------------------
+# --- estimates
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def estimate_messages(codec):
@@ -336,38 +404,59 @@ def check_estimates(table):
 @pytest.mark.parametrize("name", ESTIMATE_CODECS)
 def test_hostile_estimates_are_refused_or_valid(name):
     codec = ESTIMATE_CODECS[name]
-    survive(estimate_decode(codec), check_estimates, estimate_messages(codec), estimate_reseal(codec), 50_000)
+    survive(
+        estimate_decode(codec),
+        check_estimates,
+        estimate_messages(codec),
+        estimate_reseal(codec),
+        50_000,
+    )
 
 
 @pytest.mark.parametrize("name", ESTIMATE_CODECS)
 def test_hostile_estimates_take_little_memory(name):
     codec = ESTIMATE_CODECS[name]
-    assert peak(estimate_decode(codec), estimate_messages(codec), estimate_reseal(codec)) < MEGABYTES
+    assert (
+        peak(estimate_decode(codec), estimate_messages(codec), estimate_reseal(codec)) < MEGABYTES
+    )
 
 
-# --- large messages, where entropy coders and large index sets are reached ---------------------------------------------
+# --- large messages, where entropy coders and large index sets are reached
+# ---------------------------------------------
 
 WIDE = Link(ROUND, 20_000, 10)
-WIDE_INDEX = np.flatnonzero(np.random.default_rng(0).random(20_000) < 0.4)  # about 8,000, through the ANS coder
+WIDE_INDEX = np.flatnonzero(
+    np.random.default_rng(0).random(20_000) < 0.4
+)  # about 8,000, through the ANS coder
 SKEWED = np.random.default_rng(1).dirichlet([8.0] + [0.05] * 9, len(WIDE_INDEX)).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", ["hard", "quantized(2)", "delta(quantized(1))"])
 def test_large_hostile_soft_labels_are_refused_or_valid(name):
-    """The checksum is made right for what is implied by the *undamaged* message: indexes stay, everything else moves."""
+    """The checksum is made right for what is implied by the *undamaged* message: indexes stay,
+    everything else moves.
+    """
     codec = soft_label_codec(name)
     message = codec.encode(SoftLabels(WIDE_INDEX, SKEWED), WIDE)
     assert not indexes._ranked(WIDE.samples, len(WIDE_INDEX))
     unsaid = softlabels._implied(WIDE_INDEX, WIDE, codec._known(WIDE_INDEX, WIDE, None))
     payload = message[wire.HEADER_BYTES :]
-    prefix = 9 + int.from_bytes(payload[5:9], "little")  # mode, rows, length and code of the indexes
+    prefix = 9 + int.from_bytes(
+        payload[5:9], "little"
+    )  # mode, rows, length and code of the indexes
     generator = np.random.default_rng(2)
     refused = 0
     for i in range(400):
         damage = DAMAGE[generator.integers(len(DAMAGE))]
-        bad = damage(payload, generator) if i % 4 == 0 else payload[:prefix] + damage(payload[prefix:], generator)
+        bad = (
+            damage(payload, generator)
+            if i % 4 == 0
+            else payload[:prefix] + damage(payload[prefix:], generator)
+        )
         try:
-            labels = codec.decode(wire.seal(wire.SOFT_LABELS, codec.values.id, ROUND, bad, unsaid), WIDE)
+            labels = codec.decode(
+                wire.seal(wire.SOFT_LABELS, codec.values.id, ROUND, bad, unsaid), WIDE
+            )
         except WireError:
             refused += 1
             continue
@@ -387,7 +476,8 @@ def test_damaged_index_codes_of_large_sets_are_refused_or_canonical():
         assert indexes.encode(index, WIDE.samples) == bad
 
 
-# --- containers: several messages in one ------------------------------------------------------------------------------
+# --- containers: several messages in one
+# ------------------------------------------------------------------------------
 
 
 def test_hostile_mix2fld_uploads_are_refused_or_valid():
@@ -418,7 +508,9 @@ def test_hostile_lessons_are_refused_or_valid(absent):
     generator = np.random.default_rng(5)
     for _ in range(20_000):
         try:
-            heard, _ = lessons.hear({}, DAMAGE[generator.integers(len(DAMAGE))](download, generator), r)
+            heard, _ = lessons.hear(
+                {}, DAMAGE[generator.integers(len(DAMAGE))](download, generator), r
+            )
         except WireError:
             continue
         assert list(heard) == ([1] if absent == "latest" else [0, 1])

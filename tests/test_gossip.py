@@ -25,7 +25,14 @@ from tests.test_systems import same
 
 LOCAL, DISTILL = Recipe(epochs=2, batch=2), Recipe(epochs=3, batch=2)
 E32 = ESTIMATE_CODECS["float32"]
-GRAPHS = ["ring", "grid", "complete", "regular(3)", "erdos-renyi(0.5)", "edges(0-1 1-2 2-3 3-4 4-5)"]
+GRAPHS = [
+    "ring",
+    "grid",
+    "complete",
+    "regular(3)",
+    "erdos-renyi(0.5)",
+    "edges(0-1 1-2 2-3 3-4 4-5)",
+]
 ENGINE = Sequential("cpu", threads=2)
 
 
@@ -47,12 +54,19 @@ def table(a, b):
     return np.array([[a, b]] * 4)
 
 
-# --- a turn by hand -----------------------------------------------------------------------------------------------------
+# --- a turn by hand
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_in_the_first_round_a_client_trains_and_says_its_own_soft_labels():
     system, r, client = three_on_a_path(), a_round(0), toys.client(0)
-    assert system.announce(system.start(r), [toys.client(i) for i in range(3)], r) == {0: b"", 1: b"", 2: b""}
+    assert system.announce(system.start(r), [toys.client(i) for i in range(3)], r) == {
+        0: b"",
+        1: b"",
+        2: b"",
+    }
     turn = system.client_turn(client, {}, b"", r)
     fit = next(turn)
     assert isinstance(fit, Fit) and fit.data is client.data and fit.recipe == LOCAL
@@ -65,8 +79,9 @@ def test_in_the_first_round_a_client_trains_and_says_its_own_soft_labels():
 
 
 def test_a_client_mixes_learns_and_accounts_for_what_it_learnt():
-    """u_0 = s_0 = (.9, .1), u_1 = (.3, .7): the mixture is 2/3 (.9, .1) + 1/3 (.3, .7) = (.7, .3). Having learnt it says
-    (.5, .5): the new estimate is (.7, .3) + (.5, .5) - (.9, .1) = (.3, .7)."""
+    """u_0 = s_0 = (.9, .1), u_1 = (.3, .7): the mixture is 2/3 (.9, .1) + 1/3 (.3, .7) = (.7, .3).
+    Having learnt it says (.5, .5): the new estimate is (.7, .3) + (.5, .5) - (.9, .1) = (.3,
+    .7)."""
     system, r, client = three_on_a_path(), a_round(2), toys.client(0)
     memory = {"model": weights(3), "estimate": table(0.9, 0.1), "own": table(0.9, 0.1)}
     turn = system.client_turn(client, memory, E32.encode(table(0.3, 0.7), 1), r)
@@ -77,13 +92,19 @@ def test_a_client_mixes_learns_and_accounts_for_what_it_learnt():
     assert local.data is client.data and local.epoch == 4 and equal(local.state, weights(4))
     turn.send(weights(5))
     memory, message = finish(turn, np.zeros((4, 2), np.float32))
-    assert np.allclose(memory["estimate"], table(0.3, 0.7), atol=1e-6) and np.allclose(memory["own"], table(0.5, 0.5))
-    assert np.array_equal(E32.decode(message, 2, 4, 2), memory["estimate"])  # what it keeps is what the others have
+    assert np.allclose(memory["estimate"], table(0.3, 0.7), atol=1e-6) and np.allclose(
+        memory["own"], table(0.5, 0.5)
+    )
+    assert np.array_equal(
+        E32.decode(message, 2, 4, 2), memory["estimate"]
+    )  # what it keeps is what the others have
 
 
 def test_the_post_brings_each_client_the_letters_of_its_neighbours_in_order():
     system, r = three_on_a_path(), a_round(0)
-    server = finish(system.server_turn(system.start(r), {0: b"zero", 1: b"one!", 2: b"two."}, r), None)
+    server = finish(
+        system.server_turn(system.start(r), {0: b"zero", 1: b"one!", 2: b"two."}, r), None
+    )
     clients = [toys.client(i) for i in range(3)]
     assert system.announce(server, clients, a_round(1)) == {0: b"one!", 1: b"zerotwo.", 2: b"one!"}
     assert server.students == {}
@@ -95,7 +116,8 @@ def test_estimates_outside_the_simplex_are_cut_and_rescaled_to_learn_from():
     assert (on_simplex(np.array([[-5.0, -5.0]])) == 0.5).all()
 
 
-# --- what holds in every round --------------------------------------------------------------------------------------------
+# --- what holds in every round
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -103,7 +125,9 @@ def test_the_mean_of_the_estimates_is_the_mean_of_the_soft_labels_after_every_ro
     moved = False
     for record in play(a_network(graph), 4, ENGINE):
         memories = record.state.memories.values()
-        estimates, own = (np.array([memory[what] for memory in memories]) for what in ("estimate", "own"))
+        estimates, own = (
+            np.array([memory[what] for memory in memories]) for what in ("estimate", "own")
+        )
         assert np.allclose(estimates.mean(0), own.mean(0), atol=1e-5)
         moved |= not np.allclose(estimates, own, atol=1e-2)
     assert moved  # the estimates are not just everyone's own
@@ -111,7 +135,10 @@ def test_the_mean_of_the_estimates_is_the_mean_of_the_soft_labels_after_every_ro
 
 def test_float16_keeps_the_mean_up_to_its_rounding():
     record = play(a_network(codec="float16"), 4, ENGINE)[-1]
-    estimates, own = (np.mean([m[what] for m in record.state.memories.values()], 0) for what in ("estimate", "own"))
+    estimates, own = (
+        np.mean([m[what] for m in record.state.memories.values()], 0)
+        for what in ("estimate", "own")
+    )
     assert np.allclose(estimates, own, atol=4 * 2**-10)
 
 
@@ -119,7 +146,9 @@ def lessons(federation, state):
     """What each client is about to learn."""
     r, clients = federation.round(state.round), list(federation.clients)
     heard = federation.algorithm.announce(state.server, clients, r)
-    turns = [federation.algorithm.client_turn(c, state.memories[c.id], heard[c.id], r) for c in clients]
+    turns = [
+        federation.algorithm.client_turn(c, state.memories[c.id], heard[c.id], r) for c in clients
+    ]
     return torch.stack([next(turn).data.targets for turn in turns])
 
 
@@ -136,7 +165,10 @@ def test_on_the_complete_graph_all_learn_the_same_in_one_step(graph, agree):
 @pytest.mark.parametrize("graph", ["ring", "complete", "edges(0-1 1-2)"])
 def test_while_nobody_changes_all_estimates_go_to_the_mean(graph):
     """Models that always answer the same: client i says (p_i, 1 - p_i)."""
-    system, logits = gossip(4, graph=graph), {i: np.array([[z, 0.0]] * 4, np.float32) for i, z in enumerate((3, 0, -1))}
+    system, logits = (
+        gossip(4, graph=graph),
+        {i: np.array([[z, 0.0]] * 4, np.float32) for i, z in enumerate((3, 0, -1))},
+    )
     memories: dict[int, Tree] = {}
     server = Server({})
     for number in range(60):
@@ -168,17 +200,25 @@ def test_going_on_from_a_record_equals_going_straight_through():
 def test_the_graph_is_drawn_from_the_seed_and_stays():
     federations = [a_network("erdos-renyi(0.4)", seed=seed) for seed in range(4)]
     drawn = [[sorted(play(f, 1, ENGINE)[0].bytes.edges) for _ in range(2)] for f in federations]
-    assert all(first == second for first, second in drawn) and len({str(first) for first, _ in drawn}) > 1
+    assert (
+        all(first == second for first, second in drawn)
+        and len({str(first) for first, _ in drawn}) > 1
+    )
     edges = [set(record.bytes.edges) for record in play(federations[0], 3, ENGINE)]
     assert edges[0] == edges[1] == edges[2]
 
 
-# --- bytes --------------------------------------------------------------------------------------------------------------
+# --- bytes
+#
+#
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_every_letter_is_counted_once_for_each_neighbour_by_hand():
     """On the path 0 - 1 - 2 letters of 5, 7 and 9 bytes: 1 sends two of 7, and gets 5 + 9."""
-    row = RoundBytes.count(4, {0: b"x" * 5, 1: b"x" * 7, 2: b"x" * 9}, {}, {0: [1], 1: [0, 2], 2: [1]})
+    row = RoundBytes.count(
+        4, {0: b"x" * 5, 1: b"x" * 7, 2: b"x" * 9}, {}, {0: [1], 1: [0, 2], 2: [1]}
+    )
     assert row.edges == {"0>1": 5, "1>0": 7, "1>2": 7, "2>1": 9}
     assert row.up == {0: 5, 1: 14, 2: 9} and row.down == {0: 7, 1: 14, 2: 7}
     assert row.broadcast == 21 and row.uplink == row.downlink == 28
@@ -191,18 +231,23 @@ def test_a_client_sends_a_message_to_each_neighbour(graph):
     federation = a_network(graph)
     for record in play(federation, 2, ENGINE):
         degree = {i: len(federation.algorithm.receivers(i, federation.round(0))) for i in range(6)}
-        assert record.bytes.up == record.bytes.down == {i: d * (13 + 120) for i, d in degree.items()}
+        assert (
+            record.bytes.up == record.bytes.down == {i: d * (13 + 120) for i, d in degree.items()}
+        )
         assert record.bytes.edges is not None and set(record.bytes.edges.values()) == {133}
         assert len(record.bytes.edges) == sum(degree.values())
         assert RoundBytes.from_json(json.loads(json.dumps(record.bytes.to_json()))) == record.bytes
 
 
-# --- disagreement -------------------------------------------------------------------------------------------------------
+# --- disagreement
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_disagreement_by_hand():
-    """Three models, two samples: classes 0 0 1 on the first (one of three pairs agrees), 1 1 1 on the second (all do):
-    1 - (1/3 + 1) / 2 = 1/3."""
+    """Three models, two samples: classes 0 0 1 on the first (one of three pairs agrees), 1 1 1 on
+    the second (all do): 1 - (1/3 + 1) / 2 = 1/3."""
     answers = [np.array([0, 1]), np.array([0, 1]), np.array([1, 1])]
     assert evaluation.disagreement(answers, 2) == pytest.approx(1 / 3)
 
@@ -226,7 +271,8 @@ def test_the_record_of_a_network_reports_every_client_and_their_disagreement():
     assert record.disagreement is not None and 0 <= record.disagreement <= 1
 
 
-# --- mistakes and bad letters -----------------------------------------------------------------------------------------
+# --- mistakes and bad letters
+# -----------------------------------------------------------------------------------------
 
 
 def test_everyone_takes_part():
@@ -237,7 +283,9 @@ def test_everyone_takes_part():
 
 @pytest.mark.parametrize("budget", [0, -1, 5])
 def test_a_budget_must_fit_the_public_set(budget):
-    with pytest.raises(Mistake, match=rf"budget {budget} does not fit the public set \(4 samples\)"):
+    with pytest.raises(
+        Mistake, match=rf"budget {budget} does not fit the public set \(4 samples\)"
+    ):
         gossip(budget).start(a_round(0))
 
 
@@ -253,7 +301,9 @@ def test_only_codecs_for_real_numbers_are_known_here():
         gossip(4, codec="hard")
 
 
-@pytest.mark.parametrize("letter", [b"", E32.encode(table(0.5, 0.5), 1)[:-1], E32.encode(table(0.5, 0.5), 1) * 2])
+@pytest.mark.parametrize(
+    "letter", [b"", E32.encode(table(0.5, 0.5), 1)[:-1], E32.encode(table(0.5, 0.5), 1) * 2]
+)
 def test_mail_of_the_wrong_size_is_refused(letter):
     memory = {"model": weights(3), "estimate": table(0.9, 0.1), "own": table(0.9, 0.1)}
     with pytest.raises(WireError, match="bytes from 1 neighbours"):
@@ -263,4 +313,8 @@ def test_mail_of_the_wrong_size_is_refused(letter):
 def test_a_letter_of_another_round_is_refused():
     memory = {"model": weights(3), "estimate": table(0.9, 0.1), "own": table(0.9, 0.1)}
     with pytest.raises(WireError, match="round 0 where round 1 was expected"):
-        next(three_on_a_path().client_turn(toys.client(0), memory, E32.encode(table(0.5, 0.5), 0), a_round(2)))
+        next(
+            three_on_a_path().client_turn(
+                toys.client(0), memory, E32.encode(table(0.5, 0.5), 0), a_round(2)
+            )
+        )

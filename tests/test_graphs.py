@@ -33,9 +33,17 @@ def degrees(found, clients):
         ("grid", 4, {(0, 1), (2, 3), (0, 2), (1, 3)}),  # 0 1 over 2 3
         ("complete", 3, {(0, 1), (0, 2), (1, 2)}),
         ("edges(0-1 1-2)", 3, {(0, 1), (1, 2)}),
-        ("edges(2-1 1-2 1-0)", 3, {(0, 1), (1, 2)}),  # either way round, and named twice, it is one edge
+        (
+            "edges(2-1 1-2 1-0)",
+            3,
+            {(0, 1), (1, 2)},
+        ),  # either way round, and named twice, it is one edge
         ("erdos-renyi(1)", 3, {(0, 1), (0, 2), (1, 2)}),
-        ("regular(3)", 4, {(a, b) for b in range(4) for a in range(b)}),  # degree 3 among 4 is everyone
+        (
+            "regular(3)",
+            4,
+            {(a, b) for b in range(4) for a in range(b)},
+        ),  # degree 3 among 4 is everyone
         ("ring", 1, set()),
         ("complete", 1, set()),
     ],
@@ -51,7 +59,9 @@ def test_neighbours_by_hand():
 @given(st.integers(3, 16), st.integers(2, 8), st.integers(0, 5))
 def test_a_regular_graph_is_connected_and_has_one_degree(clients, degree, seed):
     if degree >= clients or clients * degree % 2:
-        with pytest.raises(Mistake, match=f"no connected graph has {clients} clients of degree {degree} each"):
+        with pytest.raises(
+            Mistake, match=f"no connected graph has {clients} clients of degree {degree} each"
+        ):
             Regular(degree)(clients, rng(seed))
         return
     found = graphs.drawn(Regular(degree), clients, rng(seed))
@@ -76,10 +86,15 @@ def test_a_random_graph_is_drawn_again_until_it_is_connected():
     pairs = [(a, b) for b in range(8) for a in range(b)]
     first = [frozenset(pair for pair in pairs if g.random() < 0.3) for g in map(rng, range(20))]
     assert sum(0 in degrees(found, 8) for found in first) > 5
-    assert all(0 not in degrees(graphs.drawn(ErdosRenyi(0.3), 8, rng(seed)), 8) for seed in range(20))
+    assert all(
+        0 not in degrees(graphs.drawn(ErdosRenyi(0.3), 8, rng(seed)), 8) for seed in range(20)
+    )
 
 
-# --- mistakes -----------------------------------------------------------------------------------------------------------
+# --- mistakes
+#
+#
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_graph_must_be_connected():
@@ -115,7 +130,10 @@ def test_an_unknown_graph_is_refused_by_the_nearest():
         edges("complet", 3)
 
 
-# --- mixing weights ---------------------------------------------------------------------------------------------------
+# --- mixing weights
+#
+#
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_metropolis_weights_of_a_path_by_hand():

@@ -15,7 +15,10 @@ def square(*rows: list[int]) -> np.ndarray:
     return np.array(rows, np.uint8)[None, None]
 
 
-# --- resizing ------------------------------------------------------------------------------------------------------
+# --- resizing
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_a_third_of_the_size_is_the_mean_of_blocks_of_nine():
@@ -25,7 +28,8 @@ def test_a_third_of_the_size_is_the_mean_of_blocks_of_nine():
 
 
 def test_parts_of_pixels_count_in_proportion():
-    # Three pixels become two: the middle one is shared. (2 * 0 + 1 * 30) / 3 = 10 and (1 * 30 + 2 * 60) / 3 = 50.
+    # Three pixels become two: the middle one is shared. (2 * 0 + 1 * 30) / 3 = 10 and (1 * 30 + 2 *
+    # 60) / 3 = 50.
     assert images.resized(square([0, 30, 60]), 1, 2).tolist() == [[[[10, 50]]]]
     # Two become three: the new middle one covers half of each.
     assert images.resized(square([10, 40]), 1, 3).tolist() == [[[[10, 25, 40]]]]
@@ -50,24 +54,29 @@ def test_resized_rows_are_exact_whatever_the_sizes(old, new, seed):
         start, end = Fraction(pixel * old, new), Fraction((pixel + 1) * old, new)
         edges = [(max(start, Fraction(i)), min(end, Fraction(i + 1))) for i in range(old)]
         covered = [max(right - left, Fraction(0)) for left, right in edges]
-        exact.append(sum(c * int(v) for c, v in zip(covered, x.ravel(), strict=True)) / (end - start))
+        exact.append(
+            sum(c * int(v) for c, v in zip(covered, x.ravel(), strict=True)) / (end - start)
+        )
     assert images.resized(x, 1, new).ravel().tolist() == [(2 * v + 1) // 2 for v in exact]
 
 
 def test_many_images_come_out_as_one_by_one():
     x = np.random.default_rng(0).integers(0, 256, (2100, 1, 3, 3), np.uint8)
     whole = images.resized(x, 2, 2)
-    assert all((images.resized(x[i : i + 1], 2, 2) == whole[i : i + 1]).all() for i in (0, 999, 1000, 2099))
+    assert all(
+        (images.resized(x[i : i + 1], 2, 2) == whole[i : i + 1]).all() for i in (0, 999, 1000, 2099)
+    )
 
 
-# --- channels and values -------------------------------------------------------------------------------------------
+# --- channels and values
+# -------------------------------------------------------------------------------------------
 
 
 def test_grey_becomes_colour_and_colour_grey():
     assert images.with_channels(square([7]), 3).tolist() == [[[[7]], [[7]], [[7]]]]
-    colours = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255], [10, 20, 30]], np.uint8)[
-        ..., None, None
-    ]
+    colours = np.array(
+        [[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255], [10, 20, 30]], np.uint8
+    )[..., None, None]
     # 0.299, 0.587 and 0.114 of 255 are 76.2, 149.7 and 29.1; 2.99 + 11.74 + 3.42 = 18.15
     assert images.with_channels(colours, 1).ravel().tolist() == [76, 150, 29, 255, 18]
 
@@ -78,7 +87,11 @@ def test_other_channels_are_a_mistake():
 
 
 def test_values_come_into_the_range_of_the_private_set():
-    bytes_, digits, unit = square([0, 100, 255]), square([0, 8, 16]), square([0, 1, 1]).astype(np.float32)
+    bytes_, digits, unit = (
+        square([0, 100, 255]),
+        square([0, 8, 16]),
+        square([0, 1, 1]).astype(np.float32),
+    )
     assert images.fitted(bytes_, digits).tolist() == [[[[0, 6, 16]]]]  # 100 * 16 / 255 = 6.27
     assert images.fitted(digits, bytes_).tolist() == [[[[0, 128, 255]]]]  # 8 * 255 / 16 = 127.5
     assert images.fitted(bytes_, unit).ravel().tolist() == pytest.approx([0, 100 / 255, 1])
@@ -97,11 +110,14 @@ def test_ranges_and_shapes_that_cannot_be_matched_are_a_mistake():
         images.fitted(square([1]), np.zeros((3, 4), np.uint8))
 
 
-# --- pictures and sheets -------------------------------------------------------------------------------------------
+# --- pictures and sheets
+# -------------------------------------------------------------------------------------------
 
 
 def test_the_tiles_of_a_sheet_are_read_row_by_row(tmp_path):
-    tiles = np.random.default_rng(0).integers(0, 256, (6, 3, 4, 5), np.uint8)  # 2 rows of 3 tiles, 4 x 5 pixels each
+    tiles = np.random.default_rng(0).integers(
+        0, 256, (6, 3, 4, 5), np.uint8
+    )  # 2 rows of 3 tiles, 4 x 5 pixels each
     sheet = tiles.reshape(2, 3, 3, 4, 5).transpose(0, 3, 1, 4, 2).reshape(8, 15, 3)
     Image.fromarray(sheet).save(tmp_path / "my sheet(1).png")
     assert (data.unlabelled(f"sheet:{tmp_path}/my sheet(1).png(4x5)") == tiles).all()
@@ -114,7 +130,9 @@ def test_tiles_are_square_and_of_32_pixels_unless_told_otherwise(tmp_path):
 
 
 def test_a_sheet_is_looked_for_here_and_then_in_the_data_folder(tmp_path, monkeypatch):
-    """A sheet here goes before one of the same name there; the message on one that is nowhere names it as it was given."""
+    """A sheet here goes before one of the same name there; the message on one that is nowhere names
+    it as it was given.
+    """
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):
         folder.mkdir()
@@ -132,7 +150,9 @@ def test_a_sheet_is_looked_for_here_and_then_in_the_data_folder(tmp_path, monkey
 
 def test_a_sheet_that_tiles_do_not_fill_is_a_mistake(tmp_path):
     Image.new("RGB", (64, 40)).save(tmp_path / "odd.png")
-    with pytest.raises(Mistake, match=r"has 40 x 64 pixels, which tiles of 32 x 32 do not fill; add their size"):
+    with pytest.raises(
+        Mistake, match=r"has 40 x 64 pixels, which tiles of 32 x 32 do not fill; add their size"
+    ):
         data.unlabelled(f"sheet:{tmp_path}/odd.png")
 
 
@@ -160,12 +180,15 @@ def test_a_picture_that_claims_too_many_pixels_is_refused_before_it_is_read(tmp_
         images.pixels(tmp_path / "bomb.png")
 
 
-# --- a public set from elsewhere -----------------------------------------------------------------------------------
+# --- a public set from elsewhere
+# -----------------------------------------------------------------------------------
 
 
 def test_a_sheet_becomes_the_public_set_and_the_others_stay_what_they_were(tmp_path):
     tiles = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
-    Image.fromarray(tiles.repeat(4, 0).repeat(4, 1)).save(tmp_path / "sheet.png")  # one grey tile of 32 x 32
+    Image.fromarray(tiles.repeat(4, 0).repeat(4, 1)).save(
+        tmp_path / "sheet.png"
+    )  # one grey tile of 32 x 32
     both = data.with_public(data.digits(), f"sheet:{tmp_path}/sheet.png")
     assert both.public is not None
     assert both.public.shape == (1, 1, 8, 8)
@@ -189,11 +212,18 @@ def test_of_another_data_set_only_the_images_are_taken(tmp_path):
 
 
 def test_where_a_data_set_has_unlabelled_images_those_are_taken(tmp_path):
-    np.savez(tmp_path / "a.npz", x=np.zeros((2, 8, 8), np.uint8), y=[0, 1], x_public=np.full((3, 8, 8), 16, np.uint8))
+    np.savez(
+        tmp_path / "a.npz",
+        x=np.zeros((2, 8, 8), np.uint8),
+        y=[0, 1],
+        x_public=np.full((3, 8, 8), 16, np.uint8),
+    )
     public = data.with_public(data.digits(), f"npz:{tmp_path}/a.npz").public
     assert public is not None and public.shape == (3, 1, 8, 8) and (public == 16).all()
 
 
 def test_a_sheet_alone_is_no_data_set():
-    with pytest.raises(Mistake, match=r"sheet:a\.png has no labels, so it can only be a public set"):
+    with pytest.raises(
+        Mistake, match=r"sheet:a\.png has no labels, so it can only be a public set"
+    ):
         data.load("sheet:a.png")

@@ -1,4 +1,6 @@
-"""Sets of indexes in close to log2 binom(N, m) bits, exactly invertible, and no two codes for one set."""
+"""Sets of indexes in close to log2 binom(N, m) bits, exactly invertible, and no two codes for one
+set.
+"""
 
 from itertools import combinations
 from math import comb, log2
@@ -48,13 +50,17 @@ def refused_or_canonical(code, population, size):
     return True
 
 
-# --- ranks, by hand --------------------------------------------------------------------------------------------------
+# --- ranks, by hand
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_six_pairs_out_of_four_have_the_ranks_zero_to_five():
-    # Colexicographic order: by the largest member first. {1, 3} has rank binom(1, 1) + binom(3, 2) = 1 + 3 = 4.
+    # Colexicographic order: by the largest member first. {1, 3} has rank binom(1, 1) + binom(3, 2)
+    # = 1 + 3 = 4.
     pairs = [(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)]
-    assert [indexes.encode(indexes_of(*pair), 4) for pair in pairs] == [bytes([rank]) for rank in range(6)]
+    assert [indexes.encode(indexes_of(*pair), 4) for pair in pairs] == [
+        bytes([rank]) for rank in range(6)
+    ]
     assert [tuple(indexes.decode(bytes([rank]), 4, 2).tolist()) for rank in range(6)] == pairs
 
 
@@ -103,7 +109,10 @@ def test_bytes_where_none_are_needed_are_refused(size):
         indexes.decode(b"\0", 10, size)
 
 
-# --- sizes -----------------------------------------------------------------------------------------------------------
+# --- sizes
+#
+#
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_ideal_bits_by_hand():
@@ -116,13 +125,16 @@ CORNERS = [np.arange(400), np.arange(1600, 2000), np.arange(0, 2000, 5)]
 
 @pytest.mark.parametrize("index", CORNERS + [random_set(2000, 400, seed) for seed in range(5)])
 def test_400_of_2000_indexes_take_at_most_two_percent_more_than_ideal(index):
-    # log2 binom(2000, 400) = 1438.4 bits, 180 bytes; a bitmap would be 250 bytes, plain 16-bit numbers 800.
+    # log2 binom(2000, 400) = 1438.4 bits, 180 bytes; a bitmap would be 250 bytes, plain 16-bit
+    # numbers 800.
     code = check_round_trip(index, 2000)
     assert 8 * len(code) <= 1.02 * log2(comb(2000, 400))
     assert len(code) == 180
 
 
-@pytest.mark.parametrize("index", [random_set(1_000_000, 100_000), np.arange(100_000), np.arange(900_000, 1_000_000)])
+@pytest.mark.parametrize(
+    "index", [random_set(1_000_000, 100_000), np.arange(100_000), np.arange(900_000, 1_000_000)]
+)
 def test_100_000_of_1_000_000_indexes_are_within_a_thousandth_of_ideal(index):
     assert not indexes._ranked(1_000_000, 100_000)
     code = check_round_trip(index, 1_000_000)
@@ -130,10 +142,12 @@ def test_100_000_of_1_000_000_indexes_are_within_a_thousandth_of_ideal(index):
 
 
 @pytest.mark.parametrize(
-    "index", [np.arange(2000), np.arange(8000, 10_000), np.arange(0, 10_000, 5), np.arange(1, 4000, 2)]
+    "index",
+    [np.arange(2000), np.arange(8000, 10_000), np.arange(0, 10_000, 5), np.arange(1, 4000, 2)],
 )
 def test_large_sets_cost_no_more_however_they_lie(index):
-    # 2,000 of 10,000 at the fixed rate 1/5: 10,000 x H(1/5) = 7219.3 bits, and at most two words for the coder's state.
+    # 2,000 of 10,000 at the fixed rate 1/5: 10,000 x H(1/5) = 7219.3 bits, and at most two words
+    # for the coder's state.
     # (Less when many non-members follow the last member: they leave the coder's empty state empty.)
     entropy = 2000 * log2(5) + 8000 * log2(5 / 4)
     assert entropy == pytest.approx(7219.3, abs=0.1)
@@ -141,7 +155,10 @@ def test_large_sets_cost_no_more_however_they_lie(index):
     assert 8 * len(check_round_trip(index, 10_000)) <= entropy + 64
 
 
-# --- properties ------------------------------------------------------------------------------------------------------
+# --- properties
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -196,7 +213,9 @@ def test_one_of_many_millions_comes_back_from_either_coder():
             check_round_trip(indexes_of(member), 2_000_000)
 
 
-@pytest.mark.parametrize("population, size", [(200_000, 10), (1_000_000, 5), (100_000, 60), (1_000_000, 64)])
+@pytest.mark.parametrize(
+    "population, size", [(200_000, 10), (1_000_000, 5), (100_000, 60), (1_000_000, 64)]
+)
 def test_few_of_many_cost_the_least_whole_number_of_bytes(population, size):
     """Ranked one by one: ceil(log2 binom / 8) bytes, however large the population."""
     least = ((comb(population, size) - 1).bit_length() + 7) // 8
@@ -218,7 +237,8 @@ def test_both_ways_of_ranking_give_the_same_number(population, data):
 
 
 def test_the_choice_of_coder_is_a_function_of_both_sizes():
-    # ideal bits x N <= 2^24: 2,000 x 1438 = 2.9 million is ranked, 10,000 x 7,214 = 72 million is not.
+    # ideal bits x N <= 2^24: 2,000 x 1438 = 2.9 million is ranked, 10,000 x 7,214 = 72 million is
+    # not.
     assert indexes._ranked(2000, 400)
     assert not indexes._ranked(10_000, 2000)
 
@@ -239,14 +259,17 @@ def test_random_bytes_for_small_sets_are_refused_or_canonical(code, population, 
 
 
 def test_all_short_codes_of_the_entropy_coder_are_refused_or_canonical():
-    # Three of ten at rate 3/10 are about nine bits: one word, its low bytes varied here, its high bytes at random.
+    # Three of ten at rate 3/10 are about nine bits: one word, its low bytes varied here, its high
+    # bytes at random.
     generator = np.random.default_rng(0)
     with everything_coded_by_ans():
         sets = [indexes.encode(indexes_of(*members), 10) for members in combinations(range(10), 3)]
         words = generator.integers(0, 2**32, 5000, dtype=np.uint32)
         near = np.concatenate([np.frombuffer(code, "<u4") for code in sets])
         near = (near[:, None] + np.arange(-3, 4)).astype(np.uint32).ravel()
-        taken = {code for word in (*words, *near) if refused_or_canonical(code := word.tobytes(), 10, 3)}
+        taken = {
+            code for word in (*words, *near) if refused_or_canonical(code := word.tobytes(), 10, 3)
+        }
     assert set(sets) <= taken
 
 

@@ -21,10 +21,14 @@ from tests.test_layer_orders import ORDERS
 
 pytestmark = pytest.mark.gpu
 
-# Inputs of products are cut to 10 bits, or rounded to 7: an error below 2^-10, or 2^-8, a factor; with bfloat16 every
-# activation and its gradient too. Where a ReLU's input is next to nothing its sign may flip, so gradients are further off than
-# values, and a training goes further astray than a step. How far rounding alone leads is measured beside each
-# (tests/rounding.py): the kernels may lead twice as far, since other signs flip, or as far as these shares.
+# Inputs of products are cut to 10 bits, or rounded to 7: an error below 2^-10, or 2^-8, a factor;
+# with bfloat16 every
+# activation and its gradient too. Where a ReLU's input is next to nothing its sign may flip, so
+# gradients are further off than
+# values, and a training goes further astray than a step. How far rounding alone leads is measured
+# beside each
+# (tests/rounding.py): the kernels may lead twice as far, since other signs flip, or as far as these
+# shares.
 VALUES = {"tf32": 3e-3, "bfloat16": 5e-2}
 GRADIENTS = {"tf32": 5e-2, "bfloat16": 0.2}
 
@@ -41,11 +45,16 @@ def cuda(*shape, seed=0):
     return parity.noise(*shape, seed=seed).cuda()
 
 
-# --- layers --------------------------------------------------------------------------------------------------------
+# --- layers
+#
+#
+# --------------------------------------------------------------------------------------------------------
 
 
 def convolution(name, inputs, outputs, kernel, stride, padding, bias=False):
-    """A first convolution, so that the second has a gradient to pass back, then the one in question and its norm."""
+    """A first convolution, so that the second has a gradient to pass back, then the one in question
+    and its norm.
+    """
 
     def build(shape, classes):
         return nn.Sequential(
@@ -66,8 +75,14 @@ NETWORKS = [
     convolution("stride three of four", 16, 16, 4, 3, 2),
     convolution("oblong", 8, 16, (3, 1), (1, 2), (0, 1)),
     convolution("bias before the norm", 16, 16, 3, 1, 1, bias=True),
-    *(pytest.param(models.model(name, (3, 8, 8), 3), id=name) for name in ("cnn", "resnet8", "resnet20(width=0.5)")),
-    *(pytest.param(Model(net.__name__, parity.factory(net), parity.IMAGE, 3), id=net.__name__) for net in ORDERS),
+    *(
+        pytest.param(models.model(name, (3, 8, 8), 3), id=name)
+        for name in ("cnn", "resnet8", "resnet20(width=0.5)")
+    ),
+    *(
+        pytest.param(Model(net.__name__, parity.factory(net), parity.IMAGE, 3), id=net.__name__)
+        for net in ORDERS
+    ),
 ]
 
 
@@ -82,8 +97,13 @@ def test_fused_layers_are_the_plain_ones(fused, model, precision, counts):
     for value, there, exact in zip(found, rounded, plain, strict=True):
         assert off(value, exact) < max(VALUES[precision], 2 * off(there, exact))
     assert off(pulled, gradient) < min(0.6, max(GRADIENTS[precision], 2 * off(moved, gradient)))
-    if "resnet" not in model.name:  # one or two convolutions: the rounded products themselves, but for a flip or two
-        assert all(off(value, there) < VALUES[precision] / 5 for value, there in zip(found, rounded, strict=True))
+    if (
+        "resnet" not in model.name
+    ):  # one or two convolutions: the rounded products themselves, but for a flip or two
+        assert all(
+            off(value, there) < VALUES[precision] / 5
+            for value, there in zip(found, rounded, strict=True)
+        )
         most, typical = {"tf32": (1e-3, 1e-4), "bfloat16": (0.2, 5e-3)}[precision]
         assert off(pulled, moved) < most
         assert (pulled - moved).abs().median() < typical * moved.square().mean().sqrt()
@@ -113,9 +133,14 @@ def test_gradients_written_where_they_are_wanted_have_the_same_bits(fused, model
 
 
 def test_what_flows_between_kernels_is_16_bits_and_what_leaves_them_is_not(fused):
-    """Where a convolution reads the input it is stored so too; a network without convolutions stays in float32."""
+    """Where a convolution reads the input it is stored so too; a network without convolutions stays
+    in float32.
+    """
     kernels = fused.FusedKernels("bfloat16")
-    for name, takes, stored in (("resnet8", torch.bfloat16, torch.bfloat16), ("mlp", torch.float32, torch.float32)):
+    for name, takes, stored in (
+        ("resnet8", torch.bfloat16, torch.bfloat16),
+        ("mlp", torch.float32, torch.float32),
+    ):
         program = stack(models.model(name, (3, 8, 8), 3), kernels)
         assert (program.takes, program.stored) == (takes, stored)
     engine = Batched("cuda", precision="bfloat16")
@@ -132,7 +157,10 @@ def test_what_flows_between_kernels_is_16_bits_and_what_leaves_them_is_not(fused
 
 def test_sums_of_16_bit_values_are_float32(fused):
     """2,048 ones: bfloat16 would stop counting at 256."""
-    x, w = torch.ones(1, 8, 16, 16, 16).cuda().bfloat16(), torch.ones(1, 16, 16).cuda().requires_grad_()
+    x, w = (
+        torch.ones(1, 8, 16, 16, 16).cuda().bfloat16(),
+        torch.ones(1, 16, 16).cuda().requires_grad_(),
+    )
     weight, bias = (torch.ones(1, 16).cuda().requires_grad_() for _ in range(2))
     figures = torch.zeros(1, 16).cuda(), torch.ones(1, 16).cuda(), None
     how = (((1, 1), (1, 1), (0, 0)), 1e-5, 0.1, True, "bfloat16", [None] * 3)
@@ -142,7 +170,8 @@ def test_sums_of_16_bit_values_are_float32(fused):
     assert torch.equal(figures[0], torch.full_like(figures[0], 1.6))
 
 
-# --- the rest of a step --------------------------------------------------------------------------------------------
+# --- the rest of a step
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -169,7 +198,11 @@ def test_a_batch_is_drawn_as_the_plain_code_takes_it(fused, shape, figures, move
     for step in range(3):
         expected = inputs.take(rows[positions[step]].long(), None if moves is None else moves[step])
         expected = expected.movedim(2, -1).contiguous()
-        x, t, count = torch.empty_like(expected), torch.empty(2, 4, 5).cuda(), torch.empty(2).cuda().int()
+        x, t, count = (
+            torch.empty_like(expected),
+            torch.empty(2, 4, 5).cuda(),
+            torch.empty(2).cuda().int(),
+        )
         small = None if moves is None else moves.to(torch.int8)
         now = torch.tensor([step]).cuda()
         fused.draw(values, rows, positions, small, targets, counts, mean, std, now, x, t, count)
@@ -179,8 +212,14 @@ def test_a_batch_is_drawn_as_the_plain_code_takes_it(fused, shape, figures, move
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_the_pull_of_the_loss(fused, temperature):
-    z, t, count = 3 * cuda(3, 8, 10), cuda(3, 8, 10, seed=1).softmax(-1), torch.tensor([8, 3, 1]).cuda().int()
-    assert torch.allclose(fused.pull(z, t, count, temperature), loss_gradient(z, t, temperature, count), atol=1e-6)
+    z, t, count = (
+        3 * cuda(3, 8, 10),
+        cuda(3, 8, 10, seed=1).softmax(-1),
+        torch.tensor([8, 3, 1]).cuda().int(),
+    )
+    assert torch.allclose(
+        fused.pull(z, t, count, temperature), loss_gradient(z, t, temperature, count), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,22 +240,28 @@ def test_the_optimisers(fused, recipe):
     state = torch.zeros(2, 3, 1500).cuda()
     for t in range(steps):
         g, some = cuda(3, 1500, seed=t + 1), slice(3 if t < 2 else 2)
-        fused.update(recipe, w, g.clone(), state, rates, counts, corrections, torch.tensor([t]).cuda())
+        fused.update(
+            recipe, w, g.clone(), state, rates, counts, corrections, torch.tensor([t]).cuda()
+        )
         rule.step(expected[some], g[some].clone(), rates[t, some, None], t, some)
     assert torch.allclose(w, expected, atol=1e-5)
 
 
-# --- whole trainings -----------------------------------------------------------------------------------------------
+# --- whole trainings
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "recipe", [replace(SGD, lr=0.01), Recipe(epochs=2, batch=8, lr=2e-3)], ids=lambda r: r.optimizer
 )
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8", "resnet8(norm=group)", "resnet20(width=0.5)"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "cnn", "resnet8", "resnet8(norm=group)", "resnet20(width=0.5)"]
+)
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 def test_rounded_products_lead_nearly_the_same_way(precision, name, recipe):
-    """Small steps: with large ones (0.05) rounding alone leads resnet20 half the way astray. A tenth is left for the signs
-    that flip: rounding alone leads twelve sets of mlps under Adam 1 to 11 % astray, as chance has it."""
+    """Small steps: with large ones (0.05) rounding alone leads resnet20 half the way astray. A
+    tenth is left for the signs that flip: rounding alone leads twelve sets of mlps under Adam 1 to
+    11 % astray, as chance has it."""
     model = models.model(name, (3, 8, 8), parity.CLASSES)
     jobs = parity.fits(model, recipe=replace(recipe, augment="crop-flip"))
     expected = Sequential("cpu").run(jobs)
@@ -224,7 +269,9 @@ def test_rounded_products_lead_nearly_the_same_way(precision, name, recipe):
         rounding_alone = parity.astray(jobs, Sequential("cpu").run(jobs), expected)
     engine = Batched("cuda", precision=precision)
     assert parity.astray(jobs, engine.run(jobs), expected) < 1.5 * rounding_alone + 0.1 < 0.7
-    asks = [Predict(model, state, job.data.samples) for job, state in zip(jobs, expected, strict=True)]
+    asks = [
+        Predict(model, state, job.data.samples) for job, state in zip(jobs, expected, strict=True)
+    ]
     exact = Sequential("cpu").run(asks)
     with rounded_products(precision):
         rounded = Sequential("cpu").run(asks)
@@ -252,7 +299,9 @@ def test_models_that_have_finished_leave_the_graph(monkeypatch):
 
 def test_dropout_falls_alike_on_every_device():
     def build(shape, classes):
-        return nn.Sequential(nn.Flatten(), nn.Linear(192, 40), nn.Dropout(0.5), nn.ReLU(), nn.Linear(40, classes))
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(192, 40), nn.Dropout(0.5), nn.ReLU(), nn.Linear(40, classes)
+        )
 
     jobs = parity.fits(Model("dropout", build, (3, 8, 8), parity.CLASSES))
     assert parity.near(Batched("cuda").run(jobs), Sequential("cpu").run(jobs), 2e-5)
@@ -279,12 +328,16 @@ def test_one_mean_for_all_channels_and_a_deviation_for_each():
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_same_jobs_give_the_same_bits(precision):
     jobs = parity.fits(models.model("resnet8", (3, 8, 8), parity.CLASSES))
-    one, two = (Batched("cuda", precision=precision).run([*jobs, *parity.asks(jobs)]) for _ in range(2))
+    one, two = (
+        Batched("cuda", precision=precision).run([*jobs, *parity.asks(jobs)]) for _ in range(2)
+    )
     assert all(map(parity.same, one, two))
 
 
 def test_a_stored_set_that_was_replaced_is_brought_again():
-    """A store's memory may be given back and taken by another: what lies on the device must be the new one's."""
+    """A store's memory may be given back and taken by another: what lies on the device must be the
+    new one's.
+    """
     engine, model = Batched("cuda"), models.model("mlp", (3, 8, 8), parity.CLASSES)
     for seed in range(20):
         asks = parity.asks(parity.fits(model, (6,), of=parity.store((3, 8, 8), seed)))

@@ -1,4 +1,6 @@
-"""Networks of known layers in every order, as both engines run them: what is joined must not change an answer."""
+"""Networks of known layers in every order, as both engines run them: what is joined must not change
+an answer.
+"""
 
 import pytest
 import torch
@@ -14,7 +16,10 @@ class Net(nn.Module):
     def __init__(self, shape, classes):
         super().__init__()
         c = shape[0]
-        self.conv, self.biased = nn.Conv2d(c, c, 3, padding=1, bias=False), nn.Conv2d(c, c, 3, padding=1)
+        self.conv, self.biased = (
+            nn.Conv2d(c, c, 3, padding=1, bias=False),
+            nn.Conv2d(c, c, 3, padding=1),
+        )
         self.norm, self.norm2 = nn.BatchNorm2d(c), nn.BatchNorm2d(c, eps=1e-3, momentum=0.3)
         self.head = nn.Linear(c, classes)
 
@@ -62,12 +67,22 @@ ORDERS = [
     net("norm_added_to_itself", lambda s, x: (lambda y: y + y)(s.norm(s.conv(x))), ONE),
     net("three_added", lambda s, x: F.relu(s.norm(s.conv(x)) + x + s.norm2(s.biased(x)))),
     net("relu_before_max_pool", lambda s, x: F.max_pool2d(F.relu(s.norm(s.conv(x))), 2), ONE),
-    net("relu_read_by_two", lambda s, x: (lambda y: F.max_pool2d(y, 3, 1, 1) + y)(F.relu(s.conv(x))), ("norm", *ONE)),
-    net("relu_before_average", lambda s, x: F.avg_pool2d(F.relu(s.conv(x)), 3, 2, 1), ("norm", *ONE)),
+    net(
+        "relu_read_by_two",
+        lambda s, x: (lambda y: F.max_pool2d(y, 3, 1, 1) + y)(F.relu(s.conv(x))),
+        ("norm", *ONE),
+    ),
+    net(
+        "relu_before_average", lambda s, x: F.avg_pool2d(F.relu(s.conv(x)), 3, 2, 1), ("norm", *ONE)
+    ),
     net("method_relu", lambda s, x: s.norm(s.conv(x)).relu(), ONE),
     net("relu_in_place", lambda s, x: F.relu(s.norm(s.conv(x)), inplace=True), ONE),
     net("added_in_place", lambda s, x: F.relu(torch.add(s.norm(s.conv(x)), x)), ONE),
-    net("other_activations", lambda s, x: F.gelu(s.conv(torch.tanh(x)), approximate="tanh"), ("norm", *ONE)),
+    net(
+        "other_activations",
+        lambda s, x: F.gelu(s.conv(torch.tanh(x)), approximate="tanh"),
+        ("norm", *ONE),
+    ),
     net("adaptive", lambda s, x: F.adaptive_avg_pool2d(s.norm(s.conv(x)), 1), ONE),
     net("mean_kept", lambda s, x: s.conv(x).mean(dim=[-1, -2], keepdim=True), ("norm", *ONE)),
 ]

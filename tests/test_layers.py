@@ -1,4 +1,6 @@
-"""Layers of M networks at once: numbers by hand, then each equal to its module for every network alone."""
+"""Layers of M networks at once: numbers by hand, then each equal to its module for every network
+alone.
+"""
 
 import pytest
 import torch
@@ -28,11 +30,16 @@ def close(a, b, atol=1e-5):
     return a.shape == b.shape and torch.allclose(a, b, atol=atol, rtol=1e-4)
 
 
-# --- by hand -------------------------------------------------------------------------------------------------------
+# --- by hand
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_a_linear_layer_by_hand():
-    """(1, 2) times [[1, 0], [0, 3]] is (1, 6), plus (10, 20) is (11, 26); the second network has zeros."""
+    """(1, 2) times [[1, 0], [0, 3]] is (1, 6), plus (10, 20) is (11, 26); the second network has
+    zeros.
+    """
     x = torch.tensor([[[1.0, 2.0]], [[1.0, 2.0]]])
     w = torch.tensor([[[1.0, 0.0], [0.0, 3.0]], [[0.0, 0.0], [0.0, 0.0]]])
     b = torch.tensor([[10.0, 20.0], [1.0, 2.0]])
@@ -44,11 +51,18 @@ def test_a_convolution_by_hand():
     """A 2x2 kernel (1 2 / 3 4) over 1..9: 1 + 2*2 + 3*4 + 4*5 = 37, then 47; 67, 77."""
     x = torch.arange(1.0, 10).view(1, 1, 3, 3, 1)
     w = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 4, 1)
-    assert layers.convolve(x, w, None, (2, 2), (1, 1), (0, 0)).flatten().tolist() == [37, 47, 67, 77]
+    assert layers.convolve(x, w, None, (2, 2), (1, 1), (0, 0)).flatten().tolist() == [
+        37,
+        47,
+        67,
+        77,
+    ]
 
 
 def test_moments_by_hand():
-    """Network 0 has 0, 2, 4: mean 2, variance 8/3. Network 1 has one real sample, 6: mean 6, variance 0."""
+    """Network 0 has 0, 2, 4: mean 2, variance 8/3. Network 1 has one real sample, 6: mean 6,
+    variance 0.
+    """
     x = torch.tensor([[[0.0], [2.0], [4.0]], [[6.0], [100.0], [-100.0]]])
     mean, variance, values = layers.moments(x, torch.tensor([3, 1]))
     assert mean.flatten().tolist() == [2, 6]
@@ -75,14 +89,14 @@ def test_running_figures_by_hand():
 def test_normalising_by_hand():
     """(5 - 3) / sqrt(3 + 1) x 10 + 7 = 17."""
     mean, variance, weight, bias = (torch.full((1, 1), v) for v in (3.0, 3.0, 10.0, 7.0))
-    assert layers.normalise(torch.full((1, 2, 1), 5.0), mean, variance, weight, bias, 1.0).tolist() == [
-        [[17.0], [17.0]]
-    ]
+    assert layers.normalise(
+        torch.full((1, 2, 1), 5.0), mean, variance, weight, bias, 1.0
+    ).tolist() == [[[17.0], [17.0]]]
 
 
 def test_the_pull_of_the_loss_by_hand():
-    """Zero outputs: s = (1/2, 1/2). t = (1, 0) pulls by (-1/2, 1/2) / batch. Of three places one is padding: the batch is
-    two. At temperature 2 everything is half."""
+    """Zero outputs: s = (1/2, 1/2). t = (1, 0) pulls by (-1/2, 1/2) / batch. Of three places one is
+    padding: the batch is two. At temperature 2 everything is half."""
     z, t = torch.zeros(1, 3, 2), torch.tensor([[[1.0, 0.0], [0.25, 0.75], [1.0, 0.0]]])
     found = loss_gradient(z, t, 1.0, torch.tensor([2]))
     assert found[0].tolist() == [[-0.25, 0.25], [0.125, -0.125], [0, 0]]
@@ -95,7 +109,10 @@ def test_rows_are_flattened_in_the_order_of_one_network():
     assert layers.flatten(x[..., 0]).shape == (1, 1, 4)
 
 
-# --- properties ----------------------------------------------------------------------------------------------------
+# --- properties
+#
+#
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -105,7 +122,9 @@ def test_rows_are_flattened_in_the_order_of_one_network():
     st.tuples(sizes, sizes, st.integers(3, 7), st.integers(3, 7)), st.tuples(st.integers(1, 5), sizes), st.booleans(),
     seeds,
 )  # fmt: skip
-def test_convolution_and_its_gradients(device, kernel, stride, padding, shape, channels, biased, seed):
+def test_convolution_and_its_gradients(
+    device, kernel, stride, padding, shape, channels, biased, seed
+):
     (m, b, h, w), (c, o) = shape, channels
     x = drawn(seed, m, b, h, w, c).to(device).requires_grad_()
     weight = drawn(seed + 1, m, kernel[0] * kernel[1] * c, o).to(device).requires_grad_()
@@ -124,7 +143,9 @@ def test_convolution_and_its_gradients(device, kernel, stride, padding, shape, c
     assert close(found, expected, 1e-4)
     pull = drawn(seed + 3, *found.shape).to(device)
     for mine, theirs in zip(
-        torch.autograd.grad(found, inputs, pull), torch.autograd.grad(expected, inputs, pull), strict=True
+        torch.autograd.grad(found, inputs, pull),
+        torch.autograd.grad(expected, inputs, pull),
+        strict=True,
     ):
         assert close(mine, theirs, 1e-4)
 
@@ -136,9 +157,15 @@ def test_no_gradient_is_asked_of_the_data():
 
 
 @settings(max_examples=15)
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.sampled_from([(), (2, 3)]), sizes, seeds)
-def test_batch_norm_of_padded_batches_is_batch_norm_of_the_real_samples(counts, spatial, channels, seed):
-    """Output, gradients and running figures are those of nn.BatchNorm on the real samples, whatever the padding holds."""
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=4), st.sampled_from([(), (2, 3)]), sizes, seeds
+)
+def test_batch_norm_of_padded_batches_is_batch_norm_of_the_real_samples(
+    counts, spatial, channels, seed
+):
+    """Output, gradients and running figures are those of nn.BatchNorm on the real samples, whatever
+    the padding holds.
+    """
     counts = [max(n, 1 if spatial else 2) for n in counts]
     m, b = len(counts), max(counts)
     x = (3 * drawn(seed, m, b, *spatial, channels) + 1).requires_grad_()
@@ -160,20 +187,28 @@ def test_batch_norm_of_padded_batches_is_batch_norm_of_the_real_samples(counts, 
             strict=True,
         )
         norm.load_state_dict(
-            {name: value.detach().clone() for name, value in state} | {"num_batches_tracked": torch.tensor(0)}
+            {name: value.detach().clone() for name, value in state}
+            | {"num_batches_tracked": torch.tensor(0)}
         )
         mine = x[i, :size].detach().clone().requires_grad_()
         y = norm(as_image(mine)).permute(0, 2, 3, 1) if spatial else norm(mine)
         assert close(found[i, :size], y, 1e-4)
         theirs = torch.autograd.grad(y, [mine, *norm.parameters()], pull[i, :size])
-        assert all(close(a, b, 1e-3) for a, b in zip((dx[i, :size], dw[i], db[i]), theirs, strict=True))
+        assert all(
+            close(a, b, 1e-3) for a, b in zip((dx[i, :size], dw[i], db[i]), theirs, strict=True)
+        )
         assert not dx[i, size:].any()
         assert close(running[0][i], norm.running_mean) and close(running[1][i], norm.running_var)
 
 
 @settings(max_examples=20)
 @given(
-    st.sampled_from([(4, 2), (6, 3), (6, 1), (5, 5)]), st.sampled_from([(), (2, 3)]), st.booleans(), sizes, sizes, seeds
+    st.sampled_from([(4, 2), (6, 3), (6, 1), (5, 5)]),
+    st.sampled_from([(), (2, 3)]),
+    st.booleans(),
+    sizes,
+    sizes,
+    seeds,
 )
 def test_group_norm(sizes, spatial, affine, m, b, seed):
     channels, groups = sizes
@@ -191,7 +226,13 @@ def test_group_norm(sizes, spatial, affine, m, b, seed):
 
 @pytest.mark.parametrize(
     "pool",
-    [nn.MaxPool2d(2), nn.MaxPool2d(2, ceil_mode=True), nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2), nn.AvgPool2d(3, 1, 1)],
+    [
+        nn.MaxPool2d(2),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.MaxPool2d(3, 2, 1),
+        nn.AvgPool2d(2),
+        nn.AvgPool2d(3, 1, 1),
+    ],
     ids=str,
 )
 def test_pools(pool):
@@ -205,7 +246,9 @@ def test_pools(pool):
     st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(2, 5), st.sampled_from([0.5, 1.0, 3.0]),
     st.booleans(), seeds,
 )  # fmt: skip
-def test_the_pull_is_the_gradient_of_the_loss_of_every_network(counts, classes, temperature, soft, seed):
+def test_the_pull_is_the_gradient_of_the_loss_of_every_network(
+    counts, classes, temperature, soft, seed
+):
     m, b = len(counts), max(counts)
     z = drawn(seed, m, b, classes) * 3
     t = drawn(seed + 1, m, b, classes).softmax(-1)

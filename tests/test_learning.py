@@ -1,4 +1,6 @@
-"""Small real trainings that must reach a stated accuracy, on the embedded digits. Seeds are fixed, so is the result."""
+"""Small real trainings that must reach a stated accuracy, on the embedded digits. Seeds are fixed,
+so is the result.
+"""
 
 import numpy as np
 import pytest
@@ -17,14 +19,22 @@ def accuracy(preset, *overrides):
     experiment = config.read(preset, list(overrides))
     f = config.build(experiment)
     records = federate(
-        f.algorithm, f.clients, f.task, rounds=experiment.rounds, cohort=f.cohort, seed=f.seed, engine=ENGINE
+        f.algorithm,
+        f.clients,
+        f.task,
+        rounds=experiment.rounds,
+        cohort=f.cohort,
+        seed=f.seed,
+        engine=ENGINE,
     )
     return evaluation.settled([record.accuracy for record in records])
 
 
 @pytest.mark.slow
 def test_at_strong_skew_active_sampling_beats_no_sampling_and_fedavg():
-    fas, fd, fedavg = (accuracy(f"digits-{name}", "alpha=0.1", "rounds=8") for name in ("fas", "fd", "fedavg"))
+    fas, fd, fedavg = (
+        accuracy(f"digits-{name}", "alpha=0.1", "rounds=8") for name in ("fas", "fd", "fedavg")
+    )
     assert fas > 0.55
     assert fas > fd + 0.2 and fas > fedavg + 0.2
 
@@ -39,7 +49,9 @@ def test_on_nearly_iid_data_all_of_them_learn():
 def test_without_any_weights_on_the_wire_the_servers_student_and_the_clients_learn():
     experiment = config.read("digits-fas-soft-down", ["rounds=5"])
     f = config.build(experiment)
-    *_, last = federate(f.algorithm, f.clients, f.task, rounds=5, cohort=f.cohort, seed=f.seed, engine=ENGINE)
+    *_, last = federate(
+        f.algorithm, f.clients, f.task, rounds=5, cohort=f.cohort, seed=f.seed, engine=ENGINE
+    )
     assert last.accuracy > 0.6
     assert last.client_accuracy is not None and 0.3 < last.client_accuracy < last.accuracy
     assert last.disagreement is not None and 0 < last.disagreement < 0.7
@@ -71,7 +83,9 @@ def test_your_own_sampler_model_and_data():
         return draws.own.choice(surest, budget, replace=False)
 
     def small(shape, classes):
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.Tanh(), nn.Dropout(0.1), nn.Linear(48, classes))
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 48), nn.Tanh(), nn.Dropout(0.1), nn.Linear(48, classes)
+        )
 
     digits = fedsift.load("digits")
     task = fedsift.split(fedsift.dataset(digits.x, digits.y), private=800, public=500, seed=0)

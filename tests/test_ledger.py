@@ -1,4 +1,6 @@
-"""Bytes are counted, not estimated: by client, by direction, and once per distinct message for a broadcast."""
+"""Bytes are counted, not estimated: by client, by direction, and once per distinct message for a
+broadcast.
+"""
 
 import json
 
@@ -7,7 +9,8 @@ from hypothesis import strategies as st
 
 from fedsift.ledger import RoundBytes, Totals, per_client, total
 
-# Clients 0 and 1 hear the same 100 bytes, client 2 other 70 bytes: 270 bytes down one by one, 170 bytes as broadcasts.
+# Clients 0 and 1 hear the same 100 bytes, client 2 other 70 bytes: 270 bytes down one by one, 170
+# bytes as broadcasts.
 SAID = {0: bytes(10), 1: bytes(20), 2: bytes(30)}
 HEARD = {0: b"a" * 100, 1: b"a" * 100, 2: b"b" * 70}
 FIRST = RoundBytes.count(0, SAID, HEARD)

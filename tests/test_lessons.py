@@ -1,4 +1,6 @@
-"""Soft labels down: what a client hears when it returns, what it costs, and that both ends never lose step."""
+"""Soft labels down: what a client hears when it returns, what it costs, and that both ends never
+lose step.
+"""
 
 import struct
 
@@ -81,13 +83,15 @@ def test_missed_lessons_cost_their_messages_and_four_bytes_each():
     lessons, r = Lessons(F32, "missed"), toys.a_round(3)
     sizes = [len(F32.encode(labels(n), Link(3, 4, 2, ((0, n, "pick"),)))) for n in range(3)]
     assert len(lessons.tell(posted(lessons, 3, {}), 0, r)) == sum(sizes) + 3 * 4
-    assert len(lessons.tell(posted(lessons, 3, {1: [0]}), 0, r)) == sum(sizes[1:]) + 2 * 4  # it has heard lesson 0
+    assert (
+        len(lessons.tell(posted(lessons, 3, {1: [0]}), 0, r)) == sum(sizes[1:]) + 2 * 4
+    )  # it has heard lesson 0
 
 
 @pytest.mark.parametrize("absent", ["latest", "missed"])
 def test_the_ledger_counts_every_lesson_of_a_returning_client(absent):
-    """Without a sampler a round's subset is drawn from a seed both ends know: a lesson is 18 + 10 x 3 x 4 bytes, with a
-    length of 4 where there may be several."""
+    """Without a sampler a round's subset is drawn from a seed both ends know: a lesson is 18 + 10 x
+    3 x 4 bytes, with a length of 4 where there may be several."""
     absent_fd = fd(10, download="soft-labels", absent=absent, local=LOCAL, distill=DISTILL)
     records = play(a_federation(absent_fd, cohort=2), 6, Sequential("cpu", threads=2))
     due, several = dict.fromkeys(range(6), 0), 0  # the first lesson each client has not heard
@@ -112,18 +116,25 @@ def test_a_client_distils_what_it_missed_in_order_before_it_trains():
     assert [first.data.samples.rows.tolist(), second.data.samples.rows.tolist()] == [[1], [2]]
     assert [first.key, second.key] == [(0, n, "distill", 1, "linear") for n in (1, 2)]
     assert [first.epoch, second.epoch] == [3, 6]
-    assert equal(first.state, weights(3)) and equal(second.state, weights(4)) and equal(local.state, weights(5))
+    assert (
+        equal(first.state, weights(3))
+        and equal(second.state, weights(4))
+        and equal(local.state, weights(5))
+    )
     assert local.data is client.data
 
 
-# --- delta: references that live at both ends -------------------------------------------------------------------------------
+# --- delta: references that live at both ends
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("absent", ["latest", "missed"])
 @pytest.mark.parametrize("inner", ["float32", "quantized(4)", "quantized(1)"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_both_ends_keep_step_while_clients_come_and_go(absent, inner, seed):
-    """What is decoded is what the inner code alone would have brought, and the server knows what each client holds."""
+    """What is decoded is what the inner code alone would have brought, and the server knows what
+    each client holds.
+    """
     generator = np.random.default_rng(seed)
     plain, lessons = soft_label_codec(inner), Lessons(soft_label_codec(f"delta({inner})"), absent)
     said: dict[int, SoftLabels] = {}
@@ -134,11 +145,15 @@ def test_both_ends_keep_step_while_clients_come_and_go(absent, inner, seed):
         r, link = toys.a_round(number), Link(number, 4, 2)
         cohort = np.flatnonzero(generator.random(4) < 0.5).tolist()
         for client in cohort:
-            heard, memories[client] = lessons.hear(memories.get(client, {}), lessons.tell(notes, client, r), r)
+            heard, memories[client] = lessons.hear(
+                memories.get(client, {}), lessons.tell(notes, client, r), r
+            )
             assert not heard or max(heard) == number - 1
             for n, lesson in heard.items():
                 assert lesson.index.tolist() == said[n].index.tolist()
-                assert np.array_equal(lesson.probs, plain.decode(plain.encode(said[n], link), link).probs)
+                assert np.array_equal(
+                    lesson.probs, plain.decode(plain.encode(said[n], link), link).probs
+                )
                 told += 1
         index = np.sort(generator.choice(4, 2, replace=False))
         said[number] = SoftLabels(index, generator.dirichlet([1, 1], 2))
@@ -159,17 +174,24 @@ def test_a_lesson_that_did_not_change_costs_less_the_second_time():
 
 
 def test_a_lesson_is_never_read_against_another_memory():
-    """Client 0 has heard sample 0 and is told only what changed; a client that lost its memory cannot read that."""
+    """Client 0 has heard sample 0 and is told only what changed; a client that lost its memory
+    cannot read that.
+    """
     lessons = Lessons(soft_label_codec("delta(float32)"), "latest")
-    notes = lessons.post(lessons.post({}, labels(0), [], toys.a_round(0)), labels(4), [0], toys.a_round(1))
+    notes = lessons.post(
+        lessons.post({}, labels(0), [], toys.a_round(0)), labels(4), [0], toys.a_round(1)
+    )
     told = lessons.tell(notes, 0, toys.a_round(2))
-    _, memory = lessons.hear({}, lessons.tell(posted(lessons, 1, {}), 0, toys.a_round(1)), toys.a_round(1))
+    _, memory = lessons.hear(
+        {}, lessons.tell(posted(lessons, 1, {}), 0, toys.a_round(1)), toys.a_round(1)
+    )
     assert np.allclose(lessons.hear(memory, told, toys.a_round(2))[0][1].probs, labels(4).probs)
     with pytest.raises(WireError, match="checksum"):
         lessons.hear({}, told, toys.a_round(2))
 
 
-# --- downloads that are not right ---------------------------------------------------------------------------------------
+# --- downloads that are not right
+# ---------------------------------------------------------------------------------------
 
 
 def a_bundle():
@@ -214,34 +236,52 @@ def test_an_unknown_way_to_treat_the_absent_is_refused_by_the_nearest():
         fd(1, download="soft-labels", teach="prediction")
 
 
-# --- DS-FL --------------------------------------------------------------------------------------------------------------
+# --- DS-FL
+#
+#
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_ds_fl_sharpens_what_it_distils_and_what_it_teaches():
-    """Votes (.8, .2) and (.4, .6) have the mean (.6, .4); ERA at 0.1 makes it softmax(6, 4) = (.881, .119)."""
+    """Votes (.8, .2) and (.4, .6) have the mean (.6, .4); ERA at 0.1 makes it softmax(6, 4) =
+    (.881, .119).
+    """
     ds, r = ds_fl(1, distill=DISTILL), toys.a_round()
-    turn = ds.server_turn(ds.start(r), {0: upload([2], [[0.8, 0.2]], r, 0), 1: upload([2], [[0.4, 0.6]], r, 1)}, r)
+    turn = ds.server_turn(
+        ds.start(r), {0: upload([2], [[0.8, 0.2]], r, 0), 1: upload([2], [[0.4, 0.6]], r, 1)}, r
+    )
     (fit,) = next(turn)
     first = 1 / (1 + np.exp(-2))
-    assert torch.allclose(fit.data.targets, torch.tensor([[first, 1 - first]], dtype=torch.float32), atol=1e-6)
+    assert torch.allclose(
+        fit.data.targets, torch.tensor([[first, 1 - first]], dtype=torch.float32), atol=1e-6
+    )
     server = finish(turn, [weights(1)])
     heard = ds.announce(server, [toys.client(5)], toys.a_round(1))[5]
     taught = next(ds.client_turn(toys.client(5), {}, heard, toys.a_round(1)))
     assert torch.allclose(taught.data.targets, fit.data.targets, atol=1e-6)
 
 
-# --- CFD --------------------------------------------------------------------------------------------------------------
+# --- CFD
+#
+#
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_cfd_teaches_the_students_predictions_not_the_aggregate():
-    """All votes are for class 0; the student says (0, ln 3) on all of P: (1/4, 3/4) is what clients will hear."""
+    """All votes are for class 0; the student says (0, ln 3) on all of P: (1/4, 3/4) is what clients
+    will hear.
+    """
     soft = fd(2, download="soft-labels", teach="predictions", distill=DISTILL)
     r = toys.a_round()
     turn = soft.server_turn(soft.start(r), {0: upload([1, 3], [[1, 0], [1, 0]], r, 0)}, r)
     (fit,) = next(turn)
     assert torch.equal(fit.data.targets, torch.tensor([[1.0, 0.0]] * 2))
     (predict,) = turn.send([weights(2)])
-    assert isinstance(predict, Predict) and equal(predict.state, weights(2)) and predict.samples is r.public
+    assert (
+        isinstance(predict, Predict)
+        and equal(predict.state, weights(2))
+        and predict.samples is r.public
+    )
     server = finish(turn, [np.array([[0.0, np.log(3)]] * 4, np.float32)])
     heard = soft.announce(server, [toys.client(1)], toys.a_round(1))[1]
     lesson = F32.decode(heard, Link(1, 4, 2, ((0, 0, "pick"),)))
@@ -261,7 +301,10 @@ def test_students_of_several_architectures_teach_their_mean():
 
 def test_cfd_is_both_ways_one_bit_deltas_and_predictions():
     system = cfd(5)
-    assert system.up == system.down == soft_label_codec("delta(quantized(1))") and system.teach == "predictions"
+    assert (
+        system.up == system.down == soft_label_codec("delta(quantized(1))")
+        and system.teach == "predictions"
+    )
 
 
 def cfd_records(**axes):
@@ -275,16 +318,24 @@ def cfd_records(**axes):
 
 
 def test_cfds_later_rounds_are_cheaper_than_its_first():
-    """Measured: 267 bytes up in the first round, under 100 from the third on; 321 and under 100 down."""
+    """Measured: 267 bytes up in the first round, under 100 from the third on; 321 and under 100
+    down.
+    """
     records = cfd_records()
-    up, down = ([getattr(record, way) for record in records] for way in ("uplink_bytes", "downlink_bytes"))
+    up, down = (
+        [getattr(record, way) for record in records] for way in ("uplink_bytes", "downlink_bytes")
+    )
     assert max(up[3:]) < 0.5 * up[0]
     assert down[0] == 0 and max(down[3:]) < 0.5 * down[1]
 
 
 def test_deltas_cost_no_accuracy():
-    """One-bit labels arrive the same whether only changes are sent or all: the same training, fewer bytes."""
-    changes, everything = (cfd_records(codec=codec) for codec in ("delta(quantized(1))", "quantized(1)"))
+    """One-bit labels arrive the same whether only changes are sent or all: the same training, fewer
+    bytes.
+    """
+    changes, everything = (
+        cfd_records(codec=codec) for codec in ("delta(quantized(1))", "quantized(1)")
+    )
     assert [record.accuracies for record in changes] == [record.accuracies for record in everything]
     assert sum(r.uplink_bytes for r in changes) < 0.8 * sum(r.uplink_bytes for r in everything)
 

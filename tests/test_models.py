@@ -16,7 +16,9 @@ def parameters(what: str, shape: tuple[int, ...], classes: int = 10) -> int:
 
 
 def tiny(shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), classes, bias=bias))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), classes, bias=bias)
+    )
 
 
 class Own(nn.Module):
@@ -28,7 +30,8 @@ class Own(nn.Module):
         return self.linear(x)
 
 
-# --- sizes by hand -------------------------------------------------------------------------------------------------
+# --- sizes by hand
+# -------------------------------------------------------------------------------------------------
 
 
 def test_mlp_size():
@@ -38,7 +41,8 @@ def test_mlp_size():
 
 
 def test_cnn_size_on_digits():
-    # 1 x 16 x 9 + 16 = 160; 16 x 32 x 9 + 32 = 4,640; two poolings leave 2 x 2: 32 x 4 x 10 + 10 = 1,290.
+    # 1 x 16 x 9 + 16 = 160; 16 x 32 x 9 + 32 = 4,640; two poolings leave 2 x 2: 32 x 4 x 10 + 10 =
+    # 1,290.
     assert parameters("cnn", DIGITS) == 160 + 4640 + 1290 == 6090
 
 
@@ -46,13 +50,17 @@ def test_resnet8_size_on_cifar():
     # stem:    3 x 16 x 9 + 2 x 16 = 464
     # stage 1: 2 (16 x 16 x 9 + 2 x 16) = 4,672, the shortcut is the identity
     # stage 2: 16 x 32 x 9 + 32 x 32 x 9 + 2 x 64 = 13,952, and the projection 16 x 32 + 64 = 576
-    # stage 3: 32 x 64 x 9 + 64 x 64 x 9 + 2 x 128 = 55,552, and the projection 32 x 64 + 128 = 2,176
+    # stage 3: 32 x 64 x 9 + 64 x 64 x 9 + 2 x 128 = 55,552, and the projection 32 x 64 + 128 =
+    # 2,176
     # head:    64 x 10 + 10 = 650
-    assert parameters("resnet8", CIFAR) == 464 + 4672 + (13952 + 576) + (55552 + 2176) + 650 == 78042
+    assert (
+        parameters("resnet8", CIFAR) == 464 + 4672 + (13952 + 576) + (55552 + 2176) + 650 == 78042
+    )
 
 
 def test_resnet20_size_on_cifar():
-    # As resnet8, with two more blocks a stage: 2 x 4,672; 2 x 2 (32 x 32 x 9 + 64) = 2 x 18,560; and
+    # As resnet8, with two more blocks a stage: 2 x 4,672; 2 x 2 (32 x 32 x 9 + 64) = 2 x 18,560;
+    # and
     # 2 x 2 (64 x 64 x 9 + 128) = 2 x 73,984.
     assert parameters("resnet20", CIFAR) == 78042 + 2 * (4672 + 18560 + 73984) == 272474
 
@@ -70,7 +78,10 @@ def test_a_tiny_width_leaves_one_channel():
     assert parameters("cnn(width=0.001)", (1, 4, 4), 2) == (9 + 1) + (9 + 1) + (1 * 2 + 2)
 
 
-# --- group norm ----------------------------------------------------------------------------------------------------
+# --- group norm
+#
+#
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_group_norm_has_groups_of_eight_channels_and_no_running_statistics():
@@ -83,8 +94,17 @@ def test_group_norm_has_groups_of_eight_channels_and_no_running_statistics():
 
 def test_group_norm_with_odd_channel_numbers_takes_the_nearest_that_divides():
     # 16 x 1.25 = 20: 20 // 8 = 2 groups. 16 x 1.1875 = 19, a prime: one group.
-    assert model("resnet8(norm=group, width=1.25)", CIFAR, 10).build().get_submodule("norm").num_groups == 2
-    assert model("resnet8(norm=group, width=1.1875)", CIFAR, 10).build().get_submodule("norm").num_groups == 1
+    assert (
+        model("resnet8(norm=group, width=1.25)", CIFAR, 10).build().get_submodule("norm").num_groups
+        == 2
+    )
+    assert (
+        model("resnet8(norm=group, width=1.1875)", CIFAR, 10)
+        .build()
+        .get_submodule("norm")
+        .num_groups
+        == 1
+    )
 
 
 @pytest.mark.parametrize(("norm", "independent"), [("group", True), ("batch", False)])
@@ -96,7 +116,10 @@ def test_only_batch_norm_mixes_the_samples_of_a_batch(norm, independent):
     assert torch.allclose(net(x)[0], net(changed)[0], atol=1e-5) == independent
 
 
-# --- any input -----------------------------------------------------------------------------------------------------
+# --- any input
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -122,12 +145,14 @@ def test_mlp_takes_feature_rows():
 @pytest.mark.parametrize("name", ["cnn", "resnet8", "resnet20"])
 def test_a_convolutional_model_on_feature_rows_is_a_mistake(name):
     with pytest.raises(
-        Mistake, match=r"needs images \(channels, height, width\), but samples have shape \(5,\); use mlp"
+        Mistake,
+        match=r"needs images \(channels, height, width\), but samples have shape \(5,\); use mlp",
     ):
         model(name, (5,), 3).build()
 
 
-# --- names, factories, options -------------------------------------------------------------------------------------
+# --- names, factories, options
+# -------------------------------------------------------------------------------------
 
 
 def test_a_factory_of_your_own_is_a_model():
@@ -141,7 +166,8 @@ def test_a_module_class_of_your_own_is_a_model():
 
 
 def test_a_partial_of_a_factory_has_a_name_that_is_the_same_in_every_process():
-    # Starting weights are drawn from the name: a memory address in it would make every run another run.
+    # Starting weights are drawn from the name: a memory address in it would make every run another
+    # run.
     made = model(partial(tiny, bias=False), (2, 3), 4)
     assert made.build()(torch.zeros(1, 2, 3)).tolist() == [[0, 0, 0, 0]]
     assert "0x" not in made.name
@@ -158,7 +184,9 @@ def test_a_path_to_a_factory_is_a_model(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "my_nets")
 
 
-@pytest.mark.parametrize("path", ["no_such_module:net", "math:no_such_net", "math:", ":net", ".:net"])
+@pytest.mark.parametrize(
+    "path", ["no_such_module:net", "math:no_such_net", "math:", ":net", ".:net"]
+)
 def test_a_path_that_leads_nowhere_is_a_mistake(path):
     with pytest.raises(Mistake) as caught:
         model(path, (5,), 2)
@@ -205,7 +233,8 @@ def test_equal_models_compare_and_hash_equal():
     assert len({one, same, *others}) == 4
 
 
-# --- starting weights ----------------------------------------------------------------------------------------------
+# --- starting weights
+# ----------------------------------------------------------------------------------------------
 
 
 def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -240,7 +269,9 @@ def test_a_starting_state_holds_every_parameter_and_buffer_and_is_a_copy():
 
 
 def test_starting_weights_are_drawn_once_but_never_shared():
-    """Whatever is written into one, weights or counters, the next is as drawn, also where it came from the cache."""
+    """Whatever is written into one, weights or counters, the next is as drawn, also where it came
+    from the cache.
+    """
     built = []
 
     def counted(shape, classes):

@@ -1,4 +1,6 @@
-"""Networks that do what few do. Each is trained by the reference engine, or should be, so the batched one must agree."""
+"""Networks that do what few do. Each is trained by the reference engine, or should be, so the
+batched one must agree.
+"""
 
 import numpy as np
 import pytest
@@ -84,7 +86,9 @@ class ChangedInPlace(OneLayer):
 
 class InPlaceAfterConvolution(nn.Sequential):
     def __init__(self, shape, classes):
-        super().__init__(nn.Conv2d(2, 4, 3), nn.ELU(inplace=True), nn.Flatten(), nn.Linear(64, classes))
+        super().__init__(
+            nn.Conv2d(2, 4, 3), nn.ELU(inplace=True), nn.Flatten(), nn.Linear(64, classes)
+        )
 
 
 class Hooked(OneLayer):
@@ -259,7 +263,10 @@ def test_odd_networks_agree(net, shape, warned):
     compared(net, shape, warned=warned)
 
 
-# --- odd jobs ------------------------------------------------------------------------------------------------------
+# --- odd jobs
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sizes", [(0,), (5, 0)])
@@ -272,7 +279,10 @@ def test_a_client_without_samples_keeps_its_weights(sizes):
 
 def test_two_stores_that_begin_at_one_address():
     """A store of the first ten rows and a store of all of them."""
-    model, values = toys.model(toys.linear, ROW, 3), torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    model, values = (
+        toys.model(toys.linear, ROW, 3),
+        torch.randn(20, 6, generator=torch.Generator().manual_seed(0)),
+    )
     parts = [(values[:10], np.arange(10)), (values, np.arange(15, 20))]
     jobs = [
         Fit(model, models.initial_state(model, 0), Labelled(Samples(Store(v, ZERO, ONE), rows), torch.eye(3)[rows % 3]), SGD, (0,))
@@ -285,7 +295,10 @@ def test_two_views_of_one_memory():
     """Images, and the same memory read with rows and columns exchanged."""
     model, values = toys.model(toys.linear, (1, 4, 4), 3), torch.arange(96.0).view(6, 1, 4, 4) / 96
     stores = [Store(v, ZERO, ONE) for v in (values, values.transpose(2, 3))]
-    asks = [Predict(model, models.initial_state(model, 0), Samples(store, np.arange(6))) for store in stores]
+    asks = [
+        Predict(model, models.initial_state(model, 0), Samples(store, np.arange(6)))
+        for store in stores
+    ]
     assert parity.near(Batched(threads=1).run(asks), Sequential(threads=1).run(asks))
 
 

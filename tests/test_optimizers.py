@@ -1,4 +1,6 @@
-"""SGD, Adam and AdamW on rows of a matrix: first steps by hand, then as torch.optim for every row."""
+"""SGD, Adam and AdamW on rows of a matrix: first steps by hand, then as torch.optim for every
+row.
+"""
 
 import pytest
 import torch
@@ -23,14 +25,22 @@ def stepped(recipe, *gradients, start=1.0):
 
 
 def test_sgd_by_hand():
-    """v = 2, then .9 x 2 + 1 = 2.8: 1 - .01 x 2 - .01 x 2.8 = .952. Ten times the step size, ten times as far."""
-    assert stepped(Recipe(optimizer="sgd", lr=0.01, momentum=0.9), 2.0, 1.0) == pytest.approx([0.952, 0.52])
-    assert stepped(Recipe(optimizer="sgd", lr=0.01, momentum=0.0), 2.0, 1.0) == pytest.approx([0.97, 0.7])
+    """v = 2, then .9 x 2 + 1 = 2.8: 1 - .01 x 2 - .01 x 2.8 = .952. Ten times the step size, ten
+    times as far.
+    """
+    assert stepped(Recipe(optimizer="sgd", lr=0.01, momentum=0.9), 2.0, 1.0) == pytest.approx(
+        [0.952, 0.52]
+    )
+    assert stepped(Recipe(optimizer="sgd", lr=0.01, momentum=0.0), 2.0, 1.0) == pytest.approx(
+        [0.97, 0.7]
+    )
 
 
 def test_nesterov_by_hand():
     """v = 2; the step is g + .9 v = 3.8."""
-    assert stepped(Recipe(optimizer="sgd", lr=0.01, nesterov=True), 2.0) == pytest.approx([0.962, 0.62])
+    assert stepped(Recipe(optimizer="sgd", lr=0.01, nesterov=True), 2.0) == pytest.approx(
+        [0.962, 0.62]
+    )
 
 
 def test_weight_decay_of_sgd_joins_the_gradient_by_hand():
@@ -40,23 +50,31 @@ def test_weight_decay_of_sgd_joins_the_gradient_by_hand():
 
 
 def test_adams_first_step_by_hand():
-    """Mean .1 g / .1, root of the mean square sqrt(.001 g^2 / .001): the step is the rate, whatever g is."""
+    """Mean .1 g / .1, root of the mean square sqrt(.001 g^2 / .001): the step is the rate, whatever
+    g is.
+    """
     assert stepped(Recipe(optimizer="adam", lr=0.01), 7.0) == pytest.approx([0.99, 0.9])
     assert stepped(Recipe(optimizer="adam", lr=0.01), -1e-3) == pytest.approx([1.01, 1.1], rel=1e-4)
-    assert stepped(Recipe(optimizer="adam", lr=0.01, weight_decay=2.0), -0.5) == pytest.approx([0.99, 0.9])
+    assert stepped(Recipe(optimizer="adam", lr=0.01, weight_decay=2.0), -0.5) == pytest.approx(
+        [0.99, 0.9]
+    )
 
 
 def test_adams_second_step_by_hand():
-    """After g = 1, then 3: mean .9 x .1 + .1 x 3 = .39, over 1 - .81 = .19; mean square .999 x .001 + .001 x 9 = .009999,
-    over 1 - .999^2 = .001999."""
+    """After g = 1, then 3: mean .9 x .1 + .1 x 3 = .39, over 1 - .81 = .19; mean square .999 x .001
+    + .001 x 9 = .009999, over 1 - .999^2 = .001999."""
     second = 0.01 * (0.39 / 0.19) / (0.009999 / 0.001999) ** 0.5
-    assert stepped(Recipe(optimizer="adam", lr=0.01), 1.0, 3.0)[0] == pytest.approx(0.99 - second, abs=1e-6)
+    assert stepped(Recipe(optimizer="adam", lr=0.01), 1.0, 3.0)[0] == pytest.approx(
+        0.99 - second, abs=1e-6
+    )
     assert correction(1) == pytest.approx((0.19, 0.001999**0.5))
 
 
 def test_adamw_shrinks_the_weight_apart_by_hand():
     """1 - .01 x 2 = .98, then the step of .01 up."""
-    assert stepped(Recipe(optimizer="adamw", lr=0.01, weight_decay=2.0), -0.5) == pytest.approx([0.99, 0.9])
+    assert stepped(Recipe(optimizer="adamw", lr=0.01, weight_decay=2.0), -0.5) == pytest.approx(
+        [0.99, 0.9]
+    )
 
 
 @settings(max_examples=25)
@@ -69,8 +87,16 @@ def test_adamw_shrinks_the_weight_apart_by_hand():
     st.integers(0, 1000),
 )
 def test_every_row_goes_where_torch_takes_it(name, momentum, nesterov, decay, subsets, seed):
-    """Rows take part in every step until they stop; a step is taken by some rows at a time, in any order."""
-    recipe = Recipe(optimizer=name, momentum=momentum, nesterov=nesterov and momentum > 0, weight_decay=decay, lr=0.1)
+    """Rows take part in every step until they stop; a step is taken by some rows at a time, in any
+    order.
+    """
+    recipe = Recipe(
+        optimizer=name,
+        momentum=momentum,
+        nesterov=nesterov and momentum > 0,
+        weight_decay=decay,
+        lr=0.1,
+    )
     generator = torch.Generator().manual_seed(seed)
     w = torch.randn(4, 5, generator=generator)
     rates = torch.rand(len(subsets), 4, generator=generator) * 0.1 + 0.01
@@ -98,10 +124,14 @@ def test_a_slice_of_the_rows_is_stepped_in_place():
     rule = optimizer(Recipe(optimizer="sgd", momentum=0.5), w)
     for t in range(2):
         rule.step(w[:2], torch.ones(2, 2), torch.full((2, 1), 0.1), t, slice(2))
-    assert torch.allclose(w[:2], torch.full((2, 2), 1 - 0.1 - 0.15)) and torch.equal(w[2], torch.ones(2))
+    assert torch.allclose(w[:2], torch.full((2, 2), 1 - 0.1 - 0.15)) and torch.equal(
+        w[2], torch.ones(2)
+    )
 
 
-@pytest.mark.parametrize("recipe", [Recipe(optimizer="sgd"), Recipe(optimizer="adam"), Recipe(optimizer="adamw")])
+@pytest.mark.parametrize(
+    "recipe", [Recipe(optimizer="sgd"), Recipe(optimizer="adam"), Recipe(optimizer="adamw")]
+)
 def test_a_row_without_a_gradient_stays(recipe):
     """The places that fill a row up to a round number have no gradient and must stay 0."""
     w = torch.zeros(1, 3)

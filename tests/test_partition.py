@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift import seeding
-from fedsift.data.partition import PARTITIONS, Dirichlet, DirichletFree, Partition, Shards, Views, deal, iid
+from fedsift.data.partition import (
+    PARTITIONS,
+    Dirichlet,
+    DirichletFree,
+    Partition,
+    Shards,
+    Views,
+    deal,
+    iid,
+)
 from fedsift.types import Array, Mistake
 
 TEN = np.arange(1000) % 10  # ten classes, a hundred samples each
@@ -21,7 +30,9 @@ def histograms(how: Partition, labels: Array = TEN, clients: int = 10, seed: int
 
 
 class Fixed:
-    """A generator without chance: orders stay as they are, and Dirichlet draws are the given ones in turn."""
+    """A generator without chance: orders stay as they are, and Dirichlet draws are the given ones
+    in turn.
+    """
 
     def __init__(self, *wishes: Sequence[float]) -> None:
         self.wishes = iter(wishes)
@@ -37,27 +48,35 @@ def fixed(*wishes: Sequence[float]) -> Any:
     return Fixed(*wishes)
 
 
-# --- by hand -------------------------------------------------------------------------------------------------------
+# --- by hand
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_dirichlet_gives_each_client_its_proportions():
-    # Two clients of four; the first wishes 3 : 1, so 3 of class 0 and 1 of class 1; the second the reverse.
+    # Two clients of four; the first wishes 3 : 1, so 3 of class 0 and 1 of class 1; the second the
+    # reverse.
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     parts = Dirichlet(1)(labels, 2, fixed([0.75, 0.25], [0.25, 0.75]))
     assert [labels[part].tolist() for part in parts] == [[0, 0, 0, 1], [0, 1, 1, 1]]
 
 
 def test_a_used_up_class_is_replaced_by_the_clients_own_next_wish():
-    # Classes of 1, 4 and 4 samples, three clients of three. The first wishes 2 : 1 : 0, so two of class 0 and one of
-    # class 1, but there is one of class 0: its place goes to class 1, never to class 2, which it does not want.
+    # Classes of 1, 4 and 4 samples, three clients of three. The first wishes 2 : 1 : 0, so two of
+    # class 0 and one of
+    # class 1, but there is one of class 0: its place goes to class 1, never to class 2, which it
+    # does not want.
     labels = np.array([0, 1, 1, 1, 1, 2, 2, 2, 2])
     parts = Dirichlet(1)(labels, 3, fixed([2 / 3, 1 / 3, 0], [0, 0.5, 0.5], [0, 0, 1]))
-    # Left: 2 of class 1, 4 of class 2. The second wants 1.5 each: 2 and 1 (the lower class wins the tie).
+    # Left: 2 of class 1, 4 of class 2. The second wants 1.5 each: 2 and 1 (the lower class wins the
+    # tie).
     assert [labels[part].tolist() for part in parts] == [[0, 1, 1], [1, 1, 2], [2, 2, 2]]
 
 
 def test_a_client_that_wants_nothing_of_what_is_left_takes_it_as_it_is():
-    # All want class 0. The second finds 3 of class 1 and 1 of class 2: its two places are 1.5 and .5, so 2 and 0.
+    # All want class 0. The second finds 3 of class 1 and 1 of class 2: its two places are 1.5 and
+    # .5, so 2 and 0.
     labels = np.array([0, 0, 1, 1, 1, 2])
     parts = Dirichlet(1)(labels, 3, fixed([1, 0, 0], [1, 0, 0], [1, 0, 0]))
     assert [labels[part].tolist() for part in parts] == [[0, 0], [1, 1], [1, 2]]
@@ -68,7 +87,10 @@ def test_clients_choose_in_random_order():
     backwards = fixed([1, 0], [1, 0])
     backwards.permutation = lambda of: np.array([1, 0]) if isinstance(of, int) else of
     labels = np.array([0, 0, 1, 1])
-    assert [labels[part].tolist() for part in Dirichlet(1)(labels, 2, backwards)] == [[1, 1], [0, 0]]
+    assert [labels[part].tolist() for part in Dirichlet(1)(labels, 2, backwards)] == [
+        [1, 1],
+        [0, 0],
+    ]
 
 
 def test_dirichlet_free_cuts_each_class_over_the_clients():
@@ -90,7 +112,8 @@ def test_iid_cuts_one_random_order():
 
 
 def test_a_view_has_its_proportions_of_every_class():
-    # Alpha is so large that every client wishes all classes equally: 40 samples are four of each of ten.
+    # Alpha is so large that every client wishes all classes equally: 40 samples are four of each of
+    # ten.
     parts = deal(TEN, 10**6, Views(1e6, 40), seeding.rng(0))
     for client in (0, 1, 999_999):
         assert np.bincount(TEN[parts[client]]).tolist() == [4] * 10
@@ -109,7 +132,9 @@ def test_a_view_of_everything_is_everything():
 
 
 def test_the_last_of_a_million_views_is_worked_out_alone(monkeypatch):
-    """All that is drawn is drawn from that client's own name; the federation has drawn one number."""
+    """All that is drawn is drawn from that client's own name; the federation has drawn one
+    number.
+    """
     parts, rng, named = deal(TEN, 10**6, Views(1.0), seeding.rng(0)), seeding.rng, []
 
     def noted(*names):
@@ -132,22 +157,29 @@ def test_a_view_beyond_the_last_is_an_index_error():
 
 
 def test_views_vary_as_dirichlet_draws_do():
-    # Shares of Dirichlet(1) over ten classes have mean 1/10 and variance (1/10)(9/10)/11 = .0082. 400 views of 100.
+    # Shares of Dirichlet(1) over ten classes have mean 1/10 and variance (1/10)(9/10)/11 = .0082.
+    # 400 views of 100.
     shares = histograms(Views(1.0, 100), clients=400) / 100
     assert shares.mean(0) == pytest.approx(np.full(10, 0.1), abs=0.015)
     assert shares.var() == pytest.approx(0.9 / 110, rel=0.1)
 
 
 def test_a_view_of_more_samples_than_there_are_is_a_mistake():
-    with pytest.raises(Mistake, match="views of 5 samples, but only 4 private ones; make samples smaller"):
+    with pytest.raises(
+        Mistake, match="views of 5 samples, but only 4 private ones; make samples smaller"
+    ):
         deal(np.arange(4) % 2, 1, Views(1.0, 5), seeding.rng(0))
 
 
-# --- label skew ----------------------------------------------------------------------------------------------------
+# --- label skew
+#
+#
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_small_alpha_gives_few_classes_to_a_client():
-    # Ten clients of 100: fewer than 4 of the 10 classes on average, and the commonest makes up more than half.
+    # Ten clients of 100: fewer than 4 of the 10 classes on average, and the commonest makes up more
+    # than half.
     held = histograms(Dirichlet(0.1))
     assert (held > 0).sum(1).mean() < 4
     assert held.max(1).mean() > 50
@@ -161,9 +193,15 @@ def test_a_large_alpha_is_nearly_uniform():
 
 
 def test_skew_grows_as_alpha_falls():
-    top = [np.mean([histograms(Dirichlet(a), seed=s).max(1).mean() for s in range(5)]) for a in (0.1, 1, 10, 100)]
+    top = [
+        np.mean([histograms(Dirichlet(a), seed=s).max(1).mean() for s in range(5)])
+        for a in (0.1, 1, 10, 100)
+    ]
     assert top == sorted(top, reverse=True)
-    free = [np.mean([histograms(DirichletFree(a), seed=s).max(0).mean() for s in range(5)]) for a in (0.1, 1, 10, 100)]
+    free = [
+        np.mean([histograms(DirichletFree(a), seed=s).max(0).mean() for s in range(5)])
+        for a in (0.1, 1, 10, 100)
+    ]
     assert free == sorted(free, reverse=True)
 
 
@@ -181,7 +219,8 @@ def test_shards_bound_the_classes_of_a_client():
     assert (histograms(Shards(2)) > 0).sum(1).max() <= 2
 
 
-# --- what cannot be dealt ------------------------------------------------------------------------------------------
+# --- what cannot be dealt
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [Dirichlet, DirichletFree, Views])
@@ -210,7 +249,9 @@ def test_no_shards_are_a_mistake():
 
 @pytest.mark.parametrize("how", [Dirichlet(1), DirichletFree(1), Shards(1), iid])
 def test_more_clients_than_samples_is_a_mistake(how):
-    with pytest.raises(Mistake, match=r"^5 clients but only 4 private samples: each client needs at least one$"):
+    with pytest.raises(
+        Mistake, match=r"^5 clients but only 4 private samples: each client needs at least one$"
+    ):
         deal(np.arange(4) % 2, 5, how, seeding.rng(0))
 
 
@@ -225,7 +266,10 @@ def test_no_clients_is_a_mistake(clients):
         deal(TEN, clients, iid, seeding.rng(0))
 
 
-# --- properties ----------------------------------------------------------------------------------------------------
+# --- properties
+#
+#
+# ----------------------------------------------------------------------------------------------------
 
 ALPHAS = st.floats(1e-4, 1e4)
 KINDS = {
@@ -258,8 +302,14 @@ def test_parts_are_disjoint_complete_and_never_empty(kind, data, seed):
 
 
 @settings(max_examples=60)
-@given(OVERLAPPING["views"], st.lists(st.integers(0, 4), min_size=30, max_size=60), st.integers(0, 10**6 - 1))
-def test_a_view_is_distinct_samples_of_the_right_number_and_the_same_whenever_it_is_asked_for(how, labels, client):
+@given(
+    OVERLAPPING["views"],
+    st.lists(st.integers(0, 4), min_size=30, max_size=60),
+    st.integers(0, 10**6 - 1),
+)
+def test_a_view_is_distinct_samples_of_the_right_number_and_the_same_whenever_it_is_asked_for(
+    how, labels, client
+):
     parts = deal(np.array(labels), 10**6, how, seeding.rng(0))
     view = parts[client].tolist()
     assert len(set(view)) == len(view) == how.samples
@@ -271,15 +321,21 @@ def test_a_view_is_distinct_samples_of_the_right_number_and_the_same_whenever_it
 def test_equal_seeds_deal_equally_and_others_do_not(kind):
     made: Any = PARTITIONS[kind]
     how = {"iid": made, "shards": Shards(2)}.get(kind) or made(1.0)
-    one, again, other = (np.concatenate(deal(TEN, 7, how, seeding.rng(seed))).tolist() for seed in (1, 1, 2))
+    one, again, other = (
+        np.concatenate(deal(TEN, 7, how, seeding.rng(seed))).tolist() for seed in (1, 1, 2)
+    )
     assert one == again
     assert one != other
 
 
 @settings(max_examples=40)
-@given(st.integers(1, 3), st.integers(0, 6), st.integers(2, 5), st.integers(1, 5), st.integers(0, 1000))
+@given(
+    st.integers(1, 3), st.integers(0, 6), st.integers(2, 5), st.integers(1, 5), st.integers(0, 1000)
+)
 def test_a_shard_no_longer_than_a_class_has_at_most_two_classes(shards, more, classes, times, seed):
-    clients = classes + more  # at least as many shards as classes, so that a shard crosses one boundary at most
+    clients = (
+        classes + more
+    )  # at least as many shards as classes, so that a shard crosses one boundary at most
     labels = np.arange(classes * clients * shards * times) % classes
     held = histograms(Shards(shards), labels, clients, seed)
     assert (held > 0).sum(1).max() <= 2 * shards

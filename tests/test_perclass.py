@@ -1,4 +1,6 @@
-"""FD of Jeong et al. and Mix2FLD: what is said per label, who hears what, and how mixtures come apart again."""
+"""FD of Jeong et al. and Mix2FLD: what is said per label, who hears what, and how mixtures come
+apart again.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,18 @@ from fedsift.codecs.seeds import SeedCodec, Seeds
 from fedsift.engines.sequential import Sequential
 from fedsift.federation import Clients, Federation
 from fedsift.models import initial_state
-from fedsift.types import Client, Fit, Labelled, Link, Mistake, Predict, Recipe, Server, SoftLabels, Tree
+from fedsift.types import (
+    Client,
+    Fit,
+    Labelled,
+    Link,
+    Mistake,
+    Predict,
+    Recipe,
+    Server,
+    SoftLabels,
+    Tree,
+)
 from tests import toys
 from tests.test_algorithms import finish, weights
 from tests.test_federation import a_federation, a_task, equal, play
@@ -38,11 +51,16 @@ def means(index, probs, number=0):
     return F32.encode(SoftLabels(np.array(index), np.array(probs)), link(number))
 
 
-# --- per-label means ----------------------------------------------------------------------------------------------------
+# --- per-label means
+#
+#
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_per_label_means_by_hand():
-    """Label 2: (.2, .2, .6) and (.0, .4, .6) have the mean (.1, .3, .6); label 0 has one row; label 1 does not occur."""
+    """Label 2: (.2, .2, .6) and (.0, .4, .6) have the mean (.1, .3, .6); label 0 has one row; label
+    1 does not occur.
+    """
     probs = np.array([[0.2, 0.2, 0.6], [0.7, 0.2, 0.1], [0.0, 0.4, 0.6]])
     labels = by_label(probs, np.array([2, 0, 2]))
     assert labels.index.tolist() == [0, 2]
@@ -69,7 +87,11 @@ def test_the_mean_of_the_others_is_the_mean_less_ones_own_part(seed):
     generator = np.random.default_rng(seed)
     has = generator.random((4, 2)) < 0.7
     table = generator.dirichlet([1, 1], (4, 2))
-    notes = {str(i): {"index": np.flatnonzero(has[i]), "probs": table[i][has[i]]} for i in range(4) if has[i].any()}
+    notes = {
+        str(i): {"index": np.flatnonzero(has[i]), "probs": table[i][has[i]]}
+        for i in range(4)
+        if has[i].any()
+    }
     r = toys.a_round(1)
     joint = mean((SoftLabels(**tree) for tree in notes.values()), 2, 2)
     assert joint.weight is not None
@@ -104,7 +126,10 @@ def test_the_loss_on_pulled_targets_is_the_two_cross_entropies(gamma):
     assert training.loss(logits, targets).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-# --- FD of Jeong et al. ---------------------------------------------------------------------------------------------------
+# --- FD of Jeong et al.
+#
+#
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_in_the_first_round_nobody_pulls():
@@ -112,13 +137,18 @@ def test_in_the_first_round_nobody_pulls():
     heard = fd.announce(fd.start(r), [client], r)[1]
     assert len(F32.decode(heard, link(0))) == 0
     fit = next(fd.client_turn(client, {}, heard, r))
-    assert isinstance(fit, Fit) and torch.equal(fit.data.targets, client.data.targets) and fit.epoch == 0
+    assert (
+        isinstance(fit, Fit)
+        and torch.equal(fit.data.targets, client.data.targets)
+        and fit.epoch == 0
+    )
     assert equal(fit.state, initial_state(client.model, r.seed))
 
 
 def test_a_jeong_client_is_pulled_to_the_others_and_says_its_means():
-    """Client 1 hears (.6, .4) for label 0 and (.3, .7) for label 1: with gamma 2 its targets are (1, 0) + 2 (.6, .4) and
-    (0, 1) + 2 (.3, .7). Its outputs on its own two samples, (0, 0) and (0, ln 3), are (1/2, 1/2) and (1/4, 3/4)."""
+    """Client 1 hears (.6, .4) for label 0 and (.3, .7) for label 1: with gamma 2 its targets are
+    (1, 0) + 2 (.6, .4) and (0, 1) + 2 (.3, .7). Its outputs on its own two samples, (0, 0) and (0,
+    ln 3), are (1/2, 1/2) and (1/4, 3/4)."""
     fd, r, client = fd_jeong(local=LOCAL, gamma=2.0), toys.a_round(3), toys.client(1)
     heard = fd.announce(Server({}, NOTES), [client], r)[1]
     turn = fd.client_turn(client, {"model": weights(3)}, heard, r)
@@ -126,7 +156,11 @@ def test_a_jeong_client_is_pulled_to_the_others_and_says_its_means():
     assert torch.allclose(fit.data.targets, torch.tensor([[2.2, 0.8], [0.6, 2.4]]))
     assert equal(fit.state, weights(3)) and fit.epoch == 6 and fit.recipe == LOCAL
     predict = turn.send(weights(4))
-    assert isinstance(predict, Predict) and predict.samples is client.data.samples and equal(predict.state, weights(4))
+    assert (
+        isinstance(predict, Predict)
+        and predict.samples is client.data.samples
+        and equal(predict.state, weights(4))
+    )
     memory, message = finish(turn, np.array([[0.0, 0.0], [0.0, np.log(3)]], np.float32))
     assert equal(memory, {"model": weights(4)})
     assert np.allclose(F32.decode(message, link(3)).probs, [[0.5, 0.5], [0.25, 0.75]])
@@ -143,7 +177,9 @@ def test_the_jeong_server_keeps_the_last_rounds_means_only():
     turn = fd.server_turn(Server({}, NOTES), {5: means([1], [[0.2, 0.8]], 4)}, r)
     server = finish(turn, None)
     assert server.students == {} and list(server.notes) == ["5"]
-    assert server.notes["5"]["index"].tolist() == [1] and np.allclose(server.notes["5"]["probs"], [[0.2, 0.8]])
+    assert server.notes["5"]["index"].tolist() == [1] and np.allclose(
+        server.notes["5"]["probs"], [[0.2, 0.8]]
+    )
 
 
 def test_jeongs_accuracy_is_the_mean_over_the_clients_that_took_part():
@@ -154,7 +190,10 @@ def test_jeongs_accuracy_is_the_mean_over_the_clients_that_took_part():
     assert records[1].accuracy == pytest.approx(np.mean(list(records[1].accuracies.values())))
 
 
-# --- mixtures -----------------------------------------------------------------------------------------------------------
+# --- mixtures
+#
+#
+# -----------------------------------------------------------------------------------------------------------
 
 
 def basis_client(labels, id=0):
@@ -168,7 +207,10 @@ def test_a_mixture_has_lam_of_one_label_and_the_rest_of_another():
     seeds = mix(basis_client(labels), 40, 0.3, toys.a_round())
     assert len(seeds.x) == 40
     for x, a, b in zip(seeds.x, seeds.a, seeds.b, strict=True):
-        (small,), (large,) = np.flatnonzero(x == np.float32(0.3)), np.flatnonzero(x == np.float32(0.7))
+        (small,), (large,) = (
+            np.flatnonzero(x == np.float32(0.3)),
+            np.flatnonzero(x == np.float32(0.7)),
+        )
         assert np.count_nonzero(x) == 2 and labels[small] == a != b == labels[large]
 
 
@@ -177,7 +219,9 @@ def test_mixtures_are_a_function_of_seed_and_client():
         return mix(basis_client([0, 1, 2], id), 20, 0.3, toys.a_round(seed=seed)).x
 
     assert np.array_equal(drawn(0, 0), drawn(0, 0))
-    assert not np.array_equal(drawn(0, 0), drawn(1, 0)) and not np.array_equal(drawn(0, 0), drawn(0, 1))
+    assert not np.array_equal(drawn(0, 0), drawn(1, 0)) and not np.array_equal(
+        drawn(0, 0), drawn(0, 1)
+    )
 
 
 def test_a_client_with_a_single_class_mixes_nothing():
@@ -191,17 +235,22 @@ def seeds_of(*rows):
 
 
 def test_mirrored_mixtures_of_two_clients_come_apart_by_hand():
-    """lam = 0.2, mu = -1/3. Both clients mixed the same p = (1, 0) of class 0 and q = (0, 1) of class 1: .2 p + .8 q and
-    .2 q + .8 p. mu (.8, .2) + (1 - mu) (.2, .8) = (-4 + 4, -1 + 16) / 15 = (0, 1) = q, and by exchange p."""
+    """lam = 0.2, mu = -1/3. Both clients mixed the same p = (1, 0) of class 0 and q = (0, 1) of
+    class 1: .2 p + .8 q and .2 q + .8 p. mu (.8, .2) + (1 - mu) (.2, .8) = (-4 + 4, -1 + 16) / 15 =
+    (0, 1) = q, and by exchange p."""
     x, y, alone = unmix({3: seeds_of(([0.2, 0.8], 0, 1)), 8: seeds_of(([0.8, 0.2], 1, 0))}, 0.2, 2)
     assert alone == 0
     assert np.allclose(x, [[0, 1], [1, 0]], atol=1e-7) and np.array_equal(y, [[0, 1], [1, 0]])
 
 
 def test_different_originals_come_apart_to_the_right_label_but_not_to_an_original():
-    """The labels add up to one-hot, but the two clients' samples of a class differ, so a blend of both comes out."""
+    """The labels add up to one-hot, but the two clients' samples of a class differ, so a blend of
+    both comes out.
+    """
     p, q, u, v = np.array([1.0, 0]), np.array([0, 1.0]), np.array([3.0, 0]), np.array([0, 5.0])
-    x, y, _ = unmix({0: seeds_of((0.2 * p + 0.8 * q, 0, 1)), 1: seeds_of((0.2 * v + 0.8 * u, 1, 0))}, 0.2, 2)
+    x, y, _ = unmix(
+        {0: seeds_of((0.2 * p + 0.8 * q, 0, 1)), 1: seeds_of((0.2 * v + 0.8 * u, 1, 0))}, 0.2, 2
+    )
     assert np.array_equal(y, [[0, 1], [1, 0]])
     assert all(np.abs(made - original).max() > 0.01 for made in x for original in (p, q, u, v))
 
@@ -217,7 +266,10 @@ def test_the_label_is_one_hot_again(lam):
 def test_shared_originals_are_recovered_exactly_whatever_lam(lam, seed):
     generator = np.random.default_rng(seed)
     p, q = generator.standard_normal((2, 5))
-    lots = {0: seeds_of((lam * p + (1 - lam) * q, 2, 1)), 1: seeds_of((lam * q + (1 - lam) * p, 1, 2))}
+    lots = {
+        0: seeds_of((lam * p + (1 - lam) * q, 2, 1)),
+        1: seeds_of((lam * q + (1 - lam) * p, 1, 2)),
+    }
     x, y, alone = unmix(lots, lam, 3)
     assert alone == 0 and np.allclose(x, np.stack([q, p]), atol=1e-4)
     assert y.argmax(1).tolist() == [1, 2] and np.array_equal(y.max(1), [1, 1])
@@ -230,36 +282,53 @@ def test_a_client_is_not_paired_with_itself():
 
 
 def test_a_mixture_without_a_partner_stays_mixed_and_is_counted():
-    """(0, 1) of client 0 meets (1, 0) of client 1; (0, 2) of client 1 meets nobody: (2, 0) is what it would need."""
+    """(0, 1) of client 0 meets (1, 0) of client 1; (0, 2) of client 1 meets nobody: (2, 0) is what
+    it would need.
+    """
     lots = {0: seeds_of(([0.2, 0.8], 0, 1)), 1: seeds_of(([5.0, 6.0], 0, 2), ([0.8, 0.2], 1, 0))}
     x, y, alone = unmix(lots, 0.2, 3)
     assert alone == 1 and len(x) == 3
-    assert np.allclose(x[2], [5, 6]) and np.allclose(y, [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.2, 0.0, 0.8]])
+    assert np.allclose(x[2], [5, 6]) and np.allclose(
+        y, [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.2, 0.0, 0.8]]
+    )
 
 
 @given(st.integers(0, 60))
 def test_no_mixture_is_lost_or_used_twice(seed):
     generator = np.random.default_rng(seed)
     lots = {
-        i: mix(basis_client(generator.permutation([0, 1, 2, 0, 1]), i), 6, 0.3, toys.a_round(seed=seed))
+        i: mix(
+            basis_client(generator.permutation([0, 1, 2, 0, 1]), i), 6, 0.3, toys.a_round(seed=seed)
+        )
         for i in range(4)
     }
     x, y, alone = unmix(lots, 0.3, 3)
     assert len(x) == len(y) == 24 and np.allclose(y.sum(1), 1)
     assert np.count_nonzero(y.max(1) < 1) == alone and (24 - alone) % 2 == 0
-    assert np.allclose(x.sum(0), sum(lot.x.sum(0) for lot in lots.values()), atol=1e-4)  # a pair keeps its sum
+    assert np.allclose(
+        x.sum(0), sum(lot.x.sum(0) for lot in lots.values()), atol=1e-4
+    )  # a pair keeps its sum
 
 
-# --- Mix2FLD --------------------------------------------------------------------------------------------------------------
+# --- Mix2FLD
+#
+#
+# --------------------------------------------------------------------------------------------------------------
 
 
 def first_upload(r, probs, seeds, most=10):
     message = means([0, 1], probs, r.number)
-    return len(message).to_bytes(4, "little") + message + SeedCodec((2,), 2, most).encode(seeds, r.number)
+    return (
+        len(message).to_bytes(4, "little")
+        + message
+        + SeedCodec((2,), 2, most).encode(seeds, r.number)
+    )
 
 
 def a_pair(r):
-    """Two first uploads whose seeds come apart to q = (0, 1) and p = (1, 0); lam = 1/4 is exact in float16."""
+    """Two first uploads whose seeds come apart to q = (0, 1) and p = (1, 0); lam = 1/4 is exact in
+    float16.
+    """
     return {
         0: first_upload(r, [[0.9, 0.1], [0.5, 0.5]], seeds_of(([0.25, 0.75], 0, 1))),
         1: first_upload(r, [[0.5, 0.5], [0.3, 0.7]], seeds_of(([0.75, 0.25], 1, 0))),
@@ -267,22 +336,31 @@ def a_pair(r):
 
 
 def test_a_soft_label_is_pulled_to_its_mixture_by_hand():
-    """y = (.2, .8), G_0 = (.7, .3), G_1 = (.4, .6), gamma 2: pull 2 (.2 G_0 + .8 G_1) = (.92, 1.08)."""
+    """y = (.2, .8), G_0 = (.7, .3), G_1 = (.4, .6), gamma 2: pull 2 (.2 G_0 + .8 G_1) = (.92,
+    1.08).
+    """
     data = Labelled(toys.samples([[0.0, 0.0]]), torch.tensor([[0.2, 0.8]]))
     pull = SoftLabels(np.array([0, 1]), np.array([[0.7, 0.3], [0.4, 0.6]]))
     assert torch.allclose(pulled(data, pull, 2.0), torch.tensor([[1.12, 1.88]]))
 
 
 def test_the_mix2fld_server_learns_on_unmixed_samples_pulled_to_the_mean_by_hand():
-    """G_0 = (.7, .3), G_1 = (.4, .6). q is of class 1: (0, 1) + 2 (.4, .6); p of class 0: (1, 0) + 2 (.7, .3)."""
+    """G_0 = (.7, .3), G_1 = (.4, .6). q is of class 1: (0, 1) + 2 (.4, .6); p of class 0: (1, 0) +
+    2 (.7, .3).
+    """
     fld, r = mix2fld(gamma=2.0, lam=0.25, distill=DISTILL), toys.a_round(2)
     turn = fld.server_turn(Server({"linear": weights(1)}), a_pair(r), r)
     (fit,) = next(turn)
-    assert torch.allclose(fit.data.samples.tensor(), torch.tensor([[0.0, 1.0], [1.0, 0.0]]), atol=1e-6)
+    assert torch.allclose(
+        fit.data.samples.tensor(), torch.tensor([[0.0, 1.0], [1.0, 0.0]]), atol=1e-6
+    )
     assert torch.allclose(fit.data.targets, torch.tensor([[0.8, 2.2], [2.4, 0.6]]), atol=1e-6)
     assert equal(fit.state, weights(1)) and fit.recipe == DISTILL and fit.epoch == 6
     server = finish(turn, [weights(6)])
-    assert equal(server.students, {"linear": weights(6)}) and sorted(server.notes["seeds"]) == ["0", "1"]
+    assert equal(server.students, {"linear": weights(6)}) and sorted(server.notes["seeds"]) == [
+        "0",
+        "1",
+    ]
     assert server.notes["counts"]["unpaired_seeds"] == 0
 
 
@@ -294,7 +372,9 @@ def test_later_rounds_learn_on_the_seeds_of_the_first():
     later = toys.a_round(1)
     again = means([0], [[0.5, 0.5]], 1)
     (fit,) = next(fld.server_turn(server, {1: len(again).to_bytes(4, "little") + again}, later))
-    assert torch.allclose(fit.data.samples.tensor(), torch.tensor([[0.0, 1.0], [1.0, 0.0]]), atol=1e-6)
+    assert torch.allclose(
+        fit.data.samples.tensor(), torch.tensor([[0.0, 1.0], [1.0, 0.0]]), atol=1e-6
+    )
 
 
 def test_with_mixed_models_each_architecture_has_a_student_and_all_learn_the_same():
@@ -303,9 +383,15 @@ def test_with_mixed_models_each_architecture_has_a_student_and_all_learn_the_sam
     server = Server({"one": weights(1), "two": weights(2)})
     turn = fld.server_turn(server, a_pair(r), r)
     fits = next(turn)
-    assert [fit.model for fit in fits] == models and equal(fits[1].state, weights(2)) and fits[0].key != fits[1].key
+    assert (
+        [fit.model for fit in fits] == models
+        and equal(fits[1].state, weights(2))
+        and fits[0].key != fits[1].key
+    )
     assert torch.equal(fits[0].data.targets, fits[1].data.targets)
-    assert equal(finish(turn, [weights(3), weights(4)]).students, {"one": weights(3), "two": weights(4)})
+    assert equal(
+        finish(turn, [weights(3), weights(4)]).students, {"one": weights(3), "two": weights(4)}
+    )
 
 
 def test_a_mix2fld_client_sends_seeds_with_its_first_upload_only():
@@ -320,7 +406,9 @@ def test_a_mix2fld_client_sends_seeds_with_its_first_upload_only():
         turn.send(weights(2))
         memory, message = finish(turn, np.zeros((2, 2), np.float32))
         sizes.append(len(message))
-    assert sizes[0] - sizes[1] == 13 + 4 + 7 * (4 + 2 * 2)  # header, count, two labels and two float16 each
+    assert sizes[0] - sizes[1] == 13 + 4 + 7 * (
+        4 + 2 * 2
+    )  # header, count, two labels and two float16 each
 
 
 def test_a_single_class_client_sends_no_seeds_and_takes_part():
@@ -341,7 +429,9 @@ def test_a_single_class_client_sends_no_seeds_and_takes_part():
 def test_without_any_seeds_the_students_stay_as_they_are():
     fld, r = mix2fld(), toys.a_round()
     nothing = Seeds(np.empty((0, 2)), np.empty(0, int), np.empty(0, int))
-    turn = fld.server_turn(Server({"linear": weights(5)}), {0: first_upload(r, [[1, 0], [0, 1]], nothing)}, r)
+    turn = fld.server_turn(
+        Server({"linear": weights(5)}), {0: first_upload(r, [[1, 0], [0, 1]], nothing)}, r
+    )
     assert equal(finish(turn, None).students, {"linear": weights(5)})
 
 
@@ -392,13 +482,18 @@ def test_where_every_client_has_one_class_mix2fld_and_jeong_still_run():
     clients = Clients(task.private, parts, [toys.model(shape=(4,), classes=3)] * 3)
     engine = Sequential("cpu", threads=2)
     mixed = play(Federation(mix2fld(local=LOCAL, distill=DISTILL), clients, task, 3, 0), 2, engine)
-    assert equal(mixed[0].state.server.students, mixed[1].state.server.students)  # nothing to learn from
+    assert equal(
+        mixed[0].state.server.students, mixed[1].state.server.students
+    )  # nothing to learn from
     pulled_ = play(Federation(fd_jeong(local=LOCAL), clients, task, 3, 0), 2, engine)
     sizes = [18 + 4 + len(indexes.encode(np.array([label]), 3)) + 12 for label in range(3)]
     assert list(pulled_[1].bytes.up.values()) == sizes
 
 
-# --- mistakes -----------------------------------------------------------------------------------------------------------
+# --- mistakes
+#
+#
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lam", [0, 0.5, 0.9, float("nan")])

@@ -28,10 +28,16 @@ def history(
     return History(
         Path("made-up"),
         config.read(preset, settings),
-        [{"round": n, "accuracy": a, "accuracies": {"cnn": a}} for n, a in zip(rounds, accuracies, strict=True)],
+        [
+            {"round": n, "accuracy": a, "accuracies": {"cnn": a}}
+            for n, a in zip(rounds, accuracies, strict=True)
+        ],
         [RoundBytes(n, {0: up, 1: up}, {0: down, 1: down}, down) for n in rounds],
         seconds,
-        [{"client": 0, "model": "cnn", "labels": [3, 1, 0]}, {"client": 1, "model": "cnn", "labels": [0, 2, 2]}],
+        [
+            {"client": 0, "model": "cnn", "labels": [3, 1, 0]},
+            {"client": 1, "model": "cnn", "labels": [0, 2, 2]},
+        ],
         {},
     )
 
@@ -40,7 +46,10 @@ def labels(*histories: History) -> list[str]:
     return [method.label for method in report.methods(histories)]
 
 
-# --- figures -------------------------------------------------------------------------------------------------------
+# --- figures
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_the_row_of_one_run_is_worked_out_by_hand():
@@ -61,7 +70,9 @@ def test_the_row_of_one_run_is_worked_out_by_hand():
 
 
 def test_the_row_of_two_seeds_has_their_means_and_the_deviation_of_the_sample():
-    """0.4 and 0.6: mean 0.5, deviation sqrt(2 * 0.1^2 / 1) = 0.141421. 400 and 800 bytes up: 600 a run, 150 an upload."""
+    """0.4 and 0.6: mean 0.5, deviation sqrt(2 * 0.1^2 / 1) = 0.141421. 400 and 800 bytes up: 600 a
+    run, 150 an upload.
+    """
     one = history("seed=0", accuracies=(0.3, 0.5), up=100, down=1000, seconds=1.0)
     two = history("seed=1", accuracies=(0.6, 0.6), up=200, down=3000, seconds=2.0)
     (method,) = report.methods([one, two])
@@ -147,24 +158,39 @@ def test_a_folder_without_one_of_the_three_has_no_finished_round(missing, folder
         runs.load(folder)
 
 
-# --- methods -------------------------------------------------------------------------------------------------------
+# --- methods
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_runs_that_differ_in_seed_name_engine_or_device_are_one_method():
     one = history("seed=0")
-    others = [history("seed=1"), history("engine=sequential"), history("device=cpu"), history("name=mine")]
+    others = [
+        history("seed=1"),
+        history("engine=sequential"),
+        history("device=cpu"),
+        history("name=mine"),
+    ]
     (method,) = report.methods([one, *others])
     assert method.runs == (one, *others)
     assert method.label == "digits-fas"
 
 
-@pytest.mark.parametrize("setting", ["alpha=0.1", "budget=7", "local.lr=0.5", "model=mlp", "rounds=3", "codec=float16"])
+@pytest.mark.parametrize(
+    "setting", ["alpha=0.1", "budget=7", "local.lr=0.5", "model=mlp", "rounds=3", "codec=float16"]
+)
 def test_runs_that_differ_in_anything_else_are_two_methods(setting):
     assert len(report.methods([history(), history(setting)])) == 2
 
 
 def test_seeds_find_their_method_in_any_order_and_methods_come_as_given():
-    given = [history("seed=0"), history(preset="digits-fd"), history("seed=1"), history("seed=1", preset="digits-fd")]
+    given = [
+        history("seed=0"),
+        history(preset="digits-fd"),
+        history("seed=1"),
+        history("seed=1", preset="digits-fd"),
+    ]
     fas, fd = report.methods(given)
     assert (fas.runs, fd.runs) == ((given[0], given[2]), (given[1], given[3]))
 
@@ -201,14 +227,22 @@ def test_a_run_and_a_cell_of_a_sweep_are_told_apart_by_what_differs_and_the_name
 
 def test_a_seed_that_was_interrupted_is_not_averaged_with_one_that_was_not():
     """.2, .4, .6 to the end, and .8 in the first of three rounds."""
-    whole, part = (history("rounds=3", f"seed={n}", accuracies=a) for n, a in enumerate([(0.2, 0.4, 0.6), (0.8,)]))
+    whole, part = (
+        history("rounds=3", f"seed={n}", accuracies=a)
+        for n, a in enumerate([(0.2, 0.4, 0.6), (0.8,)])
+    )
     assert labels(whole, part) == ["digits-fas", "digits-fas (1 of 3 rounds)"]
     assert [method.row()["accuracy"] for method in report.methods([whole, part])] == [0.4, 0.8]
     assert labels(part) == ["digits-fas"]
 
 
 def test_no_two_methods_have_the_same_label():
-    many = [history(f"alpha={a}", f"budget={b}", f"seed={s}") for a in (0.1, 1) for b in (5, 6) for s in (0, 1)]
+    many = [
+        history(f"alpha={a}", f"budget={b}", f"seed={s}")
+        for a in (0.1, 1)
+        for b in (5, 6)
+        for s in (0, 1)
+    ]
     many += [history(f"{part}.epochs={n}") for part in ("local", "distill") for n in (1, 2)]
     assert len(set(labels(*many))) == len(labels(*many)) == 8
 
@@ -219,7 +253,8 @@ def test_a_label_says_which_epochs_it_means():
     assert "local.epochs=10" in other and "distill.epochs=1" in other
 
 
-# --- paired comparisons --------------------------------------------------------------------------------------------
+# --- paired comparisons
+# --------------------------------------------------------------------------------------------
 
 
 def test_methods_on_the_same_data_cohorts_and_seeds_are_paired():
@@ -247,25 +282,33 @@ def test_other_data_partitions_cohorts_or_rounds_are_named(setting, key):
     assert report.unpaired([history(), history(setting, preset="digits-fd")]) == [key]
 
 
-@pytest.mark.parametrize("setting", ["model=mlp", "budget=7", "sampler=margin", "codec=float16", "local.lr=0.1"])
+@pytest.mark.parametrize(
+    "setting", ["model=mlp", "budget=7", "sampler=margin", "codec=float16", "local.lr=0.1"]
+)
 def test_what_makes_a_method_does_not_unpair_it(setting):
     assert report.unpaired([history(), history(setting)]) == []
 
 
 def test_other_seeds_are_named():
     assert report.unpaired([history("seed=0"), history("seed=1", preset="digits-fd")]) == ["seed"]
-    assert report.unpaired([history("seed=0"), history("seed=1"), history("seed=0", preset="digits-fd")]) == ["seed"]
+    assert report.unpaired(
+        [history("seed=0"), history("seed=1"), history("seed=0", preset="digits-fd")]
+    ) == ["seed"]
 
 
 def test_of_runs_with_one_seed_the_one_that_got_furthest_counts():
     short, long, other = history(), history(accuracies=(0.5, 0.6)), history("seed=1")
     short, long = replace(short, folder=Path("short")), replace(long, folder=Path("long"))
     kept, repeats = report.without_repeats([short, other, long])
-    assert [run.folder for run in kept] == [other.folder, long.folder] and repeats == {"short": "long"}
+    assert [run.folder for run in kept] == [other.folder, long.folder] and repeats == {
+        "short": "long"
+    }
 
 
 def test_all_that_differs_is_named_in_order():
-    assert report.unpaired([history(), history("seed=2", "cohort=3", "alpha=0.1", "data.public=300")]) == [
+    assert report.unpaired(
+        [history(), history("seed=2", "cohort=3", "alpha=0.1", "data.public=300")]
+    ) == [
         "clients.cohort",
         "data.public",
         "partition.alpha",
@@ -273,7 +316,10 @@ def test_all_that_differs_is_named_in_order():
     ]
 
 
-# --- pictures ------------------------------------------------------------------------------------------------------
+# --- pictures
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 def replace_name(run: History, name: str) -> History:
@@ -316,7 +362,9 @@ def test_bytes_add_up_along_the_second_axis(drawn):
 
 
 def test_seeds_of_different_length_are_drawn_apart(drawn):
-    rounds, _, _ = drawn(history("seed=0", accuracies=(0.2, 0.4, 0.6)), history("seed=1", accuracies=(0.4, 0.6)))
+    rounds, _, _ = drawn(
+        history("seed=0", accuracies=(0.2, 0.4, 0.6)), history("seed=1", accuracies=(0.4, 0.6))
+    )
     np.testing.assert_allclose(rounds.lines[0].get_xydata(), [(1, 0.2), (2, 0.4), (3, 0.6)])
     np.testing.assert_allclose(rounds.lines[1].get_xydata(), [(1, 0.4), (2, 0.6)])
 
@@ -327,18 +375,29 @@ def test_every_method_has_its_line_its_colour_and_its_label(drawn):
     legend = [text.get_text() for text in rounds.get_figure().legends[0].get_texts()]
     assert legend == ["digits-fas alpha=0.1", "digits-fas alpha=1", "digits-fd"]
     assert len({line.get_color() for line in rounds.lines}) == 3
-    assert [line.get_color() for line in uplink.lines] == [line.get_color() for line in rounds.lines]
+    assert [line.get_color() for line in uplink.lines] == [
+        line.get_color() for line in rounds.lines
+    ]
 
 
 @pytest.mark.parametrize(
-    "name", ["short", "a name that is long, and says what sets this method apart from the others, lr=0.01"]
+    "name",
+    ["short", "a name that is long, and says what sets this method apart from the others, lr=0.01"],
 )
 def test_all_of_the_legend_is_in_the_picture_and_twenty_colours_differ(drawn, name):
-    rounds, _, _ = drawn(*(replace_name(history(f"budget={n}"), f"{name} {n}") for n in range(1, 21)))
+    rounds, _, _ = drawn(
+        *(replace_name(history(f"budget={n}"), f"{name} {n}") for n in range(1, 21))
+    )
     figure = rounds.get_figure()
     figure.draw_without_rendering()
-    legend, (width, height) = figure.legends[0].get_window_extent(), figure.get_size_inches() * figure.dpi
-    assert 0 <= legend.x0 < legend.x1 <= width and 0 <= legend.y0 < legend.y1 < rounds.get_window_extent().y0 < height
+    legend, (width, height) = (
+        figure.legends[0].get_window_extent(),
+        figure.get_size_inches() * figure.dpi,
+    )
+    assert (
+        0 <= legend.x0 < legend.x1 <= width
+        and 0 <= legend.y0 < legend.y1 < rounds.get_window_extent().y0 < height
+    )
     assert rounds.get_window_extent().height > 150
     assert len({line.get_color() for line in rounds.lines}) == 20
 
@@ -350,7 +409,9 @@ def test_a_single_round_is_a_visible_point(drawn):
 
 def test_the_bars_are_the_label_counts_client_by_client(drawn):
     _, _, bars = drawn(history("seed=3", "clients=2"))
-    pieces = [(round(b.get_y() + b.get_height() / 2), b.get_x(), b.get_width()) for b in bars.patches]
+    pieces = [
+        (round(b.get_y() + b.get_height() / 2), b.get_x(), b.get_width()) for b in bars.patches
+    ]
     assert pieces == [(0, 0, 3), (1, 0, 0), (0, 3, 1), (1, 0, 2), (0, 4, 0), (1, 2, 2)]
     assert bars.get_title() == "labels of the clients, seed 3"
 
@@ -358,15 +419,23 @@ def test_the_bars_are_the_label_counts_client_by_client(drawn):
 def test_the_bars_say_whose_they_are_where_other_runs_have_other_data(drawn):
     _, _, bars = drawn(history("alpha=0.1", "clients=2"), history("alpha=1", "clients=2"))
     assert bars.get_title() == "labels of the clients, seed 0\ndigits-fas alpha=0.1"
-    _, _, bars = drawn(history("clients=2"), history("clients=2", "seed=1"), history("clients=2", preset="digits-fd"))
+    _, _, bars = drawn(
+        history("clients=2"),
+        history("clients=2", "seed=1"),
+        history("clients=2", preset="digits-fd"),
+    )
     assert bars.get_title() == "labels of the clients, seed 0"
 
 
 def test_of_many_clients_the_first_are_drawn_and_named(drawn):
-    """A million clients, of which clients.json lists 90: the first forty have a bar, and a bar has its client's number."""
+    """A million clients, of which clients.json lists 90: the first forty have a bar, and a bar has
+    its client's number.
+    """
     listed = [{"client": 10_000 * n + 7, "model": "cnn", "labels": [n, 1, 0]} for n in range(90)]
     _, _, bars = drawn(replace(history("seed=3", "clients=1000000"), clients=listed))
-    assert [b.get_width() for b in bars.patches[:40]] == list(range(40)) and len(bars.patches) == 3 * 40
+    assert [b.get_width() for b in bars.patches[:40]] == list(range(40)) and len(
+        bars.patches
+    ) == 3 * 40
     name = bars.yaxis.get_major_formatter()
     assert [name(row, None) for row in (-1, 0, 39, 40)] == ["", "7", "390007", ""]
     assert bars.get_title() == "labels of 40 of 1,000,000 clients, seed 3"

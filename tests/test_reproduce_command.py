@@ -46,7 +46,11 @@ def every_run(out: Path) -> dict[str, dict[str, bytes]]:
 
 
 def every_byte(out: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in sorted(out.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +66,19 @@ def copied(played, tmp_path) -> Path:
     return Path(shutil.copytree(played[0], tmp_path / "copied"))
 
 
-# --- from nothing to a table ---------------------------------------------------------------------------------------
+# --- from nothing to a table
+# ---------------------------------------------------------------------------------------
 
 
 def test_every_cell_and_seed_is_played_and_reported(played):
     out, result = played
     assert "24 runs side by side: batched engine on cpu" in result.stderr
-    assert {path.name for path in out.iterdir()} == {"runs", "table1.json", "table1.md", "table1.png"}
+    assert {path.name for path in out.iterdir()} == {
+        "runs",
+        "table1.json",
+        "table1.md",
+        "table1.png",
+    }
     assert (out / "table1.png").read_bytes().startswith(MAGIC["png"])
     assert [(cell["curve"], cell["alpha"]) for cell in told(out, "table1")["cells"]] == [
         (cell.curve, cell.alpha) for cell in CELLS
@@ -79,11 +89,14 @@ def test_every_cell_and_seed_is_played_and_reported(played):
 
 
 def test_the_figures_are_those_of_the_runs(played):
-    """Two rounds: the accuracy is their mean. Six rows of ten floats, their indexes and a head: 265 bytes an upload."""
+    """Two rounds: the accuracy is their mean. Six rows of ten floats, their indexes and a head: 265
+    bytes an upload.
+    """
     out, _ = played
     for cell, row in zip(CELLS, told(out, "table1")["cells"], strict=True):
         accuracies = [
-            [line["accuracy"] for line in lines(run_folder(out, cell, seed) / runs.METRICS)] for seed in (0, 1)
+            [line["accuracy"] for line in lines(run_folder(out, cell, seed) / runs.METRICS)]
+            for seed in (0, 1)
         ]
         assert row["by_seed"] == [round(sum(of) / 2, 6) for of in accuracies]
         assert row["by_round"] == [[round(a, 4) for a in of] for of in accuracies]
@@ -99,24 +112,32 @@ def test_the_table_and_the_verdicts_are_on_stdout(played):
     first = told(out, "table1")["cells"][0]
     ours = f"{first['accuracy']:.3f} ± {first['sd']:.3f}".replace("0.", ".")
     assert table[0] == ["none", "100", ours, f"{first['uplink_bytes_per_upload']} B"]
-    assert [row[:2] for row in table[:12]] == [[c.curve.removeprefix("table1-"), f"{c.alpha:g}"] for c in CELLS]
+    assert [row[:2] for row in table[:12]] == [
+        [c.curve.removeprefix("table1-"), f"{c.alpha:g}"] for c in CELLS
+    ]
     for claim in told(out, "table1")["claims"]:
         start = claim["claim"][:40]
         (line,) = (line for line in result.stdout.splitlines() if start in line)
         assert f"  {claim['verdict']}  " in line
-    assert result.stdout.endswith(f"written: table1.json, with the same as .md and .png, in {out}\n")
+    assert result.stdout.endswith(
+        f"written: table1.json, with the same as .md and .png, in {out}\n"
+    )
 
 
 def test_two_seeds_are_compared_pair_by_pair(played):
     out, _ = played
     report = told(out, "table1")
     at = {(cell["label"], cell["alpha"]): cell["by_seed"] for cell in report["cells"]}
-    (best,) = (claim for claim in report["claims"] if claim["claim"] == "Strong skew: mixed is the best")
+    (best,) = (
+        claim for claim in report["claims"] if claim["claim"] == "Strong skew: mixed is the best"
+    )
     gaps = [a - b for a, b in zip(at["mixed", 0.1], at["low-entropy", 0.1], strict=True)]
     *_, last = best["evidence"]
     assert last["gaps"] == pytest.approx(gaps, abs=1.1e-4)
     assert last["paper"] == pytest.approx(0.5498 - 0.5219)
-    assert last["verdict"] == ("holds" if min(gaps) > 0 else "does not hold" if max(gaps) <= 0 else "open")
+    assert last["verdict"] == (
+        "holds" if min(gaps) > 0 else "does not hold" if max(gaps) <= 0 else "open"
+    )
 
 
 def test_the_cells_of_a_seed_share_data_clients_and_cohorts(played):
@@ -125,10 +146,19 @@ def test_the_cells_of_a_seed_share_data_clients_and_cohorts(played):
         folders = [run_folder(out, cell, 1) for cell in CELLS if cell.alpha == alpha]
         assert len({(folder / runs.DATA).read_bytes() for folder in folders}) == 1
         assert len({(folder / runs.CLIENTS).read_bytes() for folder in folders}) == 1
-        assert len({str([sorted(row["up"]) for row in lines(folder / runs.LEDGER)]) for folder in folders}) == 1
+        assert (
+            len(
+                {
+                    str([sorted(row["up"]) for row in lines(folder / runs.LEDGER)])
+                    for folder in folders
+                }
+            )
+            == 1
+        )
 
 
-# --- the same command again ----------------------------------------------------------------------------------------
+# --- the same command again
+# ----------------------------------------------------------------------------------------
 
 
 def test_a_second_call_plays_nothing_and_says_the_same(played, copied, monkeypatch):
@@ -143,7 +173,9 @@ def test_a_second_call_plays_nothing_and_says_the_same(played, copied, monkeypat
     assert "side by side" not in again.stderr
     after = every_byte(copied)
     assert after.keys() == before.keys()
-    assert {name for name in after if after[name] != before[name] and not name.endswith(".png")} == set()
+    assert {
+        name for name in after if after[name] != before[name] and not name.endswith(".png")
+    } == set()
 
 
 def test_an_interrupted_reproduction_goes_on_to_the_same_bytes(played, monkeypatch):
@@ -194,7 +226,8 @@ def test_other_settings_in_an_old_folder_are_refused(copied):
     assert every_byte(copied) == before
 
 
-# --- reports alone -------------------------------------------------------------------------------------------------
+# --- reports alone
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -234,7 +267,10 @@ def test_a_report_leaves_out_what_was_not_run_and_judges_the_rest(copied):
     assert verdicts["Random sampling suffers from skew"] != "not run"
     ahead = report["claims"][0]["evidence"]
     assert ["gap" in row for row in ahead] == [True, True, False, False]
-    assert "Left out: table1-mixed at alpha = 0.1 (1 of 2 seeds run)." in (copied / "table1.md").read_text()
+    assert (
+        "Left out: table1-mixed at alpha = 0.1 (1 of 2 seeds run)."
+        in (copied / "table1.md").read_text()
+    )
 
 
 def test_of_several_items_those_without_runs_are_said_and_the_others_told(copied):
@@ -264,7 +300,8 @@ def test_a_report_on_nothing_is_a_mistake():
     assert list(Path().iterdir()) == []
 
 
-# --- cells that cannot be run --------------------------------------------------------------------------------------
+# --- cells that cannot be run
+# --------------------------------------------------------------------------------------
 
 
 def test_a_cell_without_its_data_is_left_out_and_the_rest_is_reported():
@@ -281,9 +318,21 @@ def test_a_cell_without_its_data_is_left_out_and_the_rest_is_reported():
 def test_a_curve_that_a_recipe_cannot_have_is_left_out_and_the_others_are_run(tmp_path):
     recipe = tmp_path / "mine.toml"
     recipe.write_text("anew = 600\n" + recipes("digits")["ours"].read_text())
-    few = [*SMALL, "algorithm.pool=20", "--recipe", str(recipe), "--quick", "--seeds", "1", "--out", "here"]
+    few = [
+        *SMALL,
+        "algorithm.pool=20",
+        "--recipe",
+        str(recipe),
+        "--quick",
+        "--seeds",
+        "1",
+        "--out",
+        "here",
+    ]
     result = done("reproduce", "download", *few)
-    reason = "soft-labels-down cannot draw its public samples anew in every round, as this recipe has it"
+    reason = (
+        "soft-labels-down cannot draw its public samples anew in every round, as this recipe has it"
+    )
     assert f"left out: soft-labels-down at alpha = 100 ({reason})\n" in result.stderr
     report = told("here", "download")
     assert [cell["pool"] for cell in report["cells"]] == [20] * 3
@@ -313,7 +362,10 @@ def test_a_cell_that_fails_while_it_is_played_is_left_out_until_it_works(monkeyp
 
     again = done(*words("fig-data"))
     assert "1 runs side by side, 1 finished already" in again.stderr
-    assert [cell["curve"] for cell in told("here", "fig-data")["cells"]] == ["table2-none", "fedavg"]
+    assert [cell["curve"] for cell in told("here", "fig-data")["cells"]] == [
+        "table2-none",
+        "fedavg",
+    ]
     assert (rounds_in(folder), (folder / runs.FAILED).exists()) == (2, False)
 
 
@@ -331,11 +383,16 @@ def test_where_data_are_missing_that_is_the_mistake_and_not_what_a_recipe_cannot
 
 @pytest.mark.parametrize("items", [["theory"], ["all", "--quick"]], ids=" ".join)
 def test_a_recipe_that_is_not_there_is_said_before_anything_is_done(items):
-    assert "unknown recipe 'nonsense'" in complaint("reproduce", *items, "--recipe", "nonsense", "--out", "here")
+    assert "unknown recipe 'nonsense'" in complaint(
+        "reproduce", *items, "--recipe", "nonsense", "--out", "here"
+    )
     assert not Path("here").exists()
 
 
-# --- items ---------------------------------------------------------------------------------------------------------
+# --- items
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -346,7 +403,11 @@ def small_theorem(monkeypatch):
 @pytest.mark.usefixtures("small_theorem", "no_engine")
 def test_the_theorem_alone():
     result = done("reproduce", "theory", "--out", "here")
-    assert {path.name for path in Path("here").iterdir()} == {"theory.json", "theory.md", "theory.png"}
+    assert {path.name for path in Path("here").iterdir()} == {
+        "theory.json",
+        "theory.md",
+        "theory.png",
+    }
     assert Path("here/theory.png").read_bytes().startswith(MAGIC["png"])
     report = told("here", "theory")
     assert Path("here/theory.md").read_text() == theorem.markdown(report)
@@ -374,13 +435,22 @@ def test_a_quiet_one_says_the_table_and_no_more():
     ("items", "said"),
     [
         (["tabel1"], "unknown item 'tabel1'; did you mean 'table1'? (fedsift reproduce --help)"),
-        (["rounds=2"], "name what to reproduce: table1, table2, fig-data, fig-size, fig-aggregation, download, "),
+        (
+            ["rounds=2"],
+            "name what to reproduce: table1, table2, fig-data, fig-size, fig-aggregation, download, ",
+        ),
         (["table1", "alpha=1"], "a reproduction has its own alphas and seeds"),
         (["table1", "sweep.seed=[1, 2]"], "a reproduction has its own alphas and seeds"),
         (["table1", "ronds=2"], "unknown key 'ronds'; did you mean 'rounds'?"),
-        (["table1", "--recipe", "literal"], "unknown recipe 'literal'; known: ours (digits has ours; or a TOML file)"),
+        (
+            ["table1", "--recipe", "literal"],
+            "unknown recipe 'literal'; known: ours (digits has ours; or a TOML file)",
+        ),
         (["table1", "--recipe", "nowhere.toml"], "cannot read the recipe nowhere.toml"),
-        (["table1", "--engine", "sequentail"], "unknown engine 'sequentail'; did you mean 'sequential'?"),
+        (
+            ["table1", "--engine", "sequentail"],
+            "unknown engine 'sequentail'; did you mean 'sequential'?",
+        ),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, list) else "",
 )
@@ -390,7 +460,9 @@ def test_a_mistake_is_named_in_one_line_and_nothing_is_made(items, said):
 
 
 def test_a_seed_of_ones_own_is_refused_before_anything_is_played():
-    assert "a reproduction has its own alphas and seeds" in complaint(*words("fig-aggregation", seeds=2), "seed=0")
+    assert "a reproduction has its own alphas and seeds" in complaint(
+        *words("fig-aggregation", seeds=2), "seed=0"
+    )
     assert rounds_in(Path("here/runs/table2-none-alpha-100-seed-0")) == 0
 
 
@@ -421,12 +493,17 @@ def test_a_run_that_failed_is_left_out_of_a_report_and_does_not_cut_the_others_s
     (folder / "failed.json").write_text("{}")
     done(*words("table1", out=copied, seeds=2), "--report")
     told = json.loads((copied / "table1.json").read_text())
-    assert told["left_out"] == {"table1-mixed at alpha = 0.1": "stopped: failed.json of its run says why"}
+    assert told["left_out"] == {
+        "table1-mixed at alpha = 0.1": "stopped: failed.json of its run says why"
+    }
     assert len(told["cells"]) == 11
 
 
 def test_a_report_on_fewer_seeds_says_what_it_replaces(copied):
     done(*words("table1", out=copied, seeds=2), "--report")
     result = done(*words("table1", out=copied, seeds=1), "--report")
-    assert f"table1: the report on 2 seeds in {copied} gives way to one on 1; --seeds 2 brings it back" in result.stderr
+    assert (
+        f"table1: the report on 2 seeds in {copied} gives way to one on 1; --seeds 2 brings it back"
+        in result.stderr
+    )
     assert done(*words("table1", out=copied, seeds=2), "--report").stderr == ""

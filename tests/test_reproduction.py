@@ -1,4 +1,6 @@
-"""The paper's items as experiments and verdicts, on figures worked out by hand; nothing is trained here."""
+"""The paper's items as experiments and verdicts, on figures worked out by hand; nothing is trained
+here.
+"""
 
 import contextlib
 import json
@@ -15,7 +17,15 @@ from hypothesis import strategies as st
 from fedsift import config, runs, theory
 from fedsift.config import Experiment
 from fedsift.reproduction import pictures, results, theorem
-from fedsift.reproduction.curves import SETTINGS, Cell, NotWithThisRecipe, Plan, merged, recipes, run_folder
+from fedsift.reproduction.curves import (
+    SETTINGS,
+    Cell,
+    NotWithThisRecipe,
+    Plan,
+    merged,
+    recipes,
+    run_folder,
+)
 from fedsift.reproduction.items import ITEMS, OF_THE_PAPER, PAPER, Item
 from fedsift.reproduction.verdicts import (
     FAILS,
@@ -36,7 +46,11 @@ from fedsift.theory import Row
 from fedsift.types import Mistake
 
 A, B, C, D = (Cell(name, 0.1) for name in "abcd")
-DIGITS, CIFAR, LITERAL = Plan("digits", "ours", 3), Plan("cifar10", "ours", 3), Plan("cifar10", "literal", 3)
+DIGITS, CIFAR, LITERAL = (
+    Plan("digits", "ours", 3),
+    Plan("cifar10", "ours", 3),
+    Plan("cifar10", "literal", 3),
+)
 
 
 def by_hand(**cells: list[float]) -> dict[Cell, list[float]]:
@@ -44,7 +58,10 @@ def by_hand(**cells: list[float]) -> dict[Cell, list[float]]:
     return {Cell(name, 0.1): values for name, values in cells.items()}
 
 
-# --- verdicts ------------------------------------------------------------------------------------------------------
+# --- verdicts
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -66,7 +83,12 @@ def test_above_holds_or_fails_only_if_every_seed_says_so(gaps, said):
 
 @pytest.mark.parametrize(
     ("gaps", "said"),
-    [([0.0, -0.009], HOLDS), ([-0.009, -0.02], OPEN), ([-0.011, -0.02], FAILS), ([0.5, 0.5], HOLDS)],
+    [
+        ([0.0, -0.009], HOLDS),
+        ([-0.009, -0.02], OPEN),
+        ([-0.011, -0.02], FAILS),
+        ([0.5, 0.5], HOLDS),
+    ],
 )
 def test_with_slack_a_little_below_is_not_below(gaps, said):
     assert verdict(Above(A, B, slack=0.01), gaps) == said
@@ -89,13 +111,17 @@ def test_near_is_a_matter_of_every_seed(gaps, said):
     assert verdict(Near(A, B, within=0.25), gaps) == said
 
 
-@pytest.mark.parametrize(("gaps", "said"), [([0.3, 0.4], HOLDS), ([0.3, 0.2], OPEN), ([0.25, 0.2], FAILS)])
+@pytest.mark.parametrize(
+    ("gaps", "said"), [([0.3, 0.4], HOLDS), ([0.3, 0.2], OPEN), ([0.25, 0.2], FAILS)]
+)
 def test_a_gap_has_to_grow_by_more_than_it_says(gaps, said):
     assert verdict(Grows((A, B), (C, D), by=0.25), gaps) == said
 
 
 @pytest.mark.parametrize(
-    ("gap", "said"), [(0.01, OPEN), (-0.01, OPEN), (0.02, HOLDS), (-0.02, FAILS)], ids=lambda value: str(value)
+    ("gap", "said"),
+    [(0.01, OPEN), (-0.01, OPEN), (0.02, HOLDS), (-0.02, FAILS)],
+    ids=lambda value: str(value),
 )
 def test_one_seed_decides_nothing_as_small_as_what_rounding_moves(gap, said):
     assert verdict(Above(A, B), [gap]) == said
@@ -141,14 +167,16 @@ def test_one_seed_has_no_deviation_and_without_all_its_figures_the_paper_has_no_
 def test_the_papers_gap_of_gaps():
     """(.9 - .5) - (.7 - .6) = .3."""
     paper = {A: 0.9, B: 0.5, C: 0.7, D: 0.6}
-    (row,) = judged(Claim("", (Grows((A, B), (C, D)),)), by_hand(a=[1, 1], b=[0, 0], c=[1, 1], d=[0, 0]), paper)[
-        "evidence"
-    ]
+    (row,) = judged(
+        Claim("", (Grows((A, B), (C, D)),)), by_hand(a=[1, 1], b=[0, 0], c=[1, 1], d=[0, 0]), paper
+    )["evidence"]
     assert (row["paper"], row["gap"], row["verdict"]) == (0.3, 0.0, FAILS)
 
 
 @pytest.mark.parametrize(
-    ("c", "verdict"), [([0.9, 0.9], FAILS), ([0.1, 0.9], OPEN), ([0.1, 0.2], HOLDS)], ids=[FAILS, OPEN, HOLDS]
+    ("c", "verdict"),
+    [([0.9, 0.9], FAILS), ([0.1, 0.9], OPEN), ([0.1, 0.2], HOLDS)],
+    ids=[FAILS, OPEN, HOLDS],
 )
 def test_a_claim_is_as_good_as_its_worst_comparison(c, verdict):
     claim = Claim("", (Above(A, B), Above(A, C)))
@@ -180,7 +208,10 @@ def test_what_was_not_run_is_said_and_the_rest_is_judged():
     told = judged(claim, by_hand(a=[0.25, 0.25], b=[0.5, 0.5]), {A: 0.5, D: 0.25})
     assert told["verdict"] == FAILS
     assert [row["verdict"] for row in told["evidence"]] == [NOT_RUN, FAILS, NOT_RUN, NOT_RUN]
-    assert told["evidence"][0] == {"comparison": "a at alpha = 0.1 above d at alpha = 0.1", "verdict": NOT_RUN}
+    assert told["evidence"][0] == {
+        "comparison": "a at alpha = 0.1 above d at alpha = 0.1",
+        "verdict": NOT_RUN,
+    }
     assert judged(Claim("", (Above(A, D),)), by_hand(a=[1.0]), {})["verdict"] == NOT_RUN
 
 
@@ -197,14 +228,25 @@ def test_comparisons_in_words():
 hundredths = st.integers(0, 100).map(lambda n: n / 100)
 
 
-@given(st.lists(st.tuples(hundredths, hundredths).filter(lambda pair: pair[0] != pair[1]), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.tuples(hundredths, hundredths).filter(lambda pair: pair[0] != pair[1]),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_without_ties_what_holds_one_way_fails_the_other(pairs):
     figures = by_hand(a=[a for a, _ in pairs], b=[b for _, b in pairs])
-    there, back = (verdict(comparison, gaps(comparison, figures)) for comparison in (Above(A, B), Above(B, A)))
+    there, back = (
+        verdict(comparison, gaps(comparison, figures)) for comparison in (Above(A, B), Above(B, A))
+    )
     assert (there, back) in {(HOLDS, FAILS), (FAILS, HOLDS), (OPEN, OPEN)}
 
 
-@given(st.lists(st.tuples(hundredths, hundredths), min_size=2, max_size=5), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.tuples(hundredths, hundredths), min_size=2, max_size=5),
+    st.randoms(use_true_random=False),
+)
 def test_the_order_of_the_seeds_does_not_matter(pairs, random):
     claim = Claim("", (Above(A, B), Near(A, B, 0.05), Grows((A, B), (B, A))))
     one, other = (
@@ -215,7 +257,10 @@ def test_the_order_of_the_seeds_does_not_matter(pairs, random):
     assert [row["gap"] for row in one["evidence"]] == [row["gap"] for row in other["evidence"]]
 
 
-# --- curves --------------------------------------------------------------------------------------------------------
+# --- curves
+#
+#
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_merged_tables_by_hand():
@@ -256,10 +301,20 @@ def test_a_curve_counts_more_than_a_recipe_of_ones_own_and_an_override_more_than
 
 
 @pytest.mark.parametrize(
-    "override", ["alpha=1", "partition.alpha=2", "partition={}", "seed=7", "sweep.lr=[1, 2]", "sweep.seed=[0, 1]"]
+    "override",
+    [
+        "alpha=1",
+        "partition.alpha=2",
+        "partition={}",
+        "seed=7",
+        "sweep.lr=[1, 2]",
+        "sweep.seed=[0, 1]",
+    ],
 )
 def test_alphas_seeds_and_sweeps_are_the_reproductions_own(override):
-    with pytest.raises(Mistake, match="has its own alphas and seeds; leave out alpha=, seed= and any sweep"):
+    with pytest.raises(
+        Mistake, match="has its own alphas and seeds; leave out alpha=, seed= and any sweep"
+    ):
         Plan("digits", "ours", 1, (override,)).experiment(Cell("table1-none", 0.1), 0)
 
 
@@ -277,7 +332,11 @@ def test_a_recipe_that_sweeps_is_refused(tmp_path):
             "litteral",
             r"unknown recipe 'litteral'; did you mean 'literal'\? \(cifar10 has fresh, literal, ours; or a TOML file\)",
         ),
-        ("digits", "literal", r"unknown recipe 'literal'; known: ours \(digits has ours; or a TOML file\)"),
+        (
+            "digits",
+            "literal",
+            r"unknown recipe 'literal'; known: ours \(digits has ours; or a TOML file\)",
+        ),
         ("digits", "nowhere.toml", "cannot read the recipe nowhere.toml: .*No such file"),
     ],
 )
@@ -307,7 +366,9 @@ def test_curves_come_by_budget_not_by_name():
     assert CIFAR.curves("size-*") == [f"size-{n}" for n in (1000, 2000, 5000, 10000, 20000)]
     assert DIGITS.curves("size-*") == [f"size-{n}" for n in (15, 30, 60, 125, 250, 500)]
     assert DIGITS.curves("recipe-*") == []
-    assert DIGITS.curves("table1-*") == [f"table1-{s}" for s in ("low-entropy", "mixed", "none", "random")]
+    assert DIGITS.curves("table1-*") == [
+        f"table1-{s}" for s in ("low-entropy", "mixed", "none", "random")
+    ]
 
 
 def test_a_curve_is_called_by_its_name():
@@ -322,7 +383,8 @@ def test_every_cell_and_seed_has_a_folder_of_its_own():
     assert len(set(folders)) == len(folders)
 
 
-# --- the experiments of both settings ------------------------------------------------------------------------------
+# --- the experiments of both settings
+# ------------------------------------------------------------------------------
 
 
 def every_plan() -> list[Plan]:
@@ -351,7 +413,11 @@ def test_every_curve_of_every_item_is_an_experiment_with_parts_that_exist(plan):
     assert {cell.curve for cell in used} == set(plan.curves("*"))  # no file is in vain
     for cell, made in experiments(plan, used, 1).items():
         config.algorithm(made)
-        unknown = [key for key in config.unused(made) if key.startswith("algorithm.") and key != "algorithm.budget"]
+        unknown = [
+            key
+            for key in config.unused(made)
+            if key.startswith("algorithm.") and key != "algorithm.budget"
+        ]
         assert (cell, unknown) == (cell, [])
         assert made.algorithm.name in {"fedavg", "fedpaq", "feddf", "fd-jeong", "mix2fld"} or (
             made.algorithm.budget <= made.data.public
@@ -391,9 +457,17 @@ def test_the_literal_recipe_is_the_papers():
     for table, public, budget in (("table1", 2000, 400), ("table2", 8000, 2000)):
         for cell in ITEMS[table].cells(LITERAL):
             made = LITERAL.experiment(cell, 0)
-            assert (made.data.name, made.data.private, made.data.public) == ("cifar10", 20_000, public)
+            assert (made.data.name, made.data.private, made.data.public) == (
+                "cifar10",
+                20_000,
+                public,
+            )
             assert made.data.public_from is None
-            assert (made.clients.count, made.clients.cohort, made.clients.model) == (20, 8, "resnet8")
+            assert (made.clients.count, made.clients.cohort, made.clients.model) == (
+                20,
+                8,
+                "resnet8",
+            )
             assert made.partition.kind == "dirichlet"  # equal sizes: 1,000 each
             assert (made.algorithm.name, made.algorithm.budget) == ("fd", budget)
             assert made.algorithm.aggregator is None
@@ -411,15 +485,26 @@ def test_the_fresh_recipe_draws_the_samples_of_the_tables_in_every_round_and_dec
     for cell in ITEMS["table1"].cells(FRESH) + ITEMS["table2"].cells(FRESH):
         ours, fresh = CIFAR.experiment(cell, 0), FRESH.experiment(cell, 0)
         changed = set(config.differences(ours, fresh))
-        assert changed == {"rounds", "data.public", "algorithm.pool", "local.milestones", "distill.milestones"}
+        assert changed == {
+            "rounds",
+            "data.public",
+            "algorithm.pool",
+            "local.milestones",
+            "distill.milestones",
+        }
         assert (fresh.algorithm.pool, fresh.data.public) == (ours.data.public, 20_000)
         assert fresh.local.milestones == fresh.distill.milestones == (300, 600)
         assert fresh.rounds >= 20  # five rounds after the first decay
 
 
 def test_what_has_no_public_samples_is_the_same_with_the_fresh_recipe_and_what_cannot_draw_them_is_left_out():
-    assert FRESH.experiment(Cell("fedavg", 1), 0).data.public == CIFAR.experiment(Cell("fedavg", 1), 0).data.public
-    assert FRESH.experiment(Cell("size-1000", 1), 0).algorithm.pool is None  # drawn from 20,000 as it is
+    assert (
+        FRESH.experiment(Cell("fedavg", 1), 0).data.public
+        == CIFAR.experiment(Cell("fedavg", 1), 0).data.public
+    )
+    assert (
+        FRESH.experiment(Cell("size-1000", 1), 0).algorithm.pool is None
+    )  # drawn from 20,000 as it is
     for curve in (
         "soft-labels-down",
         "public-cifar100",
@@ -476,7 +561,8 @@ def test_figure_b_uploads_all_of_what_the_paper_did():
     assert {one.data.public for one in made} == {20_000}
 
 
-# --- what the paper says -------------------------------------------------------------------------------------------
+# --- what the paper says
+# -------------------------------------------------------------------------------------------
 
 TABLES = {  # as printed
     "table1": "100 .6835 .6956 .6694 .7058 | 1 .6376 .6516 .6468 .6506 | 0.1 .4644 .468 .5219 .5498",
@@ -489,7 +575,9 @@ def test_the_papers_figures_stand_beside_their_cells(table):
     printed = {}
     for row in TABLES[table].split("|"):
         alpha, *figures = map(float, row.split())
-        for sampler, figure in zip(("none", "random", "low-entropy", "mixed"), figures, strict=True):
+        for sampler, figure in zip(
+            ("none", "random", "low-entropy", "mixed"), figures, strict=True
+        ):
             printed[Cell(f"{table}-{sampler}", alpha)] = figure
     assert ITEMS[table].paper == printed
     assert list(ITEMS[table].cells(CIFAR)) == sorted(
@@ -499,9 +587,14 @@ def test_the_papers_figures_stand_beside_their_cells(table):
 
 @pytest.mark.parametrize("table", TABLES)
 def test_the_papers_own_figures_bear_out_all_it_says_but_one_thing(table):
-    """Table I: at alpha = 100 low-entropy (.6694) is below none (.6835). Table II: so is random at alpha = 1."""
+    """Table I: at alpha = 100 low-entropy (.6694) is below none (.6835). Table II: so is random at
+    alpha = 1.
+    """
     item = ITEMS[table]
-    told = [judged(claim, {cell: [v, v] for cell, v in item.paper.items()}, item.paper) for claim in item.claims(CIFAR)]
+    told = [
+        judged(claim, {cell: [v, v] for cell, v in item.paper.items()}, item.paper)
+        for claim in item.claims(CIFAR)
+    ]
     assert [claim["verdict"] for claim in told] == [*[HOLDS] * 6, FAILS, HOLDS]
     assert told[6]["claim"].startswith("All methods with data sampling are better than none")
     for row in (row for claim in told for row in claim["evidence"]):
@@ -525,10 +618,16 @@ def test_era_at_alpha_01_has_to_gain_two_points():
         ([0.55, 0.56], 16_202, FAILS),  # as many bytes are not fewer
     ],
 )
-def test_the_papers_best_figure_is_beaten_by_every_seed_with_fewer_bytes_or_not(found, bytes_, said):
+def test_the_papers_best_figure_is_beaten_by_every_seed_with_fewer_bytes_or_not(
+    found, bytes_, said
+):
     """Table I's best at alpha = 0.1 is .5498; mixed sampling uploads 16,202 bytes."""
     cell, base = Cell("beyond-best", 0.1), Cell("table1-mixed", 0.1)
-    claims = [c for c in ITEMS["beyond"].claims(CIFAR) if "beats the paper's best figure, 0.5498, with fewer" in c.text]
+    claims = [
+        c
+        for c in ITEMS["beyond"].claims(CIFAR)
+        if "beats the paper's best figure, 0.5498, with fewer" in c.text
+    ]
     (claim,) = (c for c in claims if c.comparisons == (Beats(cell, 0.5498), Cheaper(cell, base)))
     uploads = {cell: [bytes_] * 2, base: [16_202] * 2}
     told = judged(claim, {cell: found, base: [0.6, 0.6]}, ITEMS["beyond"].paper, uploads)
@@ -544,19 +643,31 @@ def test_all_of_the_paper_is_what_has_a_table_a_figure_or_a_claim_in_its_text():
     assert list(PAPER) == ["table1", "table2"]
 
 
-# --- reports -------------------------------------------------------------------------------------------------------
+# --- reports
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def write_run(
-    out: Path, plan: Plan, cell: Cell, seed: int, accuracies: list[float], up: tuple[int, ...] = (10, 30)
+    out: Path,
+    plan: Plan,
+    cell: Cell,
+    seed: int,
+    accuracies: list[float],
+    up: tuple[int, ...] = (10, 30),
 ) -> None:
     """A run folder by hand: in every round, clients upload as many bytes as `up` says."""
     folder = run_folder(out, cell, seed)
     folder.mkdir(parents=True)
     told = {str(client): size for client, size in enumerate(up)}
     rows: dict[str, list[Any]] = {
-        runs.METRICS: [{"round": n, "accuracy": a, "accuracies": {"cnn": a}} for n, a in enumerate(accuracies)],
-        runs.LEDGER: [{"round": n, "up": told, "down": told, "broadcast": 1} for n in range(len(accuracies))],
+        runs.METRICS: [
+            {"round": n, "accuracy": a, "accuracies": {"cnn": a}} for n, a in enumerate(accuracies)
+        ],
+        runs.LEDGER: [
+            {"round": n, "up": told, "down": told, "broadcast": 1} for n in range(len(accuracies))
+        ],
         runs.TIMING: [{"round": n, "seconds": 6.0} for n in range(len(accuracies))],
     }
     for name, lines in rows.items():
@@ -568,7 +679,9 @@ def write_run(
 
 def an_item(*claims: Claim, paper: dict[Cell, float] | None = None) -> Item:
     cells = [Cell("table1-none", 0.1), Cell("table1-mixed", 0.1)]
-    return Item("Two cells", lambda plan: cells, lambda plan: list(claims), paper or {}, layout="table")
+    return Item(
+        "Two cells", lambda plan: cells, lambda plan: list(claims), paper or {}, layout="table"
+    )
 
 
 NONE, MIXED = Cell("table1-none", 0.1), Cell("table1-mixed", 0.1)
@@ -577,9 +690,9 @@ LEVEL = Claim("mixed ends higher", (Above(MIXED, NONE),))
 
 
 def test_a_report_is_worked_out_by_hand(tmp_path):
-    """Six rounds, of which the last five count. None: means .3 and .5 (pace .4 and .5, with its first rounds).
-    Mixed: .4 and .6 (pace .35 and .55). So mixed is .1 higher, and .05 slower and .05 faster. Uploads of
-    10 and 30 bytes; 4 x 6 rounds of 6 seconds are 2.4 minutes."""
+    """Six rounds, of which the last five count. None: means .3 and .5 (pace .4 and .5, with its
+    first rounds). Mixed: .4 and .6 (pace .35 and .55). So mixed is .1 higher, and .05 slower and
+    .05 faster. Uploads of 10 and 30 bytes; 4 x 6 rounds of 6 seconds are 2.4 minutes."""
     plan = Plan("digits", "ours", 2, ("local.lr=0.5",))
     write_run(tmp_path, plan, NONE, 0, [0.9, 0.1, 0.2, 0.3, 0.4, 0.5])
     write_run(tmp_path, plan, NONE, 1, [0.5, 0.3, 0.4, 0.5, 0.6, 0.7])
@@ -603,12 +716,18 @@ def test_a_report_is_worked_out_by_hand(tmp_path):
         "uplink_bytes_largest": 30,
         "by_round": [[0.9, 0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 0.3, 0.4, 0.5, 0.6, 0.7]],
     }
-    assert (mixed["by_seed"], mixed["paper"]) == ([0.4, 0.6], None)  # the paper's levels are of other data
+    assert (mixed["by_seed"], mixed["paper"]) == (
+        [0.4, 0.6],
+        None,
+    )  # the paper's levels are of other data
     assert mixed["uplink_bytes_per_upload"] == 2  # the mean of 2 and 3, rounded to even
     pace, level = told["claims"]
     assert (pace["verdict"], pace["evidence"][0]["gaps"]) == (OPEN, [-0.05, 0.05])
     assert (level["verdict"], level["evidence"][0]["gaps"]) == (HOLDS, [0.1, 0.1])
-    assert {key: told[key] for key in ("item", "setting", "recipe", "overrides", "seeds", "rounds", "minutes")} == {
+    assert {
+        key: told[key]
+        for key in ("item", "setting", "recipe", "overrides", "seeds", "rounds", "minutes")
+    } == {
         "item": "two",
         "setting": "digits",
         "recipe": "ours",
@@ -618,7 +737,10 @@ def test_a_report_is_worked_out_by_hand(tmp_path):
         "minutes": 2.4,
     }
     assert (told["title"], told["layout"], told["left_out"]) == ("Two cells", "table", {})
-    assert (told["environment"]["engine"], told["environment"]["precision"]) == ("by hand", "float32")
+    assert (told["environment"]["engine"], told["environment"]["precision"]) == (
+        "by hand",
+        "float32",
+    )
     assert "home" not in told["environment"]
 
 
@@ -648,7 +770,9 @@ def test_a_cell_left_out_is_named_and_its_claims_are_not_judged(tmp_path):
 def a_report(**changes: Any) -> dict[str, Any]:
     """Two curves at two alphas, one cell of which is not there."""
 
-    def cell(label: str, alpha: float, accuracy: float, sd: float | None, paper: float | None) -> dict[str, Any]:
+    def cell(
+        label: str, alpha: float, accuracy: float, sd: float | None, paper: float | None
+    ) -> dict[str, Any]:
         by_round = [[0.2, 0.4, 0.6], [0.4, 0.8, 0.8]]
         return {
             "label": label,
@@ -688,7 +812,13 @@ def a_report(**changes: Any) -> dict[str, Any]:
                 "decided_by": 1,
                 "evidence": [
                     {"comparison": "a above b", "verdict": "holds", "gap": 0.1, "sd": 0.0},
-                    {"comparison": "mixed above none", "verdict": "open", "gap": -0.0504, "sd": 0.02, "paper": 0.0036},
+                    {
+                        "comparison": "mixed above none",
+                        "verdict": "open",
+                        "gap": -0.0504,
+                        "sd": 0.02,
+                        "paper": 0.0036,
+                    },
                     {"comparison": "a above c", "verdict": "not run"},
                 ],
             }
@@ -718,7 +848,9 @@ def test_the_markdown_of_a_table_to_the_letter():
 
 
 def test_the_markdown_of_one_seed_without_claims_is_a_list():
-    report = a_report(layout="budget", seeds=1, left_out={}, claims=[], rounds=8, planned=18, unfinished={"a": 8})
+    report = a_report(
+        layout="budget", seeds=1, left_out={}, claims=[], rounds=8, planned=18, unfinished={"a": 8}
+    )
     report["cells"] = [cell | {"sd": None} for cell in report["cells"][:2]]
     assert results.markdown(report) == (
         "## Table 0\n"
@@ -737,7 +869,12 @@ def test_the_markdown_of_one_seed_without_claims_is_a_list():
 
 
 def test_evidence_is_the_comparison_that_decides():
-    bytes_ = {"comparison": "a with fewer bytes than b", "gap": -15303.5, "sd": 2.0, "unit": "bytes"}
+    bytes_ = {
+        "comparison": "a with fewer bytes than b",
+        "gap": -15303.5,
+        "sd": 2.0,
+        "unit": "bytes",
+    }
     claim = {"decided_by": 0, "evidence": [bytes_]}
     assert results.evidence_in_words(claim) == "a with fewer bytes than b: -15,304 bytes"
     assert results.evidence_in_words({"decided_by": None, "evidence": []}) == ""
@@ -758,7 +895,10 @@ def test_a_report_is_written_as_json_that_reads_back_and_as_markdown(tmp_path):
     assert files[1].read_text() == results.markdown(report)
 
 
-# --- pictures ------------------------------------------------------------------------------------------------------
+# --- pictures
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -802,17 +942,26 @@ def test_an_unfinished_run_sets_the_round_of_all_and_one_made_otherwise_is_refus
     write_run(tmp_path, plan, MIXED, 0, [0.5])
     told = results.gathered("two", an_item(), plan, tmp_path, {})
     assert told["rounds"] == 1 and [cell["best_round"] for cell in told["cells"]] == [[0.4], [0.5]]
-    assert [cell["by_round"] for cell in told["cells"]] == [[[0.4, 0.8]], [[0.5]]]  # but nothing is lost
+    assert [cell["by_round"] for cell in told["cells"]] == [
+        [[0.4, 0.8]],
+        [[0.5]],
+    ]  # but nothing is lost
     assert [cell["accuracy"] for cell in told["cells"]] == [0.4, 0.5]
     assert told["unfinished"] == {"table1-mixed-alpha-0.1-seed-0": 1}
-    said = "1 of 2 runs are unfinished, so all are compared after round 1 of 2; the JSON names them."
+    said = (
+        "1 of 2 runs are unfinished, so all are compared after round 1 of 2; the JSON names them."
+    )
     assert said in results.markdown(told)
-    with pytest.raises(Mistake, match="made with other settings: rounds is 2 there, 3 here; give the same recipe"):
+    with pytest.raises(
+        Mistake, match="made with other settings: rounds is 2 there, 3 here; give the same recipe"
+    ):
         results.gathered("two", an_item(), Plan("digits", "ours", 1, ("rounds=3",)), tmp_path, {})
 
 
 def test_an_item_calls_its_curves_by_what_they_are_there(tmp_path):
-    """Without active sampling, which is "none" in a table, is "weights down" where the download is what differs."""
+    """Without active sampling, which is "none" in a table, is "weights down" where the download is
+    what differs.
+    """
     plan = Plan("digits", "ours", 1)
     for cell in ITEMS["download"].cells(plan):
         write_run(tmp_path, plan, cell, 0, [0.5])
@@ -841,7 +990,10 @@ def test_a_budget_is_points_against_bytes_the_variants_of_a_system_joined_and_na
     assert axes.get_legend_handles_labels()[1] == ["FAS", "FedAvg"]
     lines = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "o"]
     assert lines == [[[80, 0.4], [800, 0.5]], [[9000, 0.6]]]
-    assert {name.get_text(): name.xy for name in axes.texts} == {"2 bits": (80, 0.4), "float32": (800, 0.5)}
+    assert {name.get_text(): name.xy for name in axes.texts} == {
+        "2 bits": (80, 0.4),
+        "float32": (800, 0.5),
+    }
 
 
 PANEL = (0.0, 0.0, 300.0, 200.0)
@@ -853,8 +1005,9 @@ def test_a_name_with_room_is_beside_its_point_by_hand():
 
 
 def test_a_name_goes_no_further_round_than_it_must_by_hand():
-    """The right is taken up to 107. An eighth and a quarter of the way up would still be on it, three eighths are not:
-    100 + (8 + 20 / 2) cos 67.5 = 106.89, 100 + (8 + 8 / 2) sin 67.5 = 111.09."""
+    """The right is taken up to 107. An eighth and a quarter of the way up would still be on it,
+    three eighths are not: 100 + (8 + 20 / 2) cos 67.5 = 106.89, 100 + (8 + 8 / 2) sin 67.5 =
+    111.09."""
     left, low, right, high = pictures._room((100, 100), (20, 8), [(107, 90, 129, 107)], PANEL)
     assert [(left + right) / 2, (low + high) / 2] == pytest.approx([106.89, 111.09], abs=0.01)
 
@@ -863,7 +1016,11 @@ def test_at_the_right_edge_a_name_stays_inside():
     assert pictures._room((295, 100), (20, 8), [], PANEL)[2] <= 300
 
 
-@given(st.lists(st.tuples(st.integers(30, 270), st.integers(30, 170)), min_size=1, max_size=6, unique=True))
+@given(
+    st.lists(
+        st.tuples(st.integers(30, 270), st.integers(30, 170)), min_size=1, max_size=6, unique=True
+    )
+)
 def test_a_few_names_are_clear_of_all_points_and_of_each_other(places):
     taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in places]
     for place in places:
@@ -891,7 +1048,9 @@ def test_names_in_a_picture_are_clear_of_each_other_of_points_and_of_their_sprea
     panel = axes.get_window_extent().extents
     for n, name in enumerate(names):
         assert all(pictures._shared(name, other) < 1 for other in bars + names[:n])
-        assert pictures._shared(name, panel) == pytest.approx((name[2] - name[0]) * (name[3] - name[1]))
+        assert pictures._shared(name, panel) == pytest.approx(
+            (name[2] - name[0]) * (name[3] - name[1])
+        )
         middle = np.array([name[0] + name[2], name[1] + name[3]]) / 2
         assert np.abs(middle - pixels(*places[n])).sum() < 150  # not far from its point
 
@@ -913,10 +1072,15 @@ def test_variants_are_rows_the_best_on_top_with_their_bytes(drawn):
     assert points == [[cell["accuracy"], row] for row, cell in enumerate(ordered)]
 
 
-# --- the theorem ---------------------------------------------------------------------------------------------------
+# --- the theorem
+#
+#
+# ---------------------------------------------------------------------------------------------------
 
 
-def a_row(u_bar: float, mean: float, *, gamma: float = 0.0, inside: bool = True, misprinted: float = 9.0) -> Row:
+def a_row(
+    u_bar: float, mean: float, *, gamma: float = 0.0, inside: bool = True, misprinted: float = 9.0
+) -> Row:
     return Row(gamma, u_bar, 0.7, 0.6, mean, misprinted, mean, 0.1, inside)
 
 
@@ -928,7 +1092,9 @@ def a_row(u_bar: float, mean: float, *, gamma: float = 0.0, inside: bool = True,
             [HOLDS, FAILS, HOLDS, HOLDS],
             ["inside 3 of 3 intervals of 95 %", "outside 3 of 3", "in 2 of 2 pairs simulated", "in 3 of 3 settings simulated"],
         ),
-        (  # a miss in three is too many; the misprint lies inside; the second step goes back; the teacher's cot is .98
+        # a miss in three is too many; the misprint lies inside; the second step goes back; the
+        # teacher's cot is .98
+        (
             [a_row(0.5, 0.97, misprinted=1.05), a_row(2.0, 1.5, misprinted=1.55, inside=False), a_row(8.0, 1.4, misprinted=1.35)],
             [FAILS, HOLDS, FAILS, FAILS],
             ["inside 2 of 3 intervals of 95 %", "outside 0 of 3", "in 1 of 2 pairs simulated", "in 2 of 3 settings simulated"],
@@ -946,9 +1112,11 @@ def test_the_theorem_is_judged_by_counting(rows, verdicts, evidence, monkeypatch
 
 
 def test_pairs_are_of_one_setting_and_neighbours_in_size(monkeypatch):
-    """Two thresholds: four pairs. Only the first step of the second threshold goes down. Three sizes: the higher threshold
-    is ahead in each."""
-    rows = [a_row(0.5, 1), a_row(2, 2), a_row(8, 3)] + [a_row(u, m, gamma=1.0) for u, m in ((0.5, 9), (2, 4), (8, 5))]
+    """Two thresholds: four pairs. Only the first step of the second threshold goes down. Three
+    sizes: the higher threshold is ahead in each."""
+    rows = [a_row(0.5, 1), a_row(2, 2), a_row(8, 3)] + [
+        a_row(u, m, gamma=1.0) for u, m in ((0.5, 9), (2, 4), (8, 5))
+    ]
     monkeypatch.setattr(theory, "grid", lambda **_: rows)
     told = theorem.report()["claims"]
     assert told[2]["evidence"] == "in 3 of 4 pairs simulated" and told[2]["verdict"] == FAILS
@@ -961,11 +1129,15 @@ def test_a_small_grid_bears_the_theorem_out_and_not_its_misprint():
     assert len(told["rows"]) == 48
     first = told["claims"][0]
     assert f"| {first['claim']} | **holds** | {first['evidence']} |\n" in theorem.markdown(told)
-    assert theorem.markdown(told).startswith("## Theorem 1\n\n| claim | verdict | evidence |\n|---|---|---|\n")
+    assert theorem.markdown(told).startswith(
+        "## Theorem 1\n\n| claim | verdict | evidence |\n|---|---|---|\n"
+    )
     assert fmean(row["inside"] for row in told["rows"]) >= 0.9
 
 
 def test_a_table_says_where_its_samples_are_drawn_anew():
     told = a_report()
     told["cells"][0] |= {"pool": 300}
-    assert ", 60 of 300 public samples, drawn anew in every round from 1,500, " in results.about(told)
+    assert ", 60 of 300 public samples, drawn anew in every round from 1,500, " in results.about(
+        told
+    )

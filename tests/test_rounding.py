@@ -22,8 +22,13 @@ def test_bfloat16_is_what_torch_makes_of_it():
 
 
 def test_all_three_products_have_rounded_factors():
-    """y = w x with w = 1 + 2^-12, which is 1, and x = 3; both gradients are those of the rounded factors."""
-    x, w = torch.tensor([[3.0]], requires_grad=True), torch.tensor([[1 + 2**-12]], requires_grad=True)
+    """y = w x with w = 1 + 2^-12, which is 1, and x = 3; both gradients are those of the rounded
+    factors.
+    """
+    x, w = (
+        torch.tensor([[3.0]], requires_grad=True),
+        torch.tensor([[1 + 2**-12]], requires_grad=True),
+    )
     with rounded_products("tf32"):
         y = F.linear(x, w)
         dx, dw = torch.autograd.grad(y, [x, w], torch.tensor([[1 + 2**-12]]))
@@ -32,7 +37,9 @@ def test_all_three_products_have_rounded_factors():
 
 
 def test_rounding_alone_moves_a_deep_network_by_percents():
-    """So a kernel cannot be asked for more: a step of resnet20 in tf32 is right to 0.3 %, its gradient to 10 %."""
+    """So a kernel cannot be asked for more: a step of resnet20 in tf32 is right to 0.3 %, its
+    gradient to 10 %.
+    """
     model, counts = models.model("resnet20(width=0.5)", (3, 8, 8), parity.CLASSES), (8, 8, 8)
     *plain, gradient = one_step(model, Kernels(), counts, device="cpu")
     *found, pulled = one_step(model, RoundedKernels("tf32"), counts, device="cpu")

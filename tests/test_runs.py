@@ -1,4 +1,6 @@
-"""A run can be stopped, killed or starved of disk at any moment, and goes on to the very same bytes."""
+"""A run can be stopped, killed or starved of disk at any moment, and goes on to the very same
+bytes.
+"""
 
 import errno
 import itertools
@@ -72,7 +74,10 @@ def resumed(folder: Path) -> Path:
 
 def bits(folder: Path) -> dict[str, bytes]:
     """All files that must be equal between equal runs."""
-    return {name: (folder / name).read_bytes() for name in (METRICS, LEDGER, CHECKPOINT, CLIENTS, CONFIG)}
+    return {
+        name: (folder / name).read_bytes()
+        for name in (METRICS, LEDGER, CHECKPOINT, CLIENTS, CONFIG)
+    }
 
 
 def files(folder: Path) -> set[str]:
@@ -81,18 +86,23 @@ def files(folder: Path) -> set[str]:
 
 def lines(path: Path) -> list[Any]:
     """The whole lines of a .jsonl file, which need not be there."""
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.is_file() else []
+    return (
+        [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.is_file() else []
+    )
 
 
 def rounds_in(folder: Path) -> int:
     return len(lines(folder / METRICS))
 
 
-# --- resume is going straight through ------------------------------------------------------------------------------
+# --- resume is going straight through
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("preset", KINDS)
-def test_a_run_stopped_after_any_round_ends_with_the_bits_of_one_played_straight_through(preset, tmp_path):
+def test_a_run_stopped_after_any_round_ends_with_the_bits_of_one_played_straight_through(
+    preset, tmp_path
+):
     whole = bits(straight(tmp_path / "whole", tiny(preset, rounds=4)))
     for stop in range(4):
         stopped = straight(tmp_path / str(stop), tiny(preset, rounds=4), stop)
@@ -116,11 +126,15 @@ def test_of_too_many_clients_those_that_take_part_are_described(tmp_path, monkey
     monkeypatch.setattr(runs, "LISTED", 3)
     folder = straight(tmp_path / "some", tiny(rounds=2))
     taking_part = sorted({int(client) for row in lines(folder / LEDGER) for client in row["up"]})
-    assert json.loads((folder / CLIENTS).read_text()) == [every[client] for client in taking_part[:3]]
+    assert json.loads((folder / CLIENTS).read_text()) == [
+        every[client] for client in taking_part[:3]
+    ]
 
 
 def test_a_run_of_a_million_clients_describes_its_cohorts(tmp_path):
-    folder = straight(tmp_path / "run", tiny("digits-fas", "partition.kind=views", "clients=1000000", rounds=2))
+    folder = straight(
+        tmp_path / "run", tiny("digits-fas", "partition.kind=views", "clients=1000000", rounds=2)
+    )
     described = json.loads((folder / CLIENTS).read_text())
     taking_part = sorted({int(client) for row in lines(folder / LEDGER) for client in row["up"]})
     assert [client["client"] for client in described] == taking_part and len(taking_part) == 4
@@ -140,9 +154,14 @@ def test_batch_norm_counters_are_in_the_checkpoint(tmp_path):
     """Ten samples a client, one batch an epoch: a step a round."""
     folder = straight(tmp_path / "run", tiny("digits-fedavg", rounds=3))
     (student,) = runs.from_bytes((folder / CHECKPOINT).read_bytes()).server.students.values()
-    counters = {name: value for name, value in student.items() if name.endswith("num_batches_tracked")}
+    counters = {
+        name: value for name, value in student.items() if name.endswith("num_batches_tracked")
+    }
     assert len(counters) == 9
-    assert all(value.dtype == torch.int64 and value.shape == () and value == 3 for value in counters.values())
+    assert all(
+        value.dtype == torch.int64 and value.shape == () and value == 3
+        for value in counters.values()
+    )
 
 
 def test_a_finished_run_is_not_changed_by_resuming_it(tmp_path):
@@ -165,7 +184,10 @@ def test_a_run_folder_holds_what_the_module_says(tmp_path):
     assert files(straight(tmp_path / "run", tiny())) == OURS
 
 
-# --- kill -9 -------------------------------------------------------------------------------------------------------
+# --- kill -9
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def killed(command: list[str], moment: Any, delay: float) -> None:
@@ -182,7 +204,9 @@ def killed(command: list[str], moment: Any, delay: float) -> None:
 
 
 @pytest.mark.parametrize("preset", KINDS)
-def test_a_run_killed_again_and_again_ends_with_the_bits_of_one_played_straight_through(preset, tmp_path):
+def test_a_run_killed_again_and_again_ends_with_the_bits_of_one_played_straight_through(
+    preset, tmp_path
+):
     rounds, folder = 30, tmp_path / "run"
     dice = np.random.default_rng(len(preset))
     start = [*PROGRAM, "run", preset, *KINDS[preset], f"rounds={rounds}", "--out", str(folder)]
@@ -213,7 +237,8 @@ def test_a_run_killed_while_it_was_set_up_can_be_started_again_with_the_same_com
     assert files(folder) == OURS
 
 
-# --- a crash between any two writes --------------------------------------------------------------------------------
+# --- a crash between any two writes
+# --------------------------------------------------------------------------------
 
 
 class Crash(Exception):
@@ -237,7 +262,9 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 
 @pytest.mark.parametrize("preset", ["digits-fas-soft-down", "digits-fedavg"])
-def test_a_crash_before_any_write_of_a_round_changes_nothing_in_the_end(preset, tmp_path, monkeypatch):
+def test_a_crash_before_any_write_of_a_round_changes_nothing_in_the_end(
+    preset, tmp_path, monkeypatch
+):
     whole = bits(straight(tmp_path / "whole", tiny(preset, rounds=2)))
     for number in range(1, 9):  # metrics, ledger, timing, checkpoint; twice
         run = runs.begin(tmp_path / str(number), tiny(preset, rounds=2))
@@ -275,7 +302,10 @@ def test_a_torn_last_line_is_played_again(name, cut, tmp_path):
     assert bits(resumed(torn)) == bits(whole)
 
 
-# --- a full disk ---------------------------------------------------------------------------------------------------
+# --- a full disk
+#
+#
+# ---------------------------------------------------------------------------------------------------
 
 
 def cli(*words: str) -> Any:
@@ -301,7 +331,9 @@ def no_temporaries(folder: Path) -> bool:
     return not any(name.endswith(".tmp") for name in files(folder))
 
 
-def test_a_disk_full_at_any_write_of_a_new_run_ends_it_plainly_and_it_can_go_on(tmp_path, monkeypatch):
+def test_a_disk_full_at_any_write_of_a_new_run_ends_it_plainly_and_it_can_go_on(
+    tmp_path, monkeypatch
+):
     whole = bits(straight(tmp_path / "whole", tiny(rounds=2)))
     for number in range(1, 13):  # four files to set up, then two rounds of four
         folder = tmp_path / str(number)
@@ -320,7 +352,9 @@ def test_a_disk_full_at_any_write_of_a_new_run_ends_it_plainly_and_it_can_go_on(
         assert bits(folder) == whole
 
 
-def test_a_disk_full_at_any_write_of_a_resume_keeps_the_rounds_already_played(tmp_path, monkeypatch):
+def test_a_disk_full_at_any_write_of_a_resume_keeps_the_rounds_already_played(
+    tmp_path, monkeypatch
+):
     whole = bits(straight(tmp_path / "whole", tiny()))
     for number in range(1, 8):  # three files trimmed, then a round of four writes
         folder = straight(tmp_path / str(number), tiny(), 2)
@@ -342,9 +376,7 @@ def test_a_real_limit_on_file_size_ends_a_run_plainly_and_it_can_go_on(tmp_path)
     """The checkpoint of 19.7 kB does not fit into 10,000; the lines of a round do."""
     folder = straight(tmp_path / "run", tiny(), 1)
     checkpoint = (folder / CHECKPOINT).read_bytes()
-    limited = (
-        "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (10_000, 10_000)); from fedsift.cli import main; main()"
-    )
+    limited = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (10_000, 10_000)); from fedsift.cli import main; main()"
     command = [sys.executable, "-c", limited, "run", "--resume", "--out", str(folder)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1
@@ -382,7 +414,8 @@ def test_a_folder_without_write_permission_is_reported_and_can_go_on_later(tmp_p
     assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", tiny()))
 
 
-# --- folders that cannot be gone on with ---------------------------------------------------------------------------
+# --- folders that cannot be gone on with
+# ---------------------------------------------------------------------------
 
 
 def complaint(folder: Path, experiment: Experiment, resume: bool = True) -> str:
@@ -403,7 +436,10 @@ def test_a_run_folder_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_folder_with_other_things_in_it_is_left_alone(resume, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    assert complaint(tmp_path, tiny(), resume) == f"{tmp_path} exists and is not a run folder; choose another --out"
+    assert (
+        complaint(tmp_path, tiny(), resume)
+        == f"{tmp_path} exists and is not a run folder; choose another --out"
+    )
     assert files(tmp_path) == {"thesis.tex"}
 
 
@@ -430,7 +466,9 @@ def test_another_config_is_refused_with_each_key_and_both_values(tmp_path):
     assert bits(folder) == before
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-100], lambda b: b[:5], lambda b: b"", lambda b: b"\xff" * 50])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-100], lambda b: b[:5], lambda b: b"", lambda b: b"\xff" * 50]
+)
 def test_a_damaged_checkpoint_is_named_and_nothing_is_lost(damage, tmp_path):
     folder = straight(tmp_path / "run", tiny(), 2)
     good = bits(folder)
@@ -448,7 +486,9 @@ def test_a_file_shortened_by_hand_is_named_with_both_counts(name, tmp_path):
     first = (folder / name).read_bytes().splitlines(keepends=True)[0]
     (folder / name).write_bytes(first)
     said = complaint(folder, tiny())
-    assert said.startswith(f"{folder / name} has 1 rounds, {CHECKPOINT} 3: the folder was changed by hand")
+    assert said.startswith(
+        f"{folder / name} has 1 rounds, {CHECKPOINT} 3: the folder was changed by hand"
+    )
     assert (folder / name).read_bytes() == first
 
 
@@ -481,7 +521,9 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
     folder = straight(tmp_path / "run", tiny(), 1)
     running = runs.begin(folder, tiny(), resume=True)
     before = bits(folder)
-    result = subprocess.run([*PROGRAM, "run", "--resume", "--out", str(folder)], capture_output=True, text=True)
+    result = subprocess.run(
+        [*PROGRAM, "run", "--resume", "--out", str(folder)], capture_output=True, text=True
+    )
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == f"error: another process is running in {folder}\n"
     assert bits(folder) == before
@@ -490,22 +532,33 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
 
 def test_a_folder_without_a_finished_round_says_how_to_go_on(tmp_path):
     folder = straight(tmp_path / "run", tiny(), 0)
-    with pytest.raises(Mistake, match=f"no finished round yet; go on with: fedsift run --resume --out {folder}"):
+    with pytest.raises(
+        Mistake, match=f"no finished round yet; go on with: fedsift run --resume --out {folder}"
+    ):
         runs.load(folder)
 
 
 @pytest.mark.parametrize("folder", ["runs/fas", "my runs/fas", "it's"])
 def test_the_command_to_go_on_with_can_be_pasted_into_a_shell(folder):
-    assert shlex.split(runs.resume_command(Path(folder))) == ["fedsift", "run", "--resume", "--out", folder]
+    assert shlex.split(runs.resume_command(Path(folder))) == [
+        "fedsift",
+        "run",
+        "--resume",
+        "--out",
+        folder,
+    ]
 
 
-@pytest.mark.parametrize("name", ["plain", "größe", "日本", 'a "quoted" \\ name', "\N{GRINNING FACE}"])
+@pytest.mark.parametrize(
+    "name", ["plain", "größe", "日本", 'a "quoted" \\ name', "\N{GRINNING FACE}"]
+)
 def test_a_run_of_any_name_can_be_read_back(name, tmp_path):
     experiment = tiny(rounds=1).model_copy(update={"name": name})
     assert runs.load(straight(tmp_path / "run", experiment)).experiment == experiment
 
 
-# --- several runs at once ------------------------------------------------------------------------------------------
+# --- several runs at once
+# ------------------------------------------------------------------------------------------
 
 
 def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(tmp_path):
@@ -524,7 +577,10 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(tmp_path):
 
 
 def test_a_round_is_on_disk_before_it_is_yielded(tmp_path):
-    beside = [runs.begin(tmp_path / str(seed), tiny("digits-fas", f"seed={seed}", rounds=2)) for seed in range(2)]
+    beside = [
+        runs.begin(tmp_path / str(seed), tiny("digits-fas", f"seed={seed}", rounds=2))
+        for seed in range(2)
+    ]
     for run, record in runs.play(beside, choose()[0]):
         assert rounds_in(run.folder) == record.round + 1
         assert (run.folder / CHECKPOINT).read_bytes() == runs.to_bytes(record.state)
@@ -535,12 +591,15 @@ def test_finished_runs_are_not_played(tmp_path):
     assert list(runs.play([done], choose()[0])) == []
 
 
-# --- files and checkpoints -----------------------------------------------------------------------------------------
+# --- files and checkpoints
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("failing", ["fsync", "chmod", "replace"])
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_the_old_content_survives_a_failed_write_and_no_temporary_file_does(failing, error, tmp_path, monkeypatch):
+def test_the_old_content_survives_a_failed_write_and_no_temporary_file_does(
+    failing, error, tmp_path, monkeypatch
+):
     path = tmp_path / "file"
     runs.write_atomically(path, b"old")
 
@@ -558,7 +617,9 @@ def test_the_old_content_survives_a_failed_write_and_no_temporary_file_does(fail
 
 
 def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path, monkeypatch):
-    """At the last moment before the new file takes its place, the old one is whole, and so is the new one."""
+    """At the last moment before the new file takes its place, the old one is whole, and so is the
+    new one.
+    """
     path, seen = tmp_path / "file", []
     replace = os.replace
 
@@ -592,7 +653,9 @@ states = st.builds(
     st.builds(
         Server,
         st.dictionaries(
-            names, st.dictionaries(names, leaves().map(torch.as_tensor), min_size=1, max_size=2), max_size=2
+            names,
+            st.dictionaries(names, leaves().map(torch.as_tensor), min_size=1, max_size=2),
+            max_size=2,
         ),
         st.one_of(st.just({}), trees),
     ),
@@ -630,13 +693,20 @@ def test_a_leaf_of_any_shape_survives_the_checkpoint(make, shape):
 
 def test_views_and_names_with_dots_slashes_and_quotes_survive_the_checkpoint():
     square = np.arange(9.0).reshape(3, 3)
-    notes = {"a.b": square.T, "a": {"b": square[::2]}, 'a/"b"\n': torch.arange(9).view(3, 3).t(), "": square[0]}
+    notes = {
+        "a.b": square.T,
+        "a": {"b": square[::2]},
+        'a/"b"\n': torch.arange(9).view(3, 3).t(),
+        "": square[0],
+    }
     assert_survives(State(3, Server({}, notes), {}))
 
 
 def test_equal_states_give_equal_bytes():
     def state(names: str) -> State:
-        return State(2, Server({"cnn": {name: torch.full((2,), float(ord(name))) for name in names}}), {})
+        return State(
+            2, Server({"cnn": {name: torch.full((2,), float(ord(name))) for name in names}}), {}
+        )
 
     assert runs.to_bytes(state("ab")) == runs.to_bytes(state("ab"))
 
@@ -645,7 +715,9 @@ def test_a_run_may_go_on_with_another_bound_of_memory_and_with_nothing_else_chan
     experiment = tiny(rounds=2)
     play(runs.begin(tmp_path / "run", experiment), 1)
     with pytest.raises(Mistake, match="precision is 'float32' there, 'bfloat16' here"):
-        runs.begin(tmp_path / "run", experiment.model_copy(update={"precision": "bfloat16"}), resume=True)
+        runs.begin(
+            tmp_path / "run", experiment.model_copy(update={"precision": "bfloat16"}), resume=True
+        )
     play(runs.begin(tmp_path / "run", experiment.model_copy(update={"memory": 0.001}), resume=True))
     assert runs.is_finished(tmp_path / "run")
     play(runs.begin(tmp_path / "straight", experiment))

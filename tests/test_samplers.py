@@ -30,20 +30,26 @@ def sure(label: int, p: float) -> list[float]:
 
 
 # Six samples; from lowest to highest entropy: 1, 0, 2, 5, 3, 4. Pseudo-labels: 0 0 0 1 2 1.
-SIX = np.array([sure(0, 0.9), sure(0, 0.95), sure(0, 0.8), sure(1, 0.6), sure(2, 0.5), sure(1, 0.7)])
+SIX = np.array(
+    [sure(0, 0.9), sure(0, 0.95), sure(0, 0.8), sure(1, 0.6), sure(2, 0.5), sure(1, 0.7)]
+)
 
 
 def draws(shared: int = 0, own: int = 0) -> Draws:
     return Draws(seeding.rng("shared", shared), seeding.rng("own", own))
 
 
-def pick(name: str, probs: Array, counts: Array, budget: int, given: Draws | None = None) -> list[int]:
+def pick(
+    name: str, probs: Array, counts: Array, budget: int, given: Draws | None = None
+) -> list[int]:
     return SAMPLERS[name](probs, counts, budget, given or draws()).tolist()
 
 
 def sure_half(probs: Array, counts: Array, budget: int) -> set[int]:
     """What `mixed` picks whatever the draw: the indexes common to many draws."""
-    return set.intersection(*(set(pick("mixed", probs, counts, budget, draws(own=i))) for i in range(30)))
+    return set.intersection(
+        *(set(pick("mixed", probs, counts, budget, draws(own=i))) for i in range(30))
+    )
 
 
 MODEL = models.model("mlp", (1,), 3)
@@ -54,11 +60,17 @@ def round_of(number: int, samples: int) -> Round:
     return Round(number, 5, Samples(store, np.arange(samples)), 3, (), lambda client: MODEL)
 
 
-# --- entropy and margin --------------------------------------------------------------------------------------------
+# --- entropy and margin
+# --------------------------------------------------------------------------------------------
 
 
 def test_entropy_by_hand():
-    expected = [0.6 * math.log(1 / 0.6) + 0.4 * math.log(5), math.log(2), 0, 0.2 * math.log(10) + 0.8 * math.log(1.25)]
+    expected = [
+        0.6 * math.log(1 / 0.6) + 0.4 * math.log(5),
+        math.log(2),
+        0,
+        0.2 * math.log(10) + 0.8 * math.log(1.25),
+    ]
     assert samplers.entropy(PROBS) == pytest.approx(expected)
 
 
@@ -77,15 +89,25 @@ def test_margin_by_hand():
     assert samplers.margin_of(PROBS) == pytest.approx([0.4, 0.0, 1.0, 0.7])
 
 
-# --- samplers by hand ----------------------------------------------------------------------------------------------
+# --- samplers by hand
+# ----------------------------------------------------------------------------------------------
 
 
 def test_all_samplers_are_tested_here():
-    assert set(SAMPLERS) == {"none", "random", "low-entropy", "mixed", "high-entropy", "margin", "class-balanced"}
+    assert set(SAMPLERS) == {
+        "none",
+        "random",
+        "low-entropy",
+        "mixed",
+        "high-entropy",
+        "margin",
+        "class-balanced",
+    }
 
 
 @pytest.mark.parametrize(
-    ("name", "order"), [("low-entropy", [2, 3, 1, 0]), ("high-entropy", [0, 1, 3, 2]), ("margin", [1, 0, 3, 2])]
+    ("name", "order"),
+    [("low-entropy", [2, 3, 1, 0]), ("high-entropy", [0, 1, 3, 2]), ("margin", [1, 0, 3, 2])],
 )
 def test_scores_decide_the_order_of_the_picks(name, order):
     for budget in (1, 2, 3, 4):
@@ -95,7 +117,10 @@ def test_scores_decide_the_order_of_the_picks(name, order):
 def test_none_picks_the_same_at_all_clients_of_a_round_and_anew_each_round():
     now, later = round_of(3, 50), round_of(4, 50)
     probs, other = np.full((50, 3), 1 / 3), np.tile([1.0, 0.0, 0.0], (50, 1))
-    picks = [pick("none", p, COUNTS, 10, now.draws(client)) for client, p in ((0, probs), (1, other), (9, probs))]
+    picks = [
+        pick("none", p, COUNTS, 10, now.draws(client))
+        for client, p in ((0, probs), (1, other), (9, probs))
+    ]
     assert picks[0] == picks[1] == picks[2]
     assert picks[0] != pick("none", probs, COUNTS, 10, later.draws(0))
 
@@ -117,7 +142,8 @@ def test_seeded_picks_are_the_subset_that_the_other_end_of_a_link_derives(name, 
 
 
 def test_class_balanced_takes_equal_numbers_of_each_pseudo_label():
-    # One of each: 1 is the surest of class 0, 5 of class 1, 4 of class 2; plain low entropy would take 1, 0, 2.
+    # One of each: 1 is the surest of class 0, 5 of class 1, 4 of class 2; plain low entropy would
+    # take 1, 0, 2.
     assert set(pick("class-balanced", SIX, COUNTS, 3)) == {1, 5, 4}
     # 4 = 2 + 1 + 1: the first class gets the odd one.
     assert set(pick("class-balanced", SIX, COUNTS, 4)) == {1, 0, 5, 4}
@@ -126,13 +152,17 @@ def test_class_balanced_takes_equal_numbers_of_each_pseudo_label():
 
 
 def test_class_balanced_does_not_look_at_the_clients_own_labels():
-    assert pick("class-balanced", SIX, np.array([9, 0, 0]), 3) == pick("class-balanced", SIX, COUNTS, 3)
+    assert pick("class-balanced", SIX, np.array([9, 0, 0]), 3) == pick(
+        "class-balanced", SIX, COUNTS, 3
+    )
 
 
 def test_a_quota_that_cannot_be_filled_passes_on_to_the_lowest_entropy_overall():
-    # Two of class 2 are wanted, only sample 4 is one; the other place goes to sample 1, the surest of all.
+    # Two of class 2 are wanted, only sample 4 is one; the other place goes to sample 1, the surest
+    # of all.
     assert set(samplers.by_quota(SIX, np.array([0, 0, 2])).tolist()) == {4, 1}
-    # One of class 0 (sample 1) and three of class 1 (5, 3 and no more): the last place goes to 0, the next surest.
+    # One of class 0 (sample 1) and three of class 1 (5, 3 and no more): the last place goes to 0,
+    # the next surest.
     assert set(samplers.by_quota(SIX, np.array([1, 3, 0])).tolist()) == {1, 5, 3, 0}
 
 
@@ -144,7 +174,8 @@ def test_mixed_takes_half_by_the_clients_label_histogram():
 
 
 def test_mixed_draws_its_other_half_evenly_from_the_rest():
-    # 5 is sure, and one of the other five in 1,000 draws: each 200 times, deviation sqrt(1000 x .2 x .8) = 13.
+    # 5 is sure, and one of the other five in 1,000 draws: each 200 times, deviation sqrt(1000 x .2
+    # x .8) = 13.
     picks = [pick("mixed", SIX, np.array([0, 9, 0]), 2, draws(own=i)) for i in range(1000)]
     counts = np.bincount(np.concatenate(picks), minlength=6)
     assert counts[5] == 1000
@@ -171,7 +202,8 @@ def test_mixed_with_a_budget_of_all_takes_all():
 
 
 def test_mixed_of_a_client_with_one_class_fills_up_with_the_surest():
-    # Both quota places are for class 2; only sample 4 is predicted so, and sample 1 is the surest of the others.
+    # Both quota places are for class 2; only sample 4 is predicted so, and sample 1 is the surest
+    # of the others.
     assert sure_half(SIX, np.array([0, 0, 7]), 4) == {4, 1}
 
 
@@ -179,7 +211,10 @@ def test_mixed_of_a_client_whose_class_is_never_predicted_takes_the_surest():
     assert sure_half(SIX[:3], np.array([0, 0, 7]), 2) == {1}
 
 
-# --- quotas --------------------------------------------------------------------------------------------------------
+# --- quotas
+#
+#
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -204,12 +239,17 @@ def test_shares_add_up_and_are_less_than_one_from_exact(weights, total):
         assert abs(Fraction(weight * total, sum(weights)) - share) < 1
 
 
-# --- properties ----------------------------------------------------------------------------------------------------
+# --- properties
+#
+#
+# ----------------------------------------------------------------------------------------------------
 
 
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[Array, Array, int, Draws]:
-    """Soft labels with certain rows, uniform rows and repeated rows among them; a histogram; a budget; draws."""
+    """Soft labels with certain rows, uniform rows and repeated rows among them; a histogram; a
+    budget; draws.
+    """
     samples, classes = draw(st.integers(1, 25)), draw(st.integers(2, 5))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     rows = [
@@ -218,7 +258,9 @@ def situations(draw: st.DrawFn) -> tuple[Array, Array, int, Draws]:
         np.full((samples, classes), 1 / classes),
     ]
     probs = np.choose(rng.integers(0, 3, samples)[:, None], rows)
-    counts = np.array(draw(st.lists(st.integers(0, 40), min_size=classes, max_size=classes).filter(any)))
+    counts = np.array(
+        draw(st.lists(st.integers(0, 40), min_size=classes, max_size=classes).filter(any))
+    )
     return probs, counts, draw(st.integers(1, samples)), draws(own=draw(st.integers(0, 100)))
 
 
@@ -265,5 +307,7 @@ def test_low_entropy_leaves_out_nothing_surer_than_what_it_takes(situation):
 def test_mixed_fills_every_quota_that_can_be_filled(situation):
     probs, counts, budget, drawn = situation
     predicted = np.bincount(probs.argmax(1), minlength=len(counts))
-    taken = np.bincount(probs[pick("mixed", probs, counts, budget, drawn)].argmax(1), minlength=len(counts))
+    taken = np.bincount(
+        probs[pick("mixed", probs, counts, budget, drawn)].argmax(1), minlength=len(counts)
+    )
     assert (taken >= np.minimum(apportion(counts, (budget + 1) // 2), predicted)).all()

@@ -16,16 +16,26 @@ def jobs(sizes, recipe, shape=(2,), epochs=None):
     store = Store(torch.zeros(100, *shape), torch.tensor(0.0), torch.tensor(1.0))
     model = toys.model(shape=shape)
     return [
-        Fit(model, {}, Labelled(Samples(store, np.arange(n)), torch.zeros(n, 2)), recipe, (i,), epoch)
+        Fit(
+            model,
+            {},
+            Labelled(Samples(store, np.arange(n)), torch.zeros(n, 2)),
+            recipe,
+            (i,),
+            epoch,
+        )
         for i, (n, epoch) in enumerate(zip(sizes, epochs or [0] * len(sizes), strict=True))
     ]
 
 
 def test_two_unequal_clients_by_hand(monkeypatch):
-    """Client 0 has 6 samples (positions 0..5), client 1 has 3 (6..8); batches of 4, two epochs, the step size falls to a
-    tenth at epoch 1, and client 1 stands at epoch 1 already. An order is the samples as they are, then backwards.
-    Client 0: 0123, 45 and 5432, 10. Client 1: 012 and 210. What is left of a batch repeats the client's first sample."""
-    monkeypatch.setattr(training, "orders", lambda recipe, n, key: np.array([range(n), range(n)[::-1]]))
+    """Client 0 has 6 samples (positions 0..5), client 1 has 3 (6..8); batches of 4, two epochs, the
+    step size falls to a tenth at epoch 1, and client 1 stands at epoch 1 already. An order is the
+    samples as they are, then backwards. Client 0: 0123, 45 and 5432, 10. Client 1: 012 and 210.
+    What is left of a batch repeats the client's first sample."""
+    monkeypatch.setattr(
+        training, "orders", lambda recipe, n, key: np.array([range(n), range(n)[::-1]])
+    )
     plan = schedule(jobs([6, 3], Recipe(epochs=2, batch=4, lr=1.0, milestones=(1,)), epochs=[0, 1]))
     assert plan.positions.tolist() == [
         [[0, 1, 2, 3], [6, 7, 8, 6]],
@@ -40,7 +50,9 @@ def test_two_unequal_clients_by_hand(monkeypatch):
 
 
 def test_crops_follow_their_samples_by_hand(monkeypatch):
-    """Sample s of epoch e moves down by s and right by e: places that hold sample s hold its move."""
+    """Sample s of epoch e moves down by s and right by e: places that hold sample s hold its
+    move.
+    """
     monkeypatch.setattr(training, "orders", lambda recipe, n, key: np.array([[1, 0], [0, 1]]))
     moves = np.array([[[0, 0, 0], [1, 0, 1]], [[0, 1, 0], [1, 1, 1]]])
     monkeypatch.setattr(training, "augmentation", lambda recipe, n, key, shape: moves)
@@ -68,7 +80,9 @@ def test_the_longest_comes_first_and_equals_keep_their_order():
     st.integers(0, 5),
 )
 def test_every_model_does_what_it_would_do_alone(sizes, batch, epochs, moved, start):
-    recipe = Recipe(epochs=epochs, batch=batch, milestones=(2, 4), augment="crop-flip" if moved else "none")
+    recipe = Recipe(
+        epochs=epochs, batch=batch, milestones=(2, 4), augment="crop-flip" if moved else "none"
+    )
     group = jobs(sorted(sizes, reverse=True), recipe, (1, 8, 8), [start] * len(sizes))
     plan = schedule(group)
     first = 0
@@ -76,7 +90,9 @@ def test_every_model_does_what_it_would_do_alone(sizes, batch, epochs, moved, st
         drawn = training.batches(recipe, len(job.data), job.key)
         moves = training.augmentation(recipe, len(job.data), job.key, (1, 8, 8))
         steps = [(epoch, batch) for epoch, batches in enumerate(drawn) for batch in batches]
-        assert plan.counts[:, i].tolist() == [len(b) for _, b in steps] + [0] * (len(plan) - len(steps))
+        assert plan.counts[:, i].tolist() == [len(b) for _, b in steps] + [0] * (
+            len(plan) - len(steps)
+        )
         for t, (epoch, samples) in enumerate(steps):
             assert (plan.positions[t, i, : len(samples)] == first + samples).all()
             assert plan.rates[t, i] == np.float32(training.step_size(recipe, start + epoch))
@@ -84,6 +100,8 @@ def test_every_model_does_what_it_would_do_alone(sizes, batch, epochs, moved, st
                 assert (plan.moves[t, i, : len(samples)] == moves[epoch][samples]).all()
         assert (plan.rates[len(steps) :, i] == 0).all()
         mine = plan.positions[:, i]
-        assert mine.min() >= first and mine.max() < first + len(job.data)  # padding is a sample of its own, too
+        assert mine.min() >= first and mine.max() < first + len(
+            job.data
+        )  # padding is a sample of its own, too
         first += len(job.data)
     assert (np.diff(plan.active) <= 0).all() and plan.active[0] == len(sizes)

@@ -20,11 +20,20 @@ def test_a_digest_is_the_sha256_of_the_names_as_json():
 
 
 def test_known_values_never_change():
-    # Pinned on purpose. Every recorded run, and both ends of every link, rest on these streams: if this test fails
-    # (a new numpy, a change in `seeding`), old runs cannot be resumed and old messages cannot be read.
+    # Pinned on purpose. Every recorded run, and both ends of every link, rest on these streams: if
+    # this test fails
+    # (a new numpy, a change in `seeding`), old runs cannot be resumed and old messages cannot be
+    # read.
     assert draw(0, "split") == [122, 124, 771, 795, 482]
     assert seeding.rng(0, "split").permutation(6).tolist() == [5, 0, 2, 1, 3, 4]
-    assert seeding.subset(seeding.rng(7, 3, "pick"), 500, 6).tolist() == [115, 165, 268, 314, 408, 439]
+    assert seeding.subset(seeding.rng(7, 3, "pick"), 500, 6).tolist() == [
+        115,
+        165,
+        268,
+        314,
+        408,
+        439,
+    ]
     assert seeding.torch_seed(0, "init", "cnn") == 69402763205412154
 
 
@@ -43,7 +52,9 @@ def test_a_number_and_its_text_are_different_names():
 
 
 def test_order_and_grouping_of_names_matter():
-    digests = {seeding.digest(*names) for names in [(1, 2), (2, 1), (12,), ("1", "2"), ("12",), (1, 2, "")]}
+    digests = {
+        seeding.digest(*names) for names in [(1, 2), (2, 1), (12,), ("1", "2"), ("12",), (1, 2, "")]
+    }
     assert len(digests) == 6
 
 
@@ -81,6 +92,9 @@ def test_a_subset_is_ascending_distinct_and_in_range(data, population, seed):
 
 
 def test_every_sample_is_equally_likely_to_be_in_a_subset():
-    # 2 of 5 in 2,000 draws: each 800 times, deviation sqrt(2000 * .4 * .6) = 22; four deviations are allowed.
-    counts = np.bincount(np.concatenate([seeding.subset(seeding.rng(i), 5, 2) for i in range(2000)]), minlength=5)
+    # 2 of 5 in 2,000 draws: each 800 times, deviation sqrt(2000 * .4 * .6) = 22; four deviations
+    # are allowed.
+    counts = np.bincount(
+        np.concatenate([seeding.subset(seeding.rng(i), 5, 2) for i in range(2000)]), minlength=5
+    )
     assert np.abs(counts - 800).max() < 88

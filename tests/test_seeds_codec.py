@@ -24,14 +24,22 @@ def made(count, shape=(2, 2), classes=3, seed=0):
 
 def sealed(count, labels, values):
     """Any numbers as a message under a right checksum."""
-    payload = struct.pack("<I", count) + np.array(labels, "<u2").tobytes() + np.array(values, "<f2").tobytes()
+    payload = (
+        struct.pack("<I", count)
+        + np.array(labels, "<u2").tobytes()
+        + np.array(values, "<f2").tobytes()
+    )
     return wire.seal(wire.SEEDS, 1, ROUND, payload)
 
 
 def test_a_message_byte_by_byte():
     # float16: 0.5 is 0x3800, 1 is 0x3c00, -2 is 0xc000, 0 is 0.
-    message = CODEC.encode(Seeds(np.array([[[0.5, 1], [-2, 0]]]), np.array([2]), np.array([1])), ROUND)
-    assert message[:9] == b"fs" + bytes([1, 3, 1]) + bytes([3, 0, 0, 0])  # version, kind, codec, round; then checksum
+    message = CODEC.encode(
+        Seeds(np.array([[[0.5, 1], [-2, 0]]]), np.array([2]), np.array([1])), ROUND
+    )
+    assert message[:9] == b"fs" + bytes([1, 3, 1]) + bytes(
+        [3, 0, 0, 0]
+    )  # version, kind, codec, round; then checksum
     assert message[13:] == bytes.fromhex("01000000 0200 0100 0038 003c 00c0 0000")
 
 
@@ -45,7 +53,10 @@ def test_a_message_by_hand_is_read():
 
 
 @given(
-    st.integers(0, 9), st.sampled_from([(1,), (7,), (1, 4, 4), (3, 2, 5)]), st.integers(2, 300), st.integers(0, 10**6)
+    st.integers(0, 9),
+    st.sampled_from([(1,), (7,), (1, 4, 4), (3, 2, 5)]),
+    st.integers(2, 300),
+    st.integers(0, 10**6),
 )
 def test_a_seed_takes_two_labels_and_a_float16_a_value(count, shape, classes, seed):
     codec, seeds = SeedCodec(shape, classes, 9), made(count, shape, classes, seed)
@@ -94,7 +105,9 @@ def test_a_message_without_a_number_of_seeds_is_refused(size):
         CODEC.decode(wire.seal(wire.SEEDS, 1, ROUND, bytes(size)), ROUND)
 
 
-@pytest.mark.parametrize("other", [SeedCodec((2, 3), 3, 4), SeedCodec((1,), 3, 40), SeedCodec((2, 2), 2, 4)], ids=str)
+@pytest.mark.parametrize(
+    "other", [SeedCodec((2, 3), 3, 4), SeedCodec((1,), 3, 40), SeedCodec((2, 2), 2, 4)], ids=str
+)
 def test_samples_of_another_shape_or_more_classes_are_refused(other):
     message = CODEC.encode(Seeds(np.ones((1, 2, 2)), np.array([0]), np.array([2])), ROUND)
     with pytest.raises(WireError):
@@ -113,7 +126,9 @@ def test_another_round_codec_or_kind_is_refused():
 
 def test_every_flipped_bit_cut_and_extension_is_noticed():
     message = CODEC.encode(made(2), ROUND)
-    damaged = [message[:size] for size in range(len(message))] + [message + bytes(size) for size in range(1, 60)]
+    damaged = [message[:size] for size in range(len(message))] + [
+        message + bytes(size) for size in range(1, 60)
+    ]
     for bit in range(8 * len(message)):
         flipped = bytearray(message)
         flipped[bit // 8] ^= 1 << bit % 8

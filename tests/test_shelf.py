@@ -31,7 +31,10 @@ SHELF: dict[str, Any] = {"sharp": Sharp, "plain": plain, "made": Sharp(7.0)}
         (" era ( 0.05 ) ", ("era", [0.05], {})),
         ("resnet8(norm=group, width=0.5)", ("resnet8", [], {"norm": "group", "width": 0.5})),
         ("resnet8(norm='group')", ("resnet8", [], {"norm": "group"})),
-        ("f(1, word, key=-2, on=True, off=None)", ("f", [1, "word"], {"key": -2, "on": True, "off": None})),
+        (
+            "f(1, word, key=-2, on=True, off=None)",
+            ("f", [1, "word"], {"key": -2, "on": True, "off": None}),
+        ),
         ("delta(quantized(1))", ("delta", ["quantized(1)"], {})),
         ("delta(quantized(1, 2), by=f(3, 4))", ("delta", ["quantized(1, 2)"], {"by": "f(3, 4)"})),
         ("f([1, 2], (3, 4))", ("f", [[1, 2], (3, 4)], {})),
@@ -50,17 +53,23 @@ def test_the_inside_of_a_nested_part_can_be_parsed_again():
 
 @pytest.mark.parametrize("text", ["", "  ", "era(0.05", "two words", "(1)", "era(1) more"])
 def test_unreadable_text_is_quoted_back_with_how_to_write_it(text):
-    with pytest.raises(Mistake, match=r"cannot read .*write name or name\(value, key=value\)") as caught:
+    with pytest.raises(
+        Mistake, match=r"cannot read .*write name or name\(value, key=value\)"
+    ) as caught:
         shelf.parse(text)
     assert repr(text) in str(caught.value)
 
 
 VALUE = st.one_of(
-    st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["group", True, None])
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["group", True, None]),
 )
 
 
-@given(st.lists(VALUE, max_size=3), st.dictionaries(st.sampled_from(["norm", "width", "beta"]), VALUE))
+@given(
+    st.lists(VALUE, max_size=3), st.dictionaries(st.sampled_from(["norm", "width", "beta"]), VALUE)
+)
 def test_values_survive_being_written_and_parsed(positional, named):
     pieces = [*map(str, positional), *(f"{key}={value}" for key, value in named.items())]
     assert shelf.parse(f"part({', '.join(pieces)})") == ("part", positional, named)
@@ -95,23 +104,36 @@ def test_wrong_arguments_are_a_mistake_that_quotes_the_text(text):
 def test_an_unknown_name_gets_the_nearest_one_and_where_to_list_them():
     with pytest.raises(Mistake) as caught:
         shelf.take(SAMPLERS, "sampler", "entropi")
-    assert str(caught.value) == "unknown sampler 'entropi'; did you mean 'low-entropy'? (fedsift ls samplers)"
+    assert (
+        str(caught.value)
+        == "unknown sampler 'entropi'; did you mean 'low-entropy'? (fedsift ls samplers)"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("MIXD", "mixed"), ("low", "low-entropy"), ("randm", "random"), ("balanced", "class-balanced")],
+    [
+        ("MIXD", "mixed"),
+        ("low", "low-entropy"),
+        ("randm", "random"),
+        ("balanced", "class-balanced"),
+    ],
 )
 def test_the_nearest_name_ignores_case_and_finds_fragments(name, nearest):
     assert f"did you mean {nearest!r}?" in shelf.unknown("sampler", name, SAMPLERS)
 
 
 def test_where_nothing_is_near_all_names_are_given():
-    assert shelf.unknown("part", "xyz", ["one", "two"]) == "unknown part 'xyz'; known: one, two (fedsift ls parts)"
+    assert (
+        shelf.unknown("part", "xyz", ["one", "two"])
+        == "unknown part 'xyz'; known: one, two (fedsift ls parts)"
+    )
 
 
 def test_where_to_look_can_be_said_in_other_words():
-    assert shelf.unknown("key", "sed", ["seed"], "see the manual").endswith("did you mean 'seed'? (see the manual)")
+    assert shelf.unknown("key", "sed", ["seed"], "see the manual").endswith(
+        "did you mean 'seed'? (see the manual)"
+    )
 
 
 def test_find_takes_the_bare_name_only():

@@ -1,4 +1,6 @@
-"""Soft labels as bytes: sizes to the byte, exact round trips, and nothing but WireError for anything damaged."""
+"""Soft labels as bytes: sizes to the byte, exact round trips, and nothing but WireError for
+anything damaged.
+"""
 
 import itertools
 import struct
@@ -29,7 +31,9 @@ def link(round=3, samples=40, classes=3, client=5, seed=7):
 
 
 def drawn(way, size, to=None):
-    """Indexes drawn from the shared seed, from the client's own, or from a seed no one else knows."""
+    """Indexes drawn from the shared seed, from the client's own, or from a seed no one else
+    knows.
+    """
     to = to or link()
     names = {SHARED: to.drawn_from[0], OWN: to.drawn_from[1], CODED: ("a seed of one's own",)}[way]
     return seeding.subset(seeding.rng(*names), to.samples, size)
@@ -44,17 +48,23 @@ def labels_on(index, classes=3, seed=0):
     return SoftLabels(index, rows(len(index), classes, seed))
 
 
-# --- by hand ---------------------------------------------------------------------------------------------------------
+# --- by hand
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_message_with_coded_indexes_byte_by_byte():
-    # Samples 1 and 3 of four: rank binom(1, 1) + binom(3, 2) = 4, one byte. 0.5 is 0x3f000000, 0.25 is 0x3e800000.
+    # Samples 1 and 3 of four: rank binom(1, 1) + binom(3, 2) = 4, one byte. 0.5 is 0x3f000000, 0.25
+    # is 0x3e800000.
     to = Link(round=3, samples=4, classes=2)
     message = FLOAT32.encode(SoftLabels(np.array([1, 3]), np.array([[0.5, 0.5], [0.25, 0.75]])), to)
     payload = bytes([255]) + bytes([2, 0, 0, 0])  # coded indexes, two rows
     payload += bytes([1, 0, 0, 0]) + bytes([4])  # one byte of code: rank 4
     payload += bytes.fromhex("0000003f 0000003f 0000803e 0000403f")
-    assert message[:9] == b"fs" + bytes([1, 1, 1]) + bytes([3, 0, 0, 0])  # version, kind, codec, round; then checksum
+    assert message[:9] == b"fs" + bytes([1, 1, 1]) + bytes(
+        [3, 0, 0, 0]
+    )  # version, kind, codec, round; then checksum
     assert message[13:] == payload
     assert len(message) == 13 + 5 + 4 + 1 + 2 * 2 * 4
 
@@ -62,7 +72,9 @@ def test_a_message_with_coded_indexes_byte_by_byte():
 def test_a_message_with_drawn_indexes_holds_no_index_but_its_checksum_covers_them():
     # float16: 0.5 is 0x3800, 0.25 is 0x3400, 0.75 is 0x3a00.
     to = link(samples=50, classes=2)
-    message = FLOAT16.encode(SoftLabels(drawn(OWN, 2, to), np.array([[0.5, 0.5], [0.25, 0.75]])), to)
+    message = FLOAT16.encode(
+        SoftLabels(drawn(OWN, 2, to), np.array([[0.5, 0.5], [0.25, 0.75]])), to
+    )
     payload = bytes([1]) + bytes([2, 0, 0, 0]) + bytes.fromhex("0038 0038 0034 003a")
     assert message[:9] == b"fs" + bytes([1, 1, 2]) + bytes([3, 0, 0, 0])
     assert message[13:] == payload
@@ -88,7 +100,10 @@ def test_400_of_2000_soft_labels_on_ten_classes_to_the_byte(codec, way, size):
     assert message[13] == way
 
 
-# --- round trips -----------------------------------------------------------------------------------------------------
+# --- round trips
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 
 @WAYS
@@ -105,7 +120,8 @@ def test_float32_comes_back_to_the_bit(way, size):
 @WAYS
 @pytest.mark.parametrize("size", [1, 17, 40])
 def test_float16_comes_back_within_its_precision_and_rows_sum_to_one(way, size):
-    # A float16 has 11 significant bits: sent, a value is off by 2^-11 of itself at most; divided by a row sum that
+    # A float16 has 11 significant bits: sent, a value is off by 2^-11 of itself at most; divided by
+    # a row sum that
     # may be off by as much again, by 2^-10. Below 2^-14 the spacing stays 2^-24.
     labels = labels_on(drawn(way, size))
     message = FLOAT16.encode(labels, link())
@@ -121,7 +137,8 @@ def test_float16_comes_back_within_its_precision_and_rows_sum_to_one(way, size):
 
 @BOTH
 def test_all_rows_are_one_set_and_need_no_index_bytes(codec):
-    # All 40 of 40 is what every seed draws, and without a seed the code of the set is empty: 4 bytes say "0 bytes".
+    # All 40 of 40 is what every seed draws, and without a seed the code of the set is empty: 4
+    # bytes say "0 bytes".
     labels = labels_on(np.arange(40))
     assert codec.encode(labels, link())[13] == SHARED
     bare = Link(round=3, samples=40, classes=3)
@@ -140,7 +157,11 @@ def test_half_of_a_large_public_set_passes_the_limit_on_sizes(codec):
 
 
 @given(
-    st.integers(1, 200), st.integers(1, 12), st.floats(0, 1), st.sampled_from([SHARED, OWN, CODED]), st.integers(0, 99)
+    st.integers(1, 200),
+    st.integers(1, 12),
+    st.floats(0, 1),
+    st.sampled_from([SHARED, OWN, CODED]),
+    st.integers(0, 99),
 )
 @settings(deadline=None, max_examples=150)
 def test_sizes_and_round_trips_for_any_shape(samples, classes, share, way, seed):
@@ -151,7 +172,9 @@ def test_sizes_and_round_trips_for_any_shape(samples, classes, share, way, seed)
         message = codec.encode(labels, to)
         coded = 4 + len(indexes.encode(index, samples)) if message[13] == CODED else 0
         assert len(message) == 13 + 5 + coded + len(index) * classes * width
-        assert message[13] == way or message[13] < way  # a seed that happens to draw the same set is used, too
+        assert (
+            message[13] == way or message[13] < way
+        )  # a seed that happens to draw the same set is used, too
         back = codec.decode(message, to)
         np.testing.assert_array_equal(back.index, index)
         if codec is FLOAT32:
@@ -160,7 +183,8 @@ def test_sizes_and_round_trips_for_any_shape(samples, classes, share, way, seed)
             np.testing.assert_allclose(back.probs, labels.probs, rtol=2**-10 * 1.01, atol=2**-24)
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- what is refused
+# -------------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -173,21 +197,30 @@ def test_soft_labels_that_are_not_finite_cannot_be_sent(codec, bad):
 
 
 def resealed(codec, payload, to=None):
-    """What a hostile sender who knows the protocol makes of any payload: a message with a right checksum.
+    """What a hostile sender who knows the protocol makes of any payload: a message with a right
+    checksum.
 
-    The receiver is watched for what it would verify besides the payload, and the message is sealed with just that.
+    The receiver is watched for what it would verify besides the payload, and the message is sealed
+    with just that.
     """
     to = to or link()
     implied = [b""]
-    with mock.patch.object(wire, "verify", lambda _, more=b"": implied.append(more)), suppress(WireError):
+    with (
+        mock.patch.object(wire, "verify", lambda _, more=b"": implied.append(more)),
+        suppress(WireError),
+    ):
         codec.decode(wire.seal(wire.SOFT_LABELS, codec.values.id, to.round, payload), to)
     return wire.seal(wire.SOFT_LABELS, codec.values.id, to.round, payload, implied[-1])
 
 
 def with_values(codec, values, way=CODED):
-    """One row on sample 7 of 40 (or on a drawn sample), under a right checksum. Rank 7 takes one byte."""
+    """One row on sample 7 of 40 (or on a drawn sample), under a right checksum. Rank 7 takes one
+    byte.
+    """
     indexed = b"\1\0\0\0\7" if way == CODED else b""
-    return resealed(codec, struct.pack("<BI", way, 1) + indexed + np.array(values, codec.values.dtype).tobytes())
+    return resealed(
+        codec, struct.pack("<BI", way, 1) + indexed + np.array(values, codec.values.dtype).tobytes()
+    )
 
 
 @BOTH
@@ -258,7 +291,9 @@ def test_another_public_size_is_refused(codec, way, samples):
         codec.decode(message, link(samples=samples))
 
 
-@given(st.integers(1, 60), st.integers(1, 60), st.floats(0, 1), st.sampled_from([SHARED, OWN, CODED]))
+@given(
+    st.integers(1, 60), st.integers(1, 60), st.floats(0, 1), st.sampled_from([SHARED, OWN, CODED])
+)
 @settings(deadline=None, max_examples=200)
 def test_another_public_size_never_gives_other_indexes(samples, other, share, way):
     to = link(samples=samples)
@@ -347,7 +382,9 @@ def test_a_payload_that_makes_no_sense_is_refused_by_name(codec, payload, says):
 @pytest.mark.parametrize("count", [2**32 - 1, 2**31, 2001])
 def test_a_header_that_announces_billions_of_rows_allocates_nothing(codec, mode, count):
     to = link(samples=2000, classes=10)
-    message = wire.seal(wire.SOFT_LABELS, codec.values.id, 3, struct.pack("<BII", mode, count, 2**32 - 1))
+    message = wire.seal(
+        wire.SOFT_LABELS, codec.values.id, 3, struct.pack("<BII", mode, count, 2**32 - 1)
+    )
     assert peak_bytes_while_refused(codec, message, to, f"{count} soft labels") < 5_000_000
 
 
@@ -359,7 +396,9 @@ def test_an_index_code_that_announces_billions_of_bytes_allocates_nothing():
 def test_a_message_longer_than_any_right_one_is_refused_before_it_is_read():
     # At most: 40 rows of 12 bytes, 5 + 4 bytes before them, and 40 / 8 + 64 for the indexes.
     message = FLOAT32.encode(labels_on(drawn(SHARED, 10)), link()) + bytes(10_000)
-    with pytest.raises(WireError, match=f"at most {13 + 5 + 4 + 40 // 8 + 64 + 40 * 12} can be right"):
+    with pytest.raises(
+        WireError, match=f"at most {13 + 5 + 4 + 40 // 8 + 64 + 40 * 12} can be right"
+    ):
         FLOAT32.decode(message, link())
 
 
@@ -373,11 +412,14 @@ def peak_bytes_while_refused(codec, message, to, says):
         tracemalloc.stop()
 
 
-# --- fuzz: over 20,000 inputs a codec --------------------------------------------------------------------------------
+# --- fuzz: over 20,000 inputs a codec
+# --------------------------------------------------------------------------------
 
 
 def taken(codec, message, to=None):
-    """Whether `message` was decoded; if it was, the result must be soft labels through and through."""
+    """Whether `message` was decoded; if it was, the result must be soft labels through and
+    through.
+    """
     to = to or link()
     try:
         labels = codec.decode(message, to)
@@ -390,7 +432,9 @@ def taken(codec, message, to=None):
     assert labels.probs.dtype == np.float32
     assert np.isfinite(labels.probs).all()
     assert (labels.probs >= 0).all()
-    assert (np.abs(labels.probs.sum(1, dtype=float) - 1) < (0.01 if codec is FLOAT32 else 1e-6)).all()
+    assert (
+        np.abs(labels.probs.sum(1, dtype=float) - 1) < (0.01 if codec is FLOAT32 else 1e-6)
+    ).all()
     return True
 
 
@@ -452,7 +496,11 @@ def test_damaged_payloads_under_a_right_checksum_are_refused_or_valid(codec):
             outcomes.append(taken(codec, resealed(codec, early)))
             cut = payload[: generator.integers(0, len(payload))]
             outcomes.append(taken(codec, resealed(codec, cut)))
-            outcomes.append(taken(codec, resealed(codec, payload + generator.bytes(int(generator.integers(1, 9))))))
+            outcomes.append(
+                taken(
+                    codec, resealed(codec, payload + generator.bytes(int(generator.integers(1, 9))))
+                )
+            )
     assert any(outcomes)  # some damage (the last bits of a value) leaves soft labels soft labels
     assert not all(outcomes)
 
@@ -468,7 +516,12 @@ def test_payloads_made_up_part_by_part_under_a_right_checksum_are_refused_or_val
         if mode == CODED:
             right = len(indexes.encode(np.arange(size), 40)) if size <= 40 else 3
             code = generator.bytes(right + int(generator.choice([0, 0, 0, 0, 1])))
-            payload += struct.pack("<I", generator.choice([len(code)] * 4 + [int(generator.integers(2**32))])) + code
+            payload += (
+                struct.pack(
+                    "<I", generator.choice([len(code)] * 4 + [int(generator.integers(2**32))])
+                )
+                + code
+            )
         values = rows(min(size, 41), seed=generator.integers(100)).astype(codec.values.dtype)
         if values.size and generator.random() < 0.3:
             values.flat[generator.integers(values.size)] = generator.choice(

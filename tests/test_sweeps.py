@@ -1,4 +1,6 @@
-"""Many experiments side by side: what a [sweep] table means, and that no cell can tell it is not alone."""
+"""Many experiments side by side: what a [sweep] table means, and that no cell can tell it is not
+alone.
+"""
 
 import errno
 import itertools
@@ -38,7 +40,10 @@ def tiny(*settings: str, rounds: int = 2) -> Sweep:
 
 def values(sweep: Sweep, *paths: str) -> list[tuple[Any, ...]]:
     """Of each cell, the values at these paths."""
-    return [tuple(config.flat(cell.model_dump())[path] for path in paths) for cell in sweep.cells.values()]
+    return [
+        tuple(config.flat(cell.model_dump())[path] for path in paths)
+        for cell in sweep.cells.values()
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +51,14 @@ def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-# --- what a [sweep] table means --------------------------------------------------------------------------------------
+# --- what a [sweep] table means
+# --------------------------------------------------------------------------------------
 
 
 def test_the_cells_are_all_combinations_in_the_order_written():
-    Path("mine.toml").write_text('[sweep]\nalpha = [0.1, 100]\nsampler = ["mixed", "random"]\nseed = [0, 1]\n')
+    Path("mine.toml").write_text(
+        '[sweep]\nalpha = [0.1, 100]\nsampler = ["mixed", "random"]\nseed = [0, 1]\n'
+    )
     sweep = sweeps.read("mine.toml")
     assert values(sweep, "partition.alpha", "algorithm.sampler", "seed") == [
         (0.1, "mixed", 0),
@@ -112,7 +120,12 @@ def test_an_axis_can_be_given_on_the_command_line(override, axes):
 
 def test_a_section_and_its_short_name_can_both_be_swept():
     sweep = sweeps.read("digits-fas", ["sweep.algorithm=[fas,fd]", "sweep.algorithm.budget=[5,6]"])
-    assert values(sweep, "algorithm.name", "algorithm.budget") == [("fas", 5), ("fas", 6), ("fd", 5), ("fd", 6)]
+    assert values(sweep, "algorithm.name", "algorithm.budget") == [
+        ("fas", 5),
+        ("fas", 6),
+        ("fd", 5),
+        ("fd", 6),
+    ]
 
 
 def test_a_list_valued_key_sweeps_over_lists():
@@ -137,9 +150,15 @@ def test_a_swept_model_for_all_replaces_a_mixture():
         (["alpha=3"], {"seed": [0, 1], "local.lr": [0.1, 0.2]}),
         (["partition.alpha=3", "seed=2"], {"local.lr": [0.1, 0.2]}),
         (["local={lr = 0.3}"], {"seed": [0, 1], "partition.alpha": [1, 2]}),
-        (["seed=3", "sweep.seed=[5,6]"], {"seed": [5, 6], "partition.alpha": [1, 2], "local.lr": [0.1, 0.2]}),
+        (
+            ["seed=3", "sweep.seed=[5,6]"],
+            {"seed": [5, 6], "partition.alpha": [1, 2], "local.lr": [0.1, 0.2]},
+        ),
         (["sweep.seed=[5,6]", "seed=3"], {"partition.alpha": [1, 2], "local.lr": [0.1, 0.2]}),
-        (["sweep.partition.alpha=[7]"], {"seed": [0, 1], "partition.alpha": [7], "local.lr": [0.1, 0.2]}),
+        (
+            ["sweep.partition.alpha=[7]"],
+            {"seed": [0, 1], "partition.alpha": [7], "local.lr": [0.1, 0.2]},
+        ),
     ],
 )
 def test_a_key_given_one_value_is_no_axis_any_more_and_the_last_word_counts(overrides, axes):
@@ -149,7 +168,9 @@ def test_a_key_given_one_value_is_no_axis_any_more_and_the_last_word_counts(over
 
 @pytest.mark.parametrize("override", ["model=mlp", "clients.models={mlp = 20}"])
 def test_one_model_or_one_mixture_is_neither_axis(override):
-    Path("mine.toml").write_text('[sweep]\nseed = [0]\nclients.models = [{cnn = 20}]\nmodel = ["cnn"]\n')
+    Path("mine.toml").write_text(
+        '[sweep]\nseed = [0]\nclients.models = [{cnn = 20}]\nmodel = ["cnn"]\n'
+    )
     assert sweeps.read("mine.toml", [override]).axes == {"seed": [0]}
 
 
@@ -162,7 +183,10 @@ def test_a_sweep_with_every_key_given_a_value_is_a_plain_experiment():
 
 def test_one_experiment_cannot_be_read_from_a_sweep():
     Path("mine.toml").write_text("[sweep]\nseed = [0, 1]\nalpha = [1, 2]\n")
-    with pytest.raises(Mistake, match=r"^mine\.toml sweeps over seed, alpha: that is many experiments; give each key"):
+    with pytest.raises(
+        Mistake,
+        match=r"^mine\.toml sweeps over seed, alpha: that is many experiments; give each key",
+    ):
         config.read("mine.toml")
 
 
@@ -217,9 +241,13 @@ axes = st.fixed_dictionaries(
         "seed": st.lists(st.integers(0, 2**70), min_size=1, max_size=3, unique=True),
         "partition.alpha": st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=2, unique=True),
         "clients.model": st.lists(st.text(max_size=4), min_size=1, max_size=2, unique=True),
-        "local.milestones": st.lists(st.lists(st.integers(0, 9), max_size=2), min_size=1, max_size=2, unique_by=tuple),
+        "local.milestones": st.lists(
+            st.lists(st.integers(0, 9), max_size=2), min_size=1, max_size=2, unique_by=tuple
+        ),
         "clients.models": st.lists(
-            st.dictionaries(st.text(max_size=3), st.integers(1, 9), max_size=2), min_size=1, max_size=1
+            st.dictionaries(st.text(max_size=3), st.integers(1, 9), max_size=2),
+            min_size=1,
+            max_size=1,
         ),
     },
 )
@@ -234,7 +262,8 @@ def test_a_sweep_written_as_toml_reads_back_equal(axes):
     assert config.experiment(written) == cell
 
 
-# --- one fails, the others do not notice -----------------------------------------------------------------------------
+# --- one fails, the others do not notice
+# -----------------------------------------------------------------------------
 
 
 class Refusing(Doubling):
@@ -299,7 +328,8 @@ def test_an_interrupt_stops_all():
         apart([counting(1, 1), counting(2, 1)], Interrupting())
 
 
-# --- a cell cannot tell it is not alone ------------------------------------------------------------------------------
+# --- a cell cannot tell it is not alone
+# ------------------------------------------------------------------------------
 
 GRID = ["sweep.alpha=[0.1, 100]", "sweep.seed=[0, 1]"]
 CELLS = ["alpha-0.1-seed-0", "alpha-0.1-seed-1", "alpha-100-seed-0", "alpha-100-seed-1"]
@@ -331,7 +361,8 @@ def test_a_cell_has_the_bits_of_the_same_experiment_alone(whole):
     assert all_bits(Path("sweep")) == whole
     assert files(Path("sweep")) == {SWEEP, LOCK, *CELLS}
     plain = straight(
-        Path("plain"), config.read("digits-fas", [*KINDS["digits-fas"], "rounds=2", "alpha=100", "seed=1"])
+        Path("plain"),
+        config.read("digits-fas", [*KINDS["digits-fas"], "rounds=2", "alpha=100", "seed=1"]),
     )
     for name in (METRICS, LEDGER, CHECKPOINT, CLIENTS):  # the name in config.toml is another
         assert (plain / name).read_bytes() == whole["alpha-100-seed-1"][name]
@@ -350,7 +381,9 @@ class Killed(BaseException):
 
 
 def test_a_sweep_killed_before_any_write_goes_on_to_the_same_bits(monkeypatch):
-    """One write for the sweep, four to set up each of two cells, four a round of each: a kill before each of them."""
+    """One write for the sweep, four to set up each of two cells, four a round of each: a kill
+    before each of them.
+    """
     sweep = tiny("sweep.seed=[0, 1]", rounds=1)
     alone = {name: bits(straight(Path("alone") / name, cell)) for name, cell in sweep.cells.items()}
     for number in range(1, 18):
@@ -380,7 +413,11 @@ def test_a_sweep_killed_again_and_again_ends_with_the_bits_of_its_cells_alone(tm
     dice = np.random.default_rng(5)
     killed(start, (folder / "alpha-0.1-seed-1").exists, 0.0)  # while the cells are set up
     for target in (1, 4):
-        killed(go_on, lambda target=target: rounds_in(folder / CELLS[0]) >= target, dice.uniform(0, 0.05))
+        killed(
+            go_on,
+            lambda target=target: rounds_in(folder / CELLS[0]) >= target,
+            dice.uniform(0, 0.05),
+        )
     assert not all(rounds_in(folder / cell) == rounds for cell in CELLS)
     assert subprocess.run(go_on, capture_output=True).returncode == 0
     for name, cell in tiny(*GRID, rounds=rounds).cells.items():
@@ -402,7 +439,9 @@ def test_cells_that_are_finished_are_left_alone(whole):
     before = {path: path.stat().st_mtime_ns for path in Path("sweep/alpha-0.1-seed-0").iterdir()}
     playing = play(Path("sweep"), sweep)
     assert [run.folder.name for run in playing.runs] == CELLS[1:]
-    assert {path: path.stat().st_mtime_ns for path in Path("sweep/alpha-0.1-seed-0").iterdir()} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in Path("sweep/alpha-0.1-seed-0").iterdir()
+    } == before
     assert all_bits(Path("sweep")) == whole
 
 
@@ -424,7 +463,9 @@ def test_all_cells_of_one_data_set_share_its_memory():
     more = ["data.name=npz:mine.npz", "data.private=20", "data.public=20", "model=mlp"]
     playing = sweeps.begin(Path("sweep"), tiny(*GRID, *more))
     stores = [
-        part for run in playing.runs for part in (run.federation.task.private.samples, run.federation.task.public)
+        part
+        for run in playing.runs
+        for part in (run.federation.task.private.samples, run.federation.task.public)
     ]
     assert len({samples.store.values.data_ptr() for samples in stores}) == 1
 
@@ -438,7 +479,8 @@ def test_a_data_file_that_has_changed_is_loaded_again():
     assert data.load("digits") is data.load("digits")
 
 
-# --- one cell fails --------------------------------------------------------------------------------------------------
+# --- one cell fails
+# --------------------------------------------------------------------------------------------------
 
 BAD = "alpha-100-seed-0"
 
@@ -492,10 +534,16 @@ def test_a_cell_that_fails_fails_alone_and_goes_on_when_it_can(instead, whole, m
     with monkeypatch.context() as patch:
         if instead:
             bad = next(run for run in playing.runs if run.folder.name == BAD)
-            bad.federation = replace(bad.federation, algorithm=Broken(bad.federation.algorithm, instead))
+            bad.federation = replace(
+                bad.federation, algorithm=Broken(bad.federation.algorithm, instead)
+            )
         else:
             fails_to_save(patch)
-        errors = [outcome for _, outcome in sweeps.play(playing, choose()[0]) if isinstance(outcome, Exception)]
+        errors = [
+            outcome
+            for _, outcome in sweeps.play(playing, choose()[0])
+            if isinstance(outcome, Exception)
+        ]
     assert [str(error) for error in errors] == ["broken\nin two lines"]
     assert playing.failed == {Path("sweep", BAD): "RuntimeError: broken in two lines"}
     assert [cell.name for cell in playing.finished] == [cell for cell in CELLS if cell != BAD]
@@ -522,7 +570,10 @@ def test_a_failed_cell_is_told_at_once_and_the_others_are_compared(monkeypatch):
         f"1 of 4 cells failed: {BAD}\nEvery finished round is saved. Once what they complain of is mended, try them again with:\n"
         "  fedsift run --resume --out 'my sweep'\n"
     )
-    assert [row[:2] for row in rows(result.stdout)] == [["digits-fas alpha=0.1", "2"], ["digits-fas alpha=100", "1"]]
+    assert [row[:2] for row in rows(result.stdout)] == [
+        ["digits-fas alpha=0.1", "2"],
+        ["digits-fas alpha=100", "1"],
+    ]
     told = json.loads(done("run", "--resume", "--out", "my sweep", "--json").stdout)
     assert [method["seeds"] for method in told["methods"]] == [[0, 1], [0, 1]]
 
@@ -565,13 +616,18 @@ def test_a_single_run_fails_as_ever(monkeypatch):
     assert not Path("run", FAILED).exists()
 
 
-@pytest.mark.parametrize("key, good, bad", [("budget", 6, 31), ("cohort", 2, 5), ("sampler", "mixed", "foo")])
+@pytest.mark.parametrize(
+    "key, good, bad", [("budget", 6, 31), ("cohort", 2, 5), ("sampler", "mixed", "foo")]
+)
 def test_a_mistake_in_any_cell_is_named_before_anything_is_made(key, good, bad):
-    assert complaint("run", *FAS, f"sweep.{key}=[{good}, {bad}]").startswith(f"error: cell {key}-{bad}: ")
+    assert complaint("run", *FAS, f"sweep.{key}=[{good}, {bad}]").startswith(
+        f"error: cell {key}-{bad}: "
+    )
     assert list(Path().iterdir()) == []
 
 
-# --- the command line ------------------------------------------------------------------------------------------------
+# --- the command line
+# ------------------------------------------------------------------------------------------------
 
 
 def test_the_seeds_of_a_method_are_one_line_with_its_spread():
@@ -598,7 +654,10 @@ def test_json_is_one_object_with_all_cells_and_methods():
         "digits-fas alpha=100",
         0,
     )
-    assert told["cells"][1]["accuracy"] == runs.load(Path("sweep/alpha-0.1-seed-1")).summary()["accuracy"]
+    assert (
+        told["cells"][1]["accuracy"]
+        == runs.load(Path("sweep/alpha-0.1-seed-1")).summary()["accuracy"]
+    )
     again = done("run", "--resume", "--out", "sweep", "--json")
     assert json.loads(again.stdout) == told
     assert "4 of 4 cells finished already" in again.stderr
@@ -606,10 +665,15 @@ def test_json_is_one_object_with_all_cells_and_methods():
 
 def test_a_file_with_a_sweep_is_run_and_gone_on_with_by_its_own_name(whole):
     values = tomllib.loads(config.to_toml(next(iter(tiny(*GRID).cells.values()))))
-    Path("mine.toml").write_text(config.to_toml(config.experiment(values | {"name": "digits-fas"}), tiny(*GRID).axes))
+    Path("mine.toml").write_text(
+        config.to_toml(config.experiment(values | {"name": "digits-fas"}), tiny(*GRID).axes)
+    )
     done("run", "mine.toml", "--out", "sweep", "--quiet")
     assert all_bits(Path("sweep")) == whole
-    assert "4 of 4 cells finished already" in done("run", "mine.toml", "--resume", "--out", "sweep").stderr
+    assert (
+        "4 of 4 cells finished already"
+        in done("run", "mine.toml", "--resume", "--out", "sweep").stderr
+    )
     done("run", "mine.toml", "alpha=100", "seed=1", "--out", "one", "--quiet")
     assert (Path("one") / METRICS).read_bytes() == whole["alpha-100-seed-1"][METRICS]
 
@@ -627,8 +691,12 @@ def test_a_sweep_or_a_run_is_not_mistaken_for_the_other():
     words = ["run", *FAS, "rounds=1"]
     for more in ([], ["--resume"]):
         assert "sweep exists and is not a run folder" in complaint(*words, "--out", "sweep", *more)
-        assert "run exists and is not the folder of a sweep" in complaint(*words, "--seeds", "2", "--out", "run", *more)
-    assert "sweep folder sweep exists; add --resume" in complaint(*words, "--seeds", "2", "--out", "sweep")
+        assert "run exists and is not the folder of a sweep" in complaint(
+            *words, "--seeds", "2", "--out", "run", *more
+        )
+    assert "sweep folder sweep exists; add --resume" in complaint(
+        *words, "--seeds", "2", "--out", "sweep"
+    )
 
 
 @pytest.mark.parametrize(
@@ -662,14 +730,19 @@ def test_a_second_process_in_the_same_sweep_is_refused():
 
 @pytest.mark.parametrize("own", ["seed=3", "sweep.seed=[1, 2]"])
 def test_seeds_and_a_seed_of_your_own_contradict_each_other(own):
-    assert complaint("run", *FAS, own, "--seeds", "3") == "error: give --seeds or a seed of your own, not both\n"
+    assert (
+        complaint("run", *FAS, own, "--seeds", "3")
+        == "error: give --seeds or a seed of your own, not both\n"
+    )
 
 
 def test_an_axis_that_no_cell_uses_is_noted():
     words = ["run", "digits-fedavg", *KINDS["digits-fas"][:-1], "rounds=1", "--seeds", "2"]
     result = done(*words, "sweep.sampler=[mixed]", "--out", "avg")
     assert "note: this experiment does not use algorithm.sampler\n" in result.stderr
-    mixed = done("run", *FAS, "rounds=1", "sweep.algorithm=[fas, fedavg]", "sampler=mixed", "--out", "mixed")
+    mixed = done(
+        "run", *FAS, "rounds=1", "sweep.algorithm=[fas, fedavg]", "sampler=mixed", "--out", "mixed"
+    )
     assert "note:" not in mixed.stderr
 
 
@@ -678,7 +751,9 @@ def test_new_shows_how_to_sweep():
     text = Path("mine.toml").read_text()
     assert sweeps.read("mine.toml").axes == {}
     example = text[text.index("# [sweep]") :]
-    Path("mine.toml").write_text(text.replace(example, re.sub("^# ", "", example, flags=re.MULTILINE)))
+    Path("mine.toml").write_text(
+        text.replace(example, re.sub("^# ", "", example, flags=re.MULTILINE))
+    )
     assert sweeps.read("mine.toml").axes == {
         "seed": [0, 1, 2],
         "partition.alpha": [0.1, 1, 100],
@@ -688,7 +763,9 @@ def test_new_shows_how_to_sweep():
 
 @pytest.mark.parametrize("width", [13, 26])
 def test_the_progress_of_many_cells_stays_readable(width, monkeypatch):
-    """Thirteen seeds of one method or of two, or thirteen methods and more: never a bar for each run."""
+    """Thirteen seeds of one method or of two, or thirteen methods and more: never a bar for each
+    run.
+    """
     words = ["run", *FAS, "rounds=1", "data.test=20", f"sweep.seed={list(range(13))}", "--json"]
     more = [f"sweep.alpha={list(range(1, 1 + width // 13))}"]
     by_line = done(*words, *more, "--out", "lines").stderr.splitlines()
@@ -701,18 +778,28 @@ def test_the_progress_of_many_cells_stays_readable(width, monkeypatch):
 
 
 def test_of_many_methods_only_the_range_is_told():
-    settings = ["rounds=1", "data.test=20", f"sweep.alpha={list(range(1, 14))}", "--out", "sweep", "--json"]
+    settings = [
+        "rounds=1",
+        "data.test=20",
+        f"sweep.alpha={list(range(1, 14))}",
+        "--out",
+        "sweep",
+        "--json",
+    ]
     result = done("run", *FAS, *settings)
     low, high = (f(c["accuracy"] for c in json.loads(result.stdout)["cells"]) for f in (min, max))
     assert f"round 1/1  accuracy {low:.3f} to {high:.3f} over 13 methods" in result.stderr
 
 
-# --- Ctrl-C and SIGTERM ----------------------------------------------------------------------------------------------
+# --- Ctrl-C and SIGTERM
+# ----------------------------------------------------------------------------------------------
 
 
 def terminated(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:
     command = [*PROGRAM, *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         until = time.monotonic() + 60
         while not moment() and process.poll() is None and time.monotonic() < until:
             time.sleep(0.001)
@@ -721,10 +808,17 @@ def terminated(words: list[str], moment: Any) -> subprocess.CompletedProcess[str
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-@pytest.mark.parametrize("stop, word, code", [(interrupted, "interrupted", 130), (terminated, "terminated", 143)])
-def test_a_stopped_sweep_prints_the_command_that_goes_on_to_the_same_bits(stop, word, code, tmp_path):
+@pytest.mark.parametrize(
+    "stop, word, code", [(interrupted, "interrupted", 130), (terminated, "terminated", 143)]
+)
+def test_a_stopped_sweep_prints_the_command_that_goes_on_to_the_same_bits(
+    stop, word, code, tmp_path
+):
     seeds = "sweep.seed=[0, 1]"
-    result = stop(["run", *FAS, "rounds=10", seeds, "--out", "sweep"], lambda: rounds_in(Path("sweep/seed-0")) >= 2)
+    result = stop(
+        ["run", *FAS, "rounds=10", seeds, "--out", "sweep"],
+        lambda: rounds_in(Path("sweep/seed-0")) >= 2,
+    )
     assert (result.returncode, result.stdout) == (code, "")
     assert "Traceback" not in result.stderr
     assert result.stderr.endswith(
@@ -736,7 +830,9 @@ def test_a_stopped_sweep_prints_the_command_that_goes_on_to_the_same_bits(stop, 
 
 
 def test_a_sweep_stopped_while_its_cells_are_set_up_says_how_to_go_on():
-    result = terminated(["run", *FAS, "rounds=1", "--seeds", "4", "--out", "sweep"], Path("sweep/seed-0").exists)
+    result = terminated(
+        ["run", *FAS, "rounds=1", "--seeds", "4", "--out", "sweep"], Path("sweep/seed-0").exists
+    )
     assert (result.returncode, result.stdout) == (143, "")
     assert result.stderr.endswith("Go on with:\n  fedsift run --resume --out sweep\n")
     done("run", "--resume", "--out", "sweep", "--quiet")
@@ -744,7 +840,9 @@ def test_a_sweep_stopped_while_its_cells_are_set_up_says_how_to_go_on():
 
 
 def test_a_terminated_run_says_how_to_go_on():
-    result = terminated(["run", *FAS, "rounds=40", "--out", "run"], lambda: rounds_in(Path("run")) >= 1)
+    result = terminated(
+        ["run", *FAS, "rounds=40", "--out", "run"], lambda: rounds_in(Path("run")) >= 1
+    )
     assert (result.returncode, result.stdout) == (143, "")
     assert result.stderr.endswith(
         "terminated; every finished round is saved. Go on with:\n  fedsift run --resume --out run\n"

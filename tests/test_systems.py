@@ -1,4 +1,6 @@
-"""Every system of the comparison, through the whole loop: what must hold whichever of them it is."""
+"""Every system of the comparison, through the whole loop: what must hold whichever of them it
+is.
+"""
 
 import inspect
 from dataclasses import replace
@@ -32,12 +34,16 @@ def made(name, recipe=RECIPE, **axes):
 
 
 def a_system(name, model="mlp", recipe=RECIPE, alpha=1.0, **axes):
-    return a_federation(made(name, recipe, **axes), model, cohort=6 if name == "gossip" else 3, alpha=alpha)
+    return a_federation(
+        made(name, recipe, **axes), model, cohort=6 if name == "gossip" else 3, alpha=alpha
+    )
 
 
 def stored(records):
     """Records whose states went through a checkpoint: what survives, in one form."""
-    return [replace(record, state=runs.from_bytes(runs.to_bytes(record.state))) for record in records]
+    return [
+        replace(record, state=runs.from_bytes(runs.to_bytes(record.state))) for record in records
+    ]
 
 
 def same(one, other):
@@ -89,7 +95,8 @@ def test_a_round_does_not_change_the_state_it_started_from(name):
     assert runs.to_bytes(state) == before
 
 
-# --- bytes: 13 of header everywhere, 5 more for soft labels (how the indexes are given, how many rows) --------------------
+# --- bytes: 13 of header everywhere, 5 more for soft labels (how the indexes are given, how many
+# rows) --------------------
 
 
 def shared_subset(federation, client, first):
@@ -98,7 +105,12 @@ def shared_subset(federation, client, first):
 
 def own_choice(federation, client, first):
     """The indexes cost a length and as many bytes as it takes to name one of binom(N, n) sets."""
-    return 18 + 4 + len(indexes.encode(np.arange(BUDGET), len(federation.task.public))) + BUDGET * CLASSES * 4
+    return (
+        18
+        + 4
+        + len(indexes.encode(np.arange(BUDGET), len(federation.task.public)))
+        + BUDGET * CLASSES * 4
+    )
 
 
 def per_label(federation, client, first):
@@ -107,9 +119,13 @@ def per_label(federation, client, first):
 
 
 def per_label_and_seeds(federation, client, first):
-    """A length; and with the first upload a header, a count and per mixture two labels and four float16."""
+    """A length; and with the first upload a header, a count and per mixture two labels and four
+    float16.
+    """
     mixtures = 10 if np.count_nonzero(client.label_counts) > 1 else 0
-    return 4 + per_label(federation, client, first) + (13 + 4 + mixtures * (4 + 4 * 2) if first else 0)
+    return (
+        4 + per_label(federation, client, first) + (13 + 4 + mixtures * (4 + 4 * 2) if first else 0)
+    )
 
 
 def to_neighbours(federation, client, first):
@@ -143,13 +159,16 @@ def test_an_upload_has_the_bytes_the_formula_says(name):
 
 
 def test_what_is_entropy_coded_is_never_larger_than_packed():
-    """FedPAQ: a norm, a length and one of 15 levels a weight, at most packed. CFD: which rows changed, and log2(3) bits
-    for each. For these the bytes depend on the data."""
+    """FedPAQ: a norm, a length and one of 15 levels a weight, at most packed. CFD: which rows
+    changed, and log2(3) bits for each. For these the bytes depend on the data."""
     federation = a_system("fedpaq")
     most = (
         13
         + 4
-        + sum(8 + entropy.max_bytes(v.numel(), 15) for v in initial_state(federation.clients[0].model, 0).values())
+        + sum(
+            8 + entropy.max_bytes(v.numel(), 15)
+            for v in initial_state(federation.clients[0].model, 0).values()
+        )
     )
     for record in play(federation, 3, ENGINE):
         assert all(100 < size <= most for size in record.bytes.up.values())
@@ -162,7 +181,10 @@ def test_every_algorithm_has_its_bytes_checked():
     assert EXACTLY.keys() | {"fedpaq", "cfd"} == ALGORITHMS.keys()
 
 
-# --- mixed models ---------------------------------------------------------------------------------------------------------
+# --- mixed models
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - ONE_MODEL))
@@ -172,7 +194,10 @@ def test_clients_with_different_models_learn_together(name):
     accuracies = records[-1].accuracies
     if name in NO_SERVER_MODEL:
         assert accuracies.keys() == {f"client {id}" for record in records for id in record.bytes.up}
-        by_model = [[v for k, v in accuracies.items() if (int(k[7:]) < 3) == first] for first in (True, False)]
+        by_model = [
+            [v for k, v in accuracies.items() if (int(k[7:]) < 3) == first]
+            for first in (True, False)
+        ]
         assert all(np.mean(values) > 0.5 for values in by_model)
     else:
         assert accuracies.keys() == {"mlp", "linear"} and min(accuracies.values()) > 0.5
@@ -190,7 +215,10 @@ def test_with_mixed_models_one_at_a_time_equals_lockstep_too(name):
     assert same(lockstep, play(a_system(name, MIXED), 2, OneByOne(Sequential("cpu", threads=1))))
 
 
-# --- the digits presets -----------------------------------------------------------------------------------------------------
+# --- the digits presets
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 AFTER_FOUR_ROUNDS = {  # chance is 0.1; in brackets what was measured, seeds 0 and 1
     "fedavg": 0.4,  # (0.55, 0.61)
@@ -215,15 +243,19 @@ def test_every_algorithm_has_a_preset_and_a_bound():
 def test_every_system_learns_the_digits(name):
     experiment = config.read(f"digits-{name}", ["alpha=1", "rounds=4"])
     f = config.build(experiment)
-    records = list(federate(f.algorithm, f.clients, f.task, rounds=4, cohort=f.cohort, seed=f.seed, engine=ENGINE))
+    records = list(
+        federate(
+            f.algorithm, f.clients, f.task, rounds=4, cohort=f.cohort, seed=f.seed, engine=ENGINE
+        )
+    )
     assert records[-1].accuracy > AFTER_FOUR_ROUNDS[name]
     assert records[-1].accuracy > records[0].accuracy
 
 
 @pytest.mark.slow
 def test_on_the_digits_delta_coding_makes_cfds_later_rounds_cheaper():
-    """Every client in every round: the last uploads are far below both the first delta-coded ones at their peak and what
-    the same labels cost without delta coding, for the same accuracies."""
+    """Every client in every round: the last uploads are far below both the first delta-coded ones
+    at their peak and what the same labels cost without delta coding, for the same accuracies."""
     runs = {}
     for codec in ("delta(quantized(1))", "quantized(1)"):
         settings = ["cohort=20", "rounds=8", "distill.epochs=2", "local.epochs=5", f"codec={codec}"]

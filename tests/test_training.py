@@ -15,7 +15,10 @@ KEY = (0, 1, "local", 3)
 LOG3 = math.log(3)
 
 
-# --- loss ----------------------------------------------------------------------------------------------------------
+# --- loss
+#
+#
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_loss_by_hand():
@@ -25,14 +28,19 @@ def test_loss_by_hand():
 
 
 def test_loss_at_a_temperature_by_hand():
-    # softmax((0, ln 3) / 2) = (1, sqrt 3) / (1 + sqrt 3); target (.25, .75). No factor of T squared.
+    # softmax((0, ln 3) / 2) = (1, sqrt 3) / (1 + sqrt 3); target (.25, .75). No factor of T
+    # squared.
     root = math.sqrt(3)
     value = loss(torch.tensor([[0.0, LOG3]]), torch.tensor([[0.25, 0.75]]), 2.0)
-    assert value.item() == pytest.approx(-0.25 * math.log(1 / (1 + root)) - 0.75 * math.log(root / (1 + root)))
+    assert value.item() == pytest.approx(
+        -0.25 * math.log(1 / (1 + root)) - 0.75 * math.log(root / (1 + root))
+    )
 
 
 def test_loss_of_a_hard_label_is_minus_its_log_probability():
-    assert loss(torch.tensor([[0.0, LOG3]]), torch.tensor([[0.0, 1.0]])).item() == pytest.approx(-math.log(3 / 4))
+    assert loss(torch.tensor([[0.0, LOG3]]), torch.tensor([[0.0, 1.0]])).item() == pytest.approx(
+        -math.log(3 / 4)
+    )
 
 
 def test_loss_is_averaged_over_the_batch():
@@ -41,13 +49,18 @@ def test_loss_is_averaged_over_the_batch():
     assert value.item() == pytest.approx((-math.log(3 / 4) - math.log(1 / 4)) / 2)
 
 
-# --- step size -----------------------------------------------------------------------------------------------------
+# --- step size
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_step_size_falls_at_every_milestone():
     recipe = Recipe(lr=0.02, milestones=(300, 600), decay=0.1)
     sizes = {epoch: step_size(recipe, epoch) for epoch in (0, 299, 300, 599, 600, 10_000)}
-    assert sizes == pytest.approx({0: 0.02, 299: 0.02, 300: 0.002, 599: 0.002, 600: 0.0002, 10_000: 0.0002})
+    assert sizes == pytest.approx(
+        {0: 0.02, 299: 0.02, 300: 0.002, 599: 0.002, 600: 0.0002, 10_000: 0.0002}
+    )
 
 
 def test_step_size_without_milestones_never_changes():
@@ -58,7 +71,10 @@ def test_the_order_of_milestones_does_not_matter():
     assert step_size(Recipe(lr=1, milestones=(5, 2), decay=0.5), 3) == 0.5
 
 
-# --- batches -------------------------------------------------------------------------------------------------------
+# --- batches
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def lengths(samples: int, batch: int) -> list[int]:
@@ -82,7 +98,9 @@ def test_a_single_sample_or_a_batch_size_of_one_is_not():
 
 
 @given(st.integers(1, 70), st.integers(1, 20), st.integers(1, 4), st.integers(0, 100))
-def test_every_epoch_covers_every_sample_once_but_for_a_last_batch_of_one(samples, batch, epochs, seed):
+def test_every_epoch_covers_every_sample_once_but_for_a_last_batch_of_one(
+    samples, batch, epochs, seed
+):
     made = batches(Recipe(epochs=epochs, batch=batch), samples, (seed,))
     alone = samples > batch > 1 and samples % batch == 1
     assert len(made) == epochs
@@ -137,11 +155,15 @@ def test_every_epoch_has_an_order_of_its_own():
 
 
 def test_the_sample_left_out_differs_between_epochs():
-    left = [set(range(9)) - set(np.concatenate(e).tolist()) for e in batches(Recipe(epochs=20, batch=4), 9, KEY)]
+    left = [
+        set(range(9)) - set(np.concatenate(e).tolist())
+        for e in batches(Recipe(epochs=20, batch=4), 9, KEY)
+    ]
     assert len(set.union(*left)) > 3
 
 
-# --- augmentation --------------------------------------------------------------------------------------------------
+# --- augmentation
+# --------------------------------------------------------------------------------------------------
 
 #  0  1  2  3
 #  4  5  6  7
@@ -186,13 +208,21 @@ def by_loops(image: Array, down: int, right: int, mirrored: int) -> Array:
 
 
 @settings(max_examples=40)
-@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 20), st.integers(1, 20), st.integers(0, 1000))
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.integers(0, 1000),
+)
 def test_augment_is_what_a_plain_loop_computes(count, channels, height, width, seed):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(count, channels, height, width)).astype(np.float32)
     moves = augmentation(Recipe(epochs=1, augment="crop-flip"), count, (seed,), x.shape[1:])
     assert moves is not None
-    expected = np.stack([by_loops(image, *move) for image, move in zip(x, moves[0].tolist(), strict=True)])
+    expected = np.stack(
+        [by_loops(image, *move) for image, move in zip(x, moves[0].tolist(), strict=True)]
+    )
     assert (augment(torch.from_numpy(x), torch.from_numpy(moves[0])).numpy() == expected).all()
 
 
@@ -203,7 +233,8 @@ def test_every_image_of_a_batch_moves_by_itself():
 
 
 @pytest.mark.parametrize(
-    ("shape", "reach"), [((1, 8, 8), 1), ((3, 32, 32), 4), ((3, 32, 16), 2), ((3, 96, 96), 12), ((1, 2, 2), 1)]
+    ("shape", "reach"),
+    [((1, 8, 8), 1), ((3, 32, 32), 4), ((3, 32, 16), 2), ((3, 96, 96), 12), ((1, 2, 2), 1)],
 )
 def test_moves_reach_an_eighth_of_the_shorter_side_and_at_least_one_pixel(shape, reach):
     moves = augmentation(Recipe(epochs=4, augment="crop-flip"), 500, KEY, shape)
@@ -226,7 +257,9 @@ def test_moves_depend_on_the_key_alone_and_differ_between_epochs():
 
 def test_batches_are_the_same_with_and_without_augmentation():
     with_moves = batches(Recipe(epochs=1, augment="crop-flip"), 20, KEY)
-    assert np.array_equal(np.concatenate(with_moves[0]), np.concatenate(batches(Recipe(epochs=1), 20, KEY)[0]))
+    assert np.array_equal(
+        np.concatenate(with_moves[0]), np.concatenate(batches(Recipe(epochs=1), 20, KEY)[0])
+    )
 
 
 def test_none_means_no_moves():
@@ -239,7 +272,10 @@ def test_crop_flip_of_feature_rows_is_a_mistake():
         augmentation(Recipe(augment="crop-flip"), 30, KEY, (5,))
 
 
-# --- optimisers ----------------------------------------------------------------------------------------------------
+# --- optimisers
+#
+#
+# ----------------------------------------------------------------------------------------------------
 
 
 def stepped(recipe: Recipe, *gradients: float) -> float:
@@ -260,12 +296,16 @@ def test_sgd_with_momentum_by_hand():
 
 
 def test_sgd_without_momentum_by_hand():
-    assert stepped(Recipe(optimizer="sgd", lr=0.1, momentum=0.0), 2.0, 1.0) == pytest.approx(1 - 0.2 - 0.1)
+    assert stepped(Recipe(optimizer="sgd", lr=0.1, momentum=0.0), 2.0, 1.0) == pytest.approx(
+        1 - 0.2 - 0.1
+    )
 
 
 def test_sgd_with_nesterov_momentum_by_hand():
     # v = 2; the step is g + .9 v = 3.8.
-    assert stepped(Recipe(optimizer="sgd", lr=0.1, momentum=0.9, nesterov=True), 2.0) == pytest.approx(1 - 0.38)
+    assert stepped(
+        Recipe(optimizer="sgd", lr=0.1, momentum=0.9, nesterov=True), 2.0
+    ) == pytest.approx(1 - 0.38)
 
 
 def test_sgd_with_weight_decay_by_hand():
@@ -275,16 +315,22 @@ def test_sgd_with_weight_decay_by_hand():
 
 
 def test_adam_by_hand():
-    # The first step of Adam is lr x the sign of the gradient; weight decay joins the gradient: -.5 + 2 x 1 > 0.
+    # The first step of Adam is lr x the sign of the gradient; weight decay joins the gradient: -.5
+    # + 2 x 1 > 0.
     assert stepped(Recipe(optimizer="adam", lr=0.1), 7.0) == pytest.approx(0.9)
     assert stepped(Recipe(optimizer="adam", lr=0.1), -0.5) == pytest.approx(1.1)
     assert stepped(Recipe(optimizer="adam", lr=0.1, weight_decay=2.0), -0.5) == pytest.approx(0.9)
 
 
 def test_adamw_by_hand():
-    # The weight is first multiplied by 1 - lr x decay = .8; the step of -lr x sign is apart from that.
-    assert stepped(Recipe(optimizer="adamw", lr=0.1, weight_decay=2.0), -0.5) == pytest.approx(0.8 + 0.1)
-    assert stepped(Recipe(optimizer="adamw", lr=0.1), -0.5) == pytest.approx(1.1)  # no decay unless asked for
+    # The weight is first multiplied by 1 - lr x decay = .8; the step of -lr x sign is apart from
+    # that.
+    assert stepped(Recipe(optimizer="adamw", lr=0.1, weight_decay=2.0), -0.5) == pytest.approx(
+        0.8 + 0.1
+    )
+    assert stepped(Recipe(optimizer="adamw", lr=0.1), -0.5) == pytest.approx(
+        1.1
+    )  # no decay unless asked for
 
 
 def test_the_optimisers_tested_here_are_all_there_are():

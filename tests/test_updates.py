@@ -1,4 +1,6 @@
-"""Quantised updates: unbiased, relative to the model both ends hold, smaller than weights, and refused when hostile."""
+"""Quantised updates: unbiased, relative to the model both ends hold, smaller than weights, and
+refused when hostile.
+"""
 
 import struct
 from math import sqrt
@@ -41,7 +43,9 @@ def sent(new, base, codec=QSGD, key=KEY):
 
 def sealed(*parts, codec=QSGD, base=None):
     payload = struct.pack("<I", 9) + b"".join(parts)
-    return wire.seal(wire.WEIGHTS, codec.id, ROUND, payload, implied(LIKE if base is None else base))
+    return wire.seal(
+        wire.WEIGHTS, codec.id, ROUND, payload, implied(LIKE if base is None else base)
+    )
 
 
 def tensor(norm, levels, codec=QSGD):
@@ -50,7 +54,10 @@ def tensor(norm, levels, codec=QSGD):
     return struct.pack("<fI", norm, len(code)) + code
 
 
-# --- by hand ---------------------------------------------------------------------------------------------------------
+# --- by hand
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,10 @@ def test_three_and_four_on_seven_levels(draws, levels):
     # Norm 5: 3 / 5 * 7 = 4.2 is rounded up by a draw below 0.2, 4 / 5 * 7 = 5.6 by one below 0.6.
     assert quantise(np.array([3.0, 4.0]), 7, drawing(*draws))[0] == 5
     assert quantise(np.array([3.0, 4.0]), 7, drawing(*draws))[1].tolist() == levels
-    assert quantise(np.array([-3.0, 4.0]), 7, drawing(*draws))[1].tolist() == [-levels[0], levels[1]]
+    assert quantise(np.array([-3.0, 4.0]), 7, drawing(*draws))[1].tolist() == [
+        -levels[0],
+        levels[1],
+    ]
 
 
 def test_an_entry_that_is_all_of_the_norm_has_the_highest_level_whatever_is_drawn():
@@ -76,10 +86,15 @@ def test_no_update_has_norm_zero_and_levels_zero():
 
 
 def test_a_message_byte_by_byte():
-    # The update (0, 2) has norm 2 = 0x40000000 and levels 0 and 7, sent as 7 and 14 in base 15: 7 + 14 * 15 = 217.
+    # The update (0, 2) has norm 2 = 0x40000000 and levels 0 and 7, sent as 7 and 14 in base 15: 7 +
+    # 14 * 15 = 217.
     base = {"w": torch.tensor([1.0, 1.0]), "n": torch.tensor([5], dtype=torch.int16)}
-    message = QSGD.encode({"w": torch.tensor([1.0, 3.0]), "n": torch.tensor([6], dtype=torch.int16)}, 3, 9, base, KEY)
-    assert message[:9] == b"fs" + bytes([1, 2, 20]) + bytes([3, 0, 0, 0])  # version, kind, codec, round; then checksum
+    message = QSGD.encode(
+        {"w": torch.tensor([1.0, 3.0]), "n": torch.tensor([6], dtype=torch.int16)}, 3, 9, base, KEY
+    )
+    assert message[:9] == b"fs" + bytes([1, 2, 20]) + bytes(
+        [3, 0, 0, 0]
+    )  # version, kind, codec, round; then checksum
     assert message[13:] == bytes([9, 0, 0, 0]) + bytes.fromhex("0600 00000040 02000000 00d9")
     back, samples = QSGD.decode(message, 3, base)
     assert (back["w"].tolist(), back["n"].tolist(), samples) == ([1, 3], [6], 9)
@@ -105,7 +120,10 @@ def test_other_bits_are_a_mistake(bits):
         Qsgd(bits)
 
 
-# --- unbiased --------------------------------------------------------------------------------------------------------
+# --- unbiased
+#
+#
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -128,7 +146,11 @@ def test_the_mean_of_decoded_messages_is_the_new_state():
     assert ((mean - new["w"]).abs() <= 5 * level * 0.5 / sqrt(2000) + 1e-6).all()
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.integers(2, 8), st.integers(0, 10**6))
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50),
+    st.integers(2, 8),
+    st.integers(0, 10**6),
+)
 @settings(max_examples=150)
 def test_every_entry_is_off_by_less_than_a_level_and_keeps_its_sign(x, bits, seed):
     x, levels = np.array(x), Qsgd(bits).levels
@@ -138,7 +160,10 @@ def test_every_entry_is_off_by_less_than_a_level_and_keeps_its_sign(x, bits, see
     assert (np.abs(norm * level / levels - x) <= norm / levels * (1 + 1e-6) + 1e-40).all()
 
 
-# --- round trips -----------------------------------------------------------------------------------------------------
+# --- round trips
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_no_update_arrives_as_the_base_itself():
@@ -161,7 +186,10 @@ def test_statistics_and_counters_arrive_exactly():
 @settings(max_examples=50)
 def test_parameters_arrive_within_a_level_of_their_tensors_norm(bits, seed, scale):
     base = state(seed)
-    new = {name: base[name] + scale * value if value.is_floating_point() else value for name, value in state(1).items()}
+    new = {
+        name: base[name] + scale * value if value.is_floating_point() else value
+        for name, value in state(1).items()
+    }
     back, _ = sent(new, base, Qsgd(bits))
     for name in ("w", "b"):
         level = (new[name] - base[name]).norm() / Qsgd(bits).levels
@@ -177,7 +205,9 @@ def test_equal_keys_make_equal_messages_and_others_do_not():
 
 def test_empty_and_single_tensors_arrive():
     base = {"none": torch.zeros(0, 3), "one": torch.tensor(2.0), "running_none": torch.zeros(0)}
-    back, _ = sent({"none": torch.zeros(0, 3), "one": torch.tensor(5.0), "running_none": torch.zeros(0)}, base)
+    back, _ = sent(
+        {"none": torch.zeros(0, 3), "one": torch.tensor(5.0), "running_none": torch.zeros(0)}, base
+    )
     assert back["none"].shape == (0, 3)
     assert back["running_none"].shape == (0,)
     assert back["one"].item() == 5
@@ -195,7 +225,8 @@ def test_a_tensor_in_another_memory_order_arrives():
 
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_an_update_is_no_longer_than_its_bits_and_smaller_than_float16(bits):
-    # 5,000 weights of b bits at most (2^b - 1 levels), a norm and a length, the samples and the header.
+    # 5,000 weights of b bits at most (2^b - 1 levels), a norm and a length, the samples and the
+    # header.
     base = {"w": torch.zeros(100, 50)}
     new = {"w": torch.randn(100, 50, generator=torch.Generator().manual_seed(0))}
     message = Qsgd(bits).encode(new, ROUND, 9, base, KEY)
@@ -203,7 +234,8 @@ def test_an_update_is_no_longer_than_its_bits_and_smaller_than_float16(bits):
     assert len(message) < len(WEIGHT_CODECS["float16"].encode(new, ROUND, 9)) / (1.9 * 8 / bits / 2)
 
 
-# --- what cannot be sent ---------------------------------------------------------------------------------------------
+# --- what cannot be sent
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 3e38])
@@ -219,7 +251,8 @@ def test_statistics_that_diverged_cannot_be_sent(bad):
         QSGD.encode({**state(), "norm.running_var": torch.full((5,), bad)}, ROUND, 9, state(), KEY)
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- what is refused
+# -------------------------------------------------------------------------------------------------
 
 LIKE = {"w": torch.zeros(3)}
 
@@ -253,14 +286,17 @@ def test_statistics_that_are_not_finite_are_refused(bad):
 
 def test_levels_out_of_range_are_refused():
     # Three symbols below 15 are numbers below 3375 = 0xd2f.
-    assert QSGD.decode(sealed(struct.pack("<fI", 1, 3) + b"\0\x2e\x0d"), ROUND, LIKE)[0]["w"].tolist() == [1, 1, 1]
+    assert QSGD.decode(sealed(struct.pack("<fI", 1, 3) + b"\0\x2e\x0d"), ROUND, LIKE)[0][
+        "w"
+    ].tolist() == [1, 1, 1]
     refused(sealed(struct.pack("<fI", 1, 3) + b"\0\x2f\x0d"), says="out of range")
 
 
 @pytest.mark.parametrize("shape", [(0,), (5,), (7,), (300,), (6,), (3, 2), (1, 6)], ids=str)
 @pytest.mark.parametrize("scale", [0, 1])
 def test_an_update_of_another_shape_is_refused(shape, scale):
-    # Six weights of 15 levels take as many bytes as a transposed six, three as many as four: the length alone
+    # Six weights of 15 levels take as many bytes as a transposed six, three as many as four: the
+    # length alone
     # does not tell.
     message = QSGD.encode({"w": scale * torch.ones(2, 3)}, ROUND, 9, {"w": torch.zeros(2, 3)}, KEY)
     refused(message, {"w": torch.zeros(shape)})
@@ -308,7 +344,8 @@ def test_levels_of_another_length_than_announced_are_refused(length):
 @pytest.mark.parametrize("size", range(4))
 def test_a_message_without_a_number_of_samples_is_refused(size):
     refused(
-        wire.seal(wire.WEIGHTS, QSGD.id, ROUND, bytes(size), implied(LIKE)), says="no room for the number of samples"
+        wire.seal(wire.WEIGHTS, QSGD.id, ROUND, bytes(size), implied(LIKE)),
+        says="no room for the number of samples",
     )
 
 

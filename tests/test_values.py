@@ -1,4 +1,6 @@
-"""Probability rows as bytes: grids, hard labels, the largest k, only what changed; sizes by formula, errors bounded."""
+"""Probability rows as bytes: grids, hard labels, the largest k, only what changed; sizes by
+formula, errors bounded.
+"""
 
 import itertools
 import struct
@@ -10,12 +12,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift import seeding
-from fedsift.codecs import CODECS, delta, indexes, quantized, soft_label_codec, softlabels, topk, wire
+from fedsift.codecs import (
+    CODECS,
+    delta,
+    indexes,
+    quantized,
+    soft_label_codec,
+    softlabels,
+    topk,
+    wire,
+)
 from fedsift.codecs.values import Delta, Hard, Quantized, TopK, on_grid
 from fedsift.codecs.wire import WireError
 from fedsift.types import Link, Mistake, SoftLabels, Tree
 
-PLAIN = ["float32", "float16", "hard", "quantized", "topk", *(f"quantized({bits})" for bits in range(1, 9)), "topk(2)"]
+PLAIN = [
+    "float32",
+    "float16",
+    "hard",
+    "quantized",
+    "topk",
+    *(f"quantized({bits})" for bits in range(1, 9)),
+    "topk(2)",
+]
 ALL = [*PLAIN, "delta", *(f"delta({plain})" for plain in PLAIN)]
 HEADER = 18  # envelope and number of rows, where the indexes are drawn from a seed both ends know
 
@@ -42,19 +61,22 @@ def through(values, probs):
     return values.unpack(values.pack(probs, None), *probs.shape, None)
 
 
-# --- the simplex grid ------------------------------------------------------------------------------------------------
+# --- the simplex grid
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("probs", "levels", "grid"),
     [
-        # times 3: 1.5, 0.9, 0.6; rounded down 1, 0, 0; the two left go to the remainders 0.9 and 0.6
+        # times 3: 1.5, 0.9, 0.6; rounded down 1, 0, 0; the two left go to the remainders 0.9 and
+        # 0.6
         ((0.5, 0.3, 0.2), 3, (1, 1, 1)),
         # times 7: 3.5, 2.1, 1.4; rounded down 3, 2, 1; the one left goes to the remainder 0.5
         ((0.5, 0.3, 0.2), 7, (4, 2, 1)),
         # times 3: 2.4, 0.3, 0.3; rounded down 2, 0, 0; the one left goes to the remainder 0.4
         ((0.8, 0.1, 0.1), 3, (3, 0, 0)),
-        # times 3: 0.75 each; nothing rounded down, three left, and of equal remainders the first come first
+        # times 3: 0.75 each; nothing rounded down, three left, and of equal remainders the first
+        # come first
         ((0.25, 0.25, 0.25, 0.25), 3, (1, 1, 1, 0)),
         ((0.4, 0.35, 0.25), 1, (1, 0, 0)),
         ((0, 1, 0), 255, (0, 255, 0)),
@@ -104,15 +126,19 @@ def test_no_other_grid_point_is_nearer(classes, levels, seed):
             assert np.linalg.norm(found - row, order) <= nearest + 1e-9
 
 
-# --- quantised rows --------------------------------------------------------------------------------------------------
+# --- quantised rows
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_quantised_row_byte_by_byte():
-    # Two bits, three levels: (1, 1, 1) and (3, 0, 0). The last entries follow, so 1, 1, 3, 0 in base 4:
+    # Two bits, three levels: (1, 1, 1) and (3, 0, 0). The last entries follow, so 1, 1, 3, 0 in
+    # base 4:
     # 1 + 1 * 4 + 3 * 16 + 0 * 64 = 53.
     probs = np.array([[0.5, 0.3, 0.2], [0.8, 0.1, 0.1]])
     assert Quantized(2).pack(probs) == bytes([0, 53])
-    np.testing.assert_allclose(Quantized(2).unpack(bytes([0, 53]), 2, 3), np.array([[1 / 3] * 3, [1, 0, 0]]), rtol=1e-6)
+    np.testing.assert_allclose(
+        Quantized(2).unpack(bytes([0, 53]), 2, 3), np.array([[1 / 3] * 3, [1, 0, 0]]), rtol=1e-6
+    )
 
 
 def test_quantised_rows_that_sum_to_more_than_one_are_refused():
@@ -159,7 +185,10 @@ def test_200000_rows_at_once_arrive_as_each_alone():
         np.testing.assert_array_equal(back[row], through(Quantized(4), probs[row : row + 1])[0])
 
 
-# --- hard labels -----------------------------------------------------------------------------------------------------
+# --- hard labels
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_hard_labels_byte_by_byte():
@@ -179,11 +208,15 @@ def test_a_hard_label_costs_at_most_5_percent_more_than_its_bits(codec, size, cl
     np.testing.assert_array_equal(codec.decode(message, to).probs.argmax(1), labels)
 
 
-# --- the k largest ---------------------------------------------------------------------------------------------------
+# --- the k largest
+#
+#
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_the_largest_two_byte_by_byte():
-    # Classes 1 and 3 with 0.5 and 0.25, in float16 0x3800 and 0x3400; the 0.25 left are 0.125 for each of the others.
+    # Classes 1 and 3 with 0.5 and 0.25, in float16 0x3800 and 0x3400; the 0.25 left are 0.125 for
+    # each of the others.
     code = TopK(2).pack(np.array([[0.05, 0.5, 0.2, 0.25]]))
     assert code == bytes.fromhex("0100 0300 0038 0034")
     assert TopK(2).unpack(code, 1, 4).tolist() == [[0.125, 0.5, 0.125, 0.25]]
@@ -236,11 +269,14 @@ def test_the_largest_of_no_distribution_are_refused(code, says):
         TopK(2).unpack(code, 1, 4)
 
 
-# --- only what changed -----------------------------------------------------------------------------------------------
+# --- only what changed
+# -----------------------------------------------------------------------------------------------
 
 
 def conversation(codec, said, to):
-    """Says each of some labels after the other; the messages, and what the receiver makes of them."""
+    """Says each of some labels after the other; the messages, and what the receiver makes of
+    them.
+    """
     here: Tree = {}
     there: Tree = {}
     messages, heard = [], []
@@ -253,7 +289,8 @@ def conversation(codec, said, to):
 
 
 def test_a_first_message_sends_all_rows_and_a_second_equal_one_none():
-    # 40 hard labels of ten: 8 bytes say how many changed, no byte which (all), a flag, ceil(40 log2 10 / 8) = 17.
+    # 40 hard labels of ten: 8 bytes say how many changed, no byte which (all), a flag, ceil(40 log2
+    # 10 / 8) = 17.
     # Nothing new: 8 bytes say so, and a flag.
     to = link()
     labels = SoftLabels(np.arange(40), one_hot(np.arange(40) % 10))
@@ -282,14 +319,19 @@ def test_unchanged_rows_cost_nine_bytes_at_most_in_every_code(plain):
     to = link()
     labels = SoftLabels(drawn(30, to), rows(30))
     messages, heard = conversation(delta(plain), [labels, labels], to)
-    symbols = not plain.startswith(("float", "topk"))  # no symbols are a flag, no floats are nothing
+    symbols = not plain.startswith(
+        ("float", "topk")
+    )  # no symbols are a flag, no floats are nothing
     assert len(messages[1]) == HEADER + 8 + symbols
     assert heard[0].probs.tobytes() == heard[1].probs.tobytes()
 
 
 def test_a_change_that_the_inner_code_does_not_show_is_not_sent():
     to = link()
-    labels = [SoftLabels(np.arange(40), 0.9 * one_hot(np.arange(40) % 10) + extra) for extra in (0.01, 0.02)]
+    labels = [
+        SoftLabels(np.arange(40), 0.9 * one_hot(np.arange(40) % 10) + extra)
+        for extra in (0.01, 0.02)
+    ]
     messages, _ = conversation(delta("hard"), labels, to)
     assert len(messages[1]) == HEADER + 9
 
@@ -357,10 +399,13 @@ def test_changes_that_are_none_are_refused(code, says):
         Delta(Hard()).unpack(code, 3, 10, one_hot([1, 2, 3]))
 
 
-@given(st.sampled_from(PLAIN), st.integers(1, 8), st.sampled_from([0.1, 0.5, 1]), st.integers(0, 10**6))
+@given(
+    st.sampled_from(PLAIN), st.integers(1, 8), st.sampled_from([0.1, 0.5, 1]), st.integers(0, 10**6)
+)
 @settings(max_examples=100)
 def test_both_ends_remember_the_same_over_many_rounds(plain, rounds, share, seed):
-    # Each round another subset, in which some rows are as they were; what is heard is what the plain code carries.
+    # Each round another subset, in which some rows are as they were; what is heard is what the
+    # plain code carries.
     generator = np.random.default_rng(seed)
     codec, inner = delta(plain), soft_label_codec(plain)
     here: Tree = {}
@@ -371,7 +416,11 @@ def test_both_ends_remember_the_same_over_many_rounds(plain, rounds, share, seed
         to = link(classes=5, round=number)
         changed = generator.random(40) < share
         truth[changed] = rows(40, 5, int(generator.integers(10**6)))[changed]
-        index = drawn(10, to) if generator.random() < 0.5 else np.flatnonzero(generator.random(40) < 0.6)
+        index = (
+            drawn(10, to)
+            if generator.random() < 0.5
+            else np.flatnonzero(generator.random(40) < 0.6)
+        )
         labels = SoftLabels(index, truth[index])
         ever[index] = True
         message, here = codec.say(labels, to, here)
@@ -382,7 +431,8 @@ def test_both_ends_remember_the_same_over_many_rounds(plain, rounds, share, seed
         assert here["probs"].tobytes() == there["probs"].tobytes()
 
 
-# --- all of them, by their text --------------------------------------------------------------------------------------
+# --- all of them, by their text
+# --------------------------------------------------------------------------------------
 
 
 def test_every_code_on_the_shelf_is_tested_here():
@@ -390,7 +440,9 @@ def test_every_code_on_the_shelf_is_tested_here():
 
 
 @pytest.mark.parametrize("text", ALL)
-@pytest.mark.parametrize(("samples", "classes", "size"), [(40, 10, 25), (40, 2, 40), (300, 100, 120), (9, 3, 0)])
+@pytest.mark.parametrize(
+    ("samples", "classes", "size"), [(40, 10, 25), (40, 2, 40), (300, 100, 120), (9, 3, 0)]
+)
 def test_every_code_makes_probabilities_of_probabilities(text, samples, classes, size):
     codec, to = soft_label_codec(text), link(samples, classes)
     index = seeding.subset(np.random.default_rng(5), samples, size)
@@ -410,7 +462,9 @@ def test_what_arrived_arrives_again_unchanged(text):
     codec, to = soft_label_codec(text), link()
     once = codec.decode(codec.encode(SoftLabels(np.arange(40), rows(40)), to), to)
     twice = codec.decode(codec.encode(once, to), to)
-    np.testing.assert_allclose(twice.probs, once.probs, rtol=2**-9 if "float16" in text or "topk" in text else 0)
+    np.testing.assert_allclose(
+        twice.probs, once.probs, rtol=2**-9 if "float16" in text or "topk" in text else 0
+    )
 
 
 def test_texts_name_what_the_functions_make():

@@ -1,4 +1,6 @@
-"""Weights as bytes: what was sent comes back to the bit, and nothing gets in that is not the expected model."""
+"""Weights as bytes: what was sent comes back to the bit, and nothing gets in that is not the
+expected model.
+"""
 
 import json
 import struct
@@ -30,11 +32,15 @@ SMALL = {
 
 
 def trained(name):
-    """A model's state after some life: no tensor as it was made, counters above what 32 bits hold."""
+    """A model's state after some life: no tensor as it was made, counters above what 32 bits
+    hold.
+    """
     state = initial_state(model(name, (3, 8, 8), 10), seed=0)
     generator = torch.Generator().manual_seed(1)
     return {
-        key: value + torch.rand(value.shape, generator=generator) if value.is_floating_point() else value + 2**40 + 7
+        key: value + torch.rand(value.shape, generator=generator)
+        if value.is_floating_point()
+        else value + 2**40 + 7
         for key, value in state.items()
     }
 
@@ -53,14 +59,23 @@ def same(found, expected):
     )
 
 
-# --- by hand ---------------------------------------------------------------------------------------------------------
+# --- by hand
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_message_byte_by_byte():
-    # 9 samples; then safetensors: the length of its JSON header (54 characters, padded to 56), the header, the values.
+    # 9 samples; then safetensors: the length of its JSON header (54 characters, padded to 56), the
+    # header, the values.
     # 1.0 is 0x3f800000, -2.0 is 0xc0000000.
     header = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  '
-    payload = bytes([9, 0, 0, 0]) + bytes([56, 0, 0, 0, 0, 0, 0, 0]) + header + bytes.fromhex("0000803f 000000c0")
+    payload = (
+        bytes([9, 0, 0, 0])
+        + bytes([56, 0, 0, 0, 0, 0, 0, 0])
+        + header
+        + bytes.fromhex("0000803f 000000c0")
+    )
     checksum = zlib.crc32(bytes([1, 2, 1, 3, 0, 0, 0]) + payload)
     expected = b"fs" + bytes([1, 2, 1, 3, 0, 0, 0]) + checksum.to_bytes(4, "little") + payload
     assert FLOAT32.encode({"a": torch.tensor([1.0, -2.0])}, round=3, samples=9) == expected
@@ -68,7 +83,8 @@ def test_a_message_byte_by_byte():
 
 
 def test_float16_halves_the_floats_and_leaves_counters_alone():
-    # 1.0 is 0x3c00, -2.0 is 0xc000; the counter keeps its 8 bytes. safetensors puts the wider type first.
+    # 1.0 is 0x3c00, -2.0 is 0xc000; the counter keeps its 8 bytes. safetensors puts the wider type
+    # first.
     message = FLOAT16.encode({"a": torch.tensor([1.0, -2.0]), "n": torch.tensor(258)}, ROUND)
     assert message.endswith(bytes([2, 1, 0, 0, 0, 0, 0, 0]) + bytes.fromhex("003c 00c0"))
 
@@ -77,11 +93,16 @@ def test_float16_halves_the_floats_and_leaves_counters_alone():
 def test_a_message_is_17_bytes_and_the_safetensors(name):
     state = trained(name)
     assert len(FLOAT32.encode(state, ROUND, 5)) == 13 + 4 + len(save(state))
-    halves = {key: value.half() if value.is_floating_point() else value for key, value in state.items()}
+    halves = {
+        key: value.half() if value.is_floating_point() else value for key, value in state.items()
+    }
     assert len(FLOAT16.encode(state, ROUND, 5)) == 13 + 4 + len(save(halves))
 
 
-# --- round trips -----------------------------------------------------------------------------------------------------
+# --- round trips
+#
+#
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet8", "resnet8(norm=group, width=0.5)"])
@@ -158,7 +179,8 @@ def test_any_state_that_float16_holds_comes_back_to_the_bit_from_both(values, sa
         assert count == samples
 
 
-# --- what cannot be sent ---------------------------------------------------------------------------------------------
+# --- what cannot be sent
+# ---------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -175,7 +197,8 @@ def test_weights_too_large_for_float16_ask_for_float32():
         FLOAT16.encode({"b": torch.tensor([65_520.0])}, ROUND)
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- what is refused
+# -------------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -211,17 +234,22 @@ def test_another_shape_is_named(codec, shape):
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.float64, torch.bfloat16, torch.int32, torch.complex64, torch.bool]
+    "dtype",
+    [torch.float16, torch.float64, torch.bfloat16, torch.int32, torch.complex64, torch.bool],
 )
 def test_another_type_of_a_parameter_is_refused(dtype):
     with pytest.raises(WireError, match="weights 'b' are"):
         FLOAT32.decode(sealed(save({**SMALL, "b": torch.zeros(2, dtype=dtype)})), ROUND, SMALL)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.float32, torch.float64, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.int32, torch.uint8, torch.float32, torch.float64, torch.bool]
+)
 def test_another_type_of_a_counter_is_refused(dtype):
     with pytest.raises(WireError, match=r"weights 'norm.seen' are"):
-        FLOAT32.decode(sealed(save({**SMALL, "norm.seen": torch.tensor(1, dtype=dtype)})), ROUND, SMALL)
+        FLOAT32.decode(
+            sealed(save({**SMALL, "norm.seen": torch.tensor(1, dtype=dtype)})), ROUND, SMALL
+        )
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -233,7 +261,11 @@ def test_values_that_are_not_finite_are_refused(bad):
 def test_values_that_the_receivers_type_cannot_hold_are_refused():
     # 1e30 is a fine float32, but a model kept in float16 would receive infinity.
     with pytest.raises(WireError, match="weights 'b'"):
-        FLOAT32.decode(sealed(save({"b": torch.tensor([1e30])})), ROUND, {"b": torch.zeros(1, dtype=torch.float16)})
+        FLOAT32.decode(
+            sealed(save({"b": torch.tensor([1e30])})),
+            ROUND,
+            {"b": torch.zeros(1, dtype=torch.float16)},
+        )
 
 
 def test_another_round_codec_or_kind_is_refused():
@@ -251,7 +283,8 @@ def test_a_message_much_longer_than_the_model_is_refused_before_it_is_read():
         FLOAT32.decode(FLOAT32.encode(SMALL, ROUND) + bytes(10_000), ROUND, SMALL)
 
 
-# --- hostile safetensors under a right checksum ----------------------------------------------------------------------
+# --- hostile safetensors under a right checksum
+# ----------------------------------------------------------------------
 
 
 def sealed(tensors, codec=FLOAT32):
@@ -295,7 +328,10 @@ HOSTILE_HEADERS = {
     "shape beyond 64 bits": {"w": entry("F32", [2**62, 4], 0, 24), "n": N},
     "shape far beyond 64 bits": {"w": entry("F32", [2**32] * 3, 0, 24), "n": N},
     "shape larger than the data": {"w": entry("F32", [2**20, 3], 0, 24), "n": N},
-    "shape and offsets larger than the data": {"w": entry("F32", [2**30, 3], 0, 12 * 2**30), "n": N},
+    "shape and offsets larger than the data": {
+        "w": entry("F32", [2**30, 3], 0, 12 * 2**30),
+        "n": N,
+    },
     "empty and endless": {"w": entry("F32", [0, 2**63], 0, 0), "n": entry("I64", [4], 0, 32)},
     "negative shape": {"w": entry("F32", [-2, -3], 0, 24), "n": N},
     "fractional shape": {"w": entry("F32", [2.0, 3], 0, 24), "n": N},
@@ -318,7 +354,9 @@ def test_a_hostile_header_is_refused(header):
         FLOAT32.decode(sealed(tensors(header)), ROUND, LIKE)
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 1000, 10**8, 10**8 + 1, 2**32, 2**63 - 1, 2**63, 2**64 - 8, 2**64 - 1])
+@pytest.mark.parametrize(
+    "length", [0, 1, 7, 1000, 10**8, 10**8 + 1, 2**32, 2**63 - 1, 2**63, 2**64 - 8, 2**64 - 1]
+)
 def test_a_header_of_another_length_than_announced_is_refused(length):
     with pytest.raises(WireError, match="not a safetensors payload"):
         FLOAT32.decode(sealed(tensors({"w": W, "n": N}, length=length)), ROUND, LIKE)
@@ -336,11 +374,14 @@ def test_a_payload_too_short_for_any_header_is_refused(size):
         FLOAT32.decode(wire.seal(wire.WEIGHTS, 1, ROUND, bytes(size)), ROUND, LIKE)
 
 
-# --- fuzz: over 20,000 inputs a codec --------------------------------------------------------------------------------
+# --- fuzz: over 20,000 inputs a codec
+# --------------------------------------------------------------------------------
 
 
 def taken(codec, message, like=SMALL):
-    """Whether `message` was decoded; if it was, the result must be the expected model through and through."""
+    """Whether `message` was decoded; if it was, the result must be the expected model through and
+    through.
+    """
     try:
         state, samples = codec.decode(message, ROUND, like)
     except WireError:
@@ -396,9 +437,13 @@ def test_damaged_payloads_under_a_right_checksum_are_refused_or_valid(codec):
     outcomes = []
     for _ in range(3000):
         outcomes.append(taken(codec, sealed(flipped(code, generator), codec)))
-        outcomes.append(taken(codec, sealed(flipped(code[:header], generator, 2) + code[header:], codec)))
+        outcomes.append(
+            taken(codec, sealed(flipped(code[:header], generator, 2) + code[header:], codec))
+        )
         outcomes.append(taken(codec, sealed(code[: generator.integers(len(code))], codec)))
-        outcomes.append(taken(codec, sealed(code[:header] + generator.bytes(len(code) - header), codec)))
+        outcomes.append(
+            taken(codec, sealed(code[:header] + generator.bytes(len(code) - header), codec))
+        )
     assert any(outcomes)  # other finite values are other weights of the same model
     assert not all(outcomes)
 
@@ -430,17 +475,35 @@ def test_headers_with_replaced_numbers_and_words_are_refused_or_valid(codec):
         [],
         {},
     ]
-    types: list[object] = ["F16", "F32", "F64", "BF16", "F8_E4M3", "F4", "C64", "I64", "U64", "I32", "BOOL", "", 7]
+    types: list[object] = [
+        "F16",
+        "F32",
+        "F64",
+        "BF16",
+        "F8_E4M3",
+        "F4",
+        "C64",
+        "I64",
+        "U64",
+        "I32",
+        "BOOL",
+        "",
+        7,
+    ]
     outcomes = []
     for _ in range(4000):
         other = json.loads(json.dumps(words))
         name = generator.choice(list(other))
-        what = generator.choice(["dtype", "shape", "shape", "data_offsets", "data_offsets", "name", "drop", "nothing"])
+        what = generator.choice(
+            ["dtype", "shape", "shape", "data_offsets", "data_offsets", "name", "drop", "nothing"]
+        )
         if what == "dtype":
             other[name]["dtype"] = types[generator.integers(len(types))]
         elif what in ("shape", "data_offsets"):
             listed = other[name][what]
-            listed.insert(generator.integers(len(listed) + 1), numbers[generator.integers(len(numbers))])
+            listed.insert(
+                generator.integers(len(listed) + 1), numbers[generator.integers(len(numbers))]
+            )
             if generator.random() < 0.8:
                 del listed[generator.integers(len(listed))]
         elif what == "name":

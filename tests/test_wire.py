@@ -1,4 +1,6 @@
-"""The envelope: 13 bytes of header, a checksum over everything that matters, and a clear refusal of anything else."""
+"""The envelope: 13 bytes of header, a checksum over everything that matters, and a clear refusal of
+anything else.
+"""
 
 import struct
 import zlib
@@ -21,10 +23,17 @@ def opened(message, kind=KIND, codec=CODEC, round=ROUND, limit=100, implied=b"")
 
 
 def test_a_sealed_message_byte_by_byte():
-    # "fs", version 1, kind 1, codec 2, round 258 = 0x102 little-endian, checksum little-endian, payload.
+    # "fs", version 1, kind 1, codec 2, round 258 = 0x102 little-endian, checksum little-endian,
+    # payload.
     # The checksum covers version, kind, codec, round and payload: 7 + 2 bytes.
     checksum = zlib.crc32(bytes([1, 1, 2, 0x02, 0x01, 0, 0]) + b"ab")
-    expected = b"fs" + bytes([1, 1, 2]) + bytes([0x02, 0x01, 0, 0]) + checksum.to_bytes(4, "little") + b"ab"
+    expected = (
+        b"fs"
+        + bytes([1, 1, 2])
+        + bytes([0x02, 0x01, 0, 0])
+        + checksum.to_bytes(4, "little")
+        + b"ab"
+    )
     assert wire.seal(1, 2, 258, b"ab") == expected
     assert len(expected) == 13 + 2
     assert wire.HEADER_BYTES == 13
@@ -32,7 +41,9 @@ def test_a_sealed_message_byte_by_byte():
 
 def test_implied_bytes_are_under_the_checksum_but_not_in_the_message():
     message = wire.seal(KIND, CODEC, ROUND, b"ab", b"xyz")
-    assert message[9:13] == zlib.crc32(bytes([1, 1, 2, 0x02, 0x01, 0, 0]) + b"ab" + b"xyz").to_bytes(4, "little")
+    assert message[9:13] == zlib.crc32(
+        bytes([1, 1, 2, 0x02, 0x01, 0, 0]) + b"ab" + b"xyz"
+    ).to_bytes(4, "little")
     assert message[13:] == b"ab"
     assert len(message) == len(wire.seal(KIND, CODEC, ROUND, b"ab"))
     assert opened(message, implied=b"xyz") == b"ab"
@@ -75,7 +86,8 @@ def test_a_wrong_checksum_is_named():
 
 
 @pytest.mark.parametrize(
-    "foreign", [b"GET / HTTP/1.1\r\n", b"\x89PNG\r\n\x1a\n" + bytes(20), bytes(13), b"sf" + bytes(11)]
+    "foreign",
+    [b"GET / HTTP/1.1\r\n", b"\x89PNG\r\n\x1a\n" + bytes(20), bytes(13), b"sf" + bytes(11)],
 )
 def test_a_foreign_message_is_called_foreign(foreign):
     with pytest.raises(WireError, match="foreign"):

@@ -8,7 +8,9 @@ from fedsift.types import Client, Labelled, Model, Round, Samples, Store
 
 
 def linear(shape, classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), classes, bias=False))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), classes, bias=False)
+    )
 
 
 def with_batch_norm(shape, classes):
@@ -39,7 +41,9 @@ def client(id=0, values=((1.0, 0.0), (0.0, 1.0)), labels=(0, 1), factory=linear)
 
 def a_round(number=0, public=((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 0.0)), seed=0, models=None):
     models = tuple(models or [model()])
-    return Round(number, seed, samples(public), 2, models, lambda client: models[client % len(models)])
+    return Round(
+        number, seed, samples(public), 2, models, lambda client: models[client % len(models)]
+    )
 
 
 def gaussians(n, classes=3, features=4, seed=0):

@@ -1,11 +1,12 @@
-"""fedsift: federated distillation for PyTorch. Clients share what they know about a public set, not their weights;
-fedsift decides which samples are worth the bytes.
+"""fedsift: federated distillation for PyTorch. Clients share what they know about a public set, not
+their weights; fedsift decides which samples are worth the bytes.
 
     import fedsift
 
     task = fedsift.split(fedsift.load("digits"), private=800, public=500, seed=0)
     clients = fedsift.clients(task.private, 20, fedsift.Dirichlet(0.1), model="cnn", seed=0)
-    for record in fedsift.federate(fedsift.fas(budget=60), clients, task, rounds=15, cohort=8, seed=0):
+    for record in fedsift.federate(fedsift.fas(budget=60), clients, task, rounds=15, cohort=8,
+    seed=0):
         print(record.round, record.accuracy, record.uplink_bytes)
 
 Names are imported when first used, so that `import fedsift` and `fedsift --help` are instant.

@@ -1,5 +1,6 @@
-"""How the server joins uploads. An aggregator folds an *iterable* of uploads in one pass: memory O(N C), whatever the
-number of clients. The result carries its votes per row, so a mean of partial means is the mean of all."""
+"""How the server joins uploads. An aggregator folds an *iterable* of uploads in one pass: memory
+O(N C), whatever the number of clients. The result carries its votes per row, so a mean of partial
+means is the mean of all."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def mean(uploads: Iterable[SoftLabels], samples: int, classes: int) -> SoftLabel
 
 
 def certainty(uploads: Iterable[SoftLabels], samples: int, classes: int) -> SoftLabels:
-    """The mean in which a client that is surer of x has more to say: its vote counts 1 - H(p) / log C."""
+    """The mean in which a client that is surer of x has more to say: its vote counts 1 - H(p) / log
+    C.
+    """
     return mean(_by_certainty(uploads), samples, classes)
 
 
@@ -44,7 +47,8 @@ WEIGHTS = {"equal": mean, "certainty": certainty}
 
 @dataclass(frozen=True)
 class Era:
-    """Entropy-reduction aggregation (DS-FL): softmax(mean / temperature), 0 < temperature < 1 sharpens.
+    """Entropy-reduction aggregation (DS-FL): softmax(mean / temperature), 0 < temperature < 1
+    sharpens.
 
     The mean's votes are "equal", or weighted by "certainty".
     """
@@ -65,7 +69,9 @@ class Era:
 
 @dataclass(frozen=True)
 class EnhancedEra:
-    """p^beta / sum p^beta of the mean: keeps order and zeros, beta = 1 changes nothing, beta > 1 sharpens."""
+    """p^beta / sum p^beta of the mean: keeps order and zeros, beta = 1 changes nothing, beta > 1
+    sharpens.
+    """
 
     beta: float = 2.0
     weights: str = "equal"
@@ -77,7 +83,9 @@ class EnhancedEra:
 
     def __call__(self, uploads: Iterable[SoftLabels], samples: int, classes: int) -> SoftLabels:
         average = _average(self.weights)(uploads, samples, classes)
-        return _rescaled(average, (average.probs / average.probs.max(1, keepdims=True)) ** self.beta)
+        return _rescaled(
+            average, (average.probs / average.probs.max(1, keepdims=True)) ** self.beta
+        )
 
 
 def _average(weights: str) -> Aggregator:

@@ -1,7 +1,9 @@
-"""What this machine does: engines against the plain loop, and a federation of a million against one of a thousand.
+"""What this machine does: engines against the plain loop, and a federation of a million against one
+of a thousand.
 
-Everything that is compared is measured in turn, in the same run, and repeated; a figure is the median with the lowest
-and the highest value, and a ratio is that of two measurements made one after the other.
+Everything that is compared is measured in turn, in the same run, and repeated; a figure is the
+median with the lowest and the highest value, and a ratio is that of two measurements made one after
+the other.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ def seconds(work: Callable[..., Any], *arguments: Any) -> float:
 
 
 def seconds_each(work: Callable[..., Any], *arguments: Any) -> float:
-    """As `seconds`, but again and again for half a second: the first tenth of a second after another way of working
-    measures how a machine wakes its cores up."""
+    """As `seconds`, but again and again for half a second: the first tenth of a second after
+    another way of working measures how a machine wakes its cores up."""
     begun, times = time.perf_counter(), 0
     while (took := time.perf_counter() - begun) < LEAST or not times:
         work(*arguments)
@@ -52,15 +54,23 @@ LEAST = 0.5  # seconds
 
 def spread(values: Sequence[float]) -> Spread:
     """Median, lowest and highest, to four figures."""
-    return {name: float(f"{of(values):.4g}") for name, of in (("median", median), ("low", min), ("high", max))}
+    return {
+        name: float(f"{of(values):.4g}")
+        for name, of in (("median", median), ("low", min), ("high", max))
+    }
 
 
-# --- engines -------------------------------------------------------------------------------------------------------
+# --- engines
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Case:
-    """A round's local training: `clients` models of one kind, each on `samples` random images of its own."""
+    """A round's local training: `clients` models of one kind, each on `samples` random images of
+    its own.
+    """
 
     model: str
     shape: tuple[int, ...] = (3, 32, 32)
@@ -74,7 +84,9 @@ class Case:
         every = self.clients * self.samples
         images = torch.from_numpy(generator.random((every, *self.shape), np.float32))
         targets = torch.eye(10)[torch.from_numpy(generator.integers(0, 10, every))]
-        data = Labelled(Samples(Store(images, torch.zeros(1), torch.ones(1)), np.arange(every)), targets)
+        data = Labelled(
+            Samples(Store(images, torch.zeros(1), torch.ones(1)), np.arange(every)), targets
+        )
         state, recipe = initial_state(net, 0), Recipe(epochs=self.epochs, batch=self.batch)
         rows = np.arange(every).reshape(self.clients, self.samples)
         return [Fit(net, state, data[mine], recipe, (0, "bench", i)) for i, mine in enumerate(rows)]
@@ -125,9 +137,13 @@ def plain_loop(jobs: Sequence[Fit], device: str) -> list[State]:
     return trained
 
 
-def _compared(case: Case, device: str, repeats: int, precision: str, tell: Callable[[str], object]) -> dict[str, Any]:
+def _compared(
+    case: Case, device: str, repeats: int, precision: str, tell: Callable[[str], object]
+) -> dict[str, Any]:
     jobs, ways = case.cohort(), _ways(device, precision)
-    steps = sum(len(epoch) for job in jobs for epoch in training.batches(job.recipe, case.samples, job.key))
+    steps = sum(
+        len(epoch) for job in jobs for epoch in training.batches(job.recipe, case.samples, job.key)
+    )
     rounds = []
     for way, work in ways.items():
         tell(f"{case.model}: {way}, once to warm up")
@@ -149,10 +165,16 @@ def _compared(case: Case, device: str, repeats: int, precision: str, tell: Calla
 
 def _ways(device: str, precision: str) -> dict[str, Callable[[Sequence[Fit]], Any]]:
     """Name -> what trains a list of jobs: the plain loop, then every engine there is."""
-    made: dict[str, Any] = {f"{name} engine": ENGINES[name](device, precision=precision) for name in ENGINES}
+    made: dict[str, Any] = {
+        f"{name} engine": ENGINES[name](device, precision=precision) for name in ENGINES
+    }
     if device == "cpu":
-        made = {"sequential engine, one thread": Sequential(device, threads=1, precision=precision)} | made
-    return {PLAIN: lambda jobs: plain_loop(jobs, device)} | {name: engine.run for name, engine in made.items()}
+        made = {
+            "sequential engine, one thread": Sequential(device, threads=1, precision=precision)
+        } | made
+    return {PLAIN: lambda jobs: plain_loop(jobs, device)} | {
+        name: engine.run for name, engine in made.items()
+    }
 
 
 @contextlib.contextmanager
@@ -165,19 +187,31 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# --- scale ---------------------------------------------------------------------------------------------------------
+# --- scale
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 FEW = 1_000  # the federation that the large one is measured against
 SMALL = ("model=mlp", "local.epochs=2", "distill.epochs=2", "partition.kind=views")
 ALONE = "import json, sys; from fedsift import bench; json.dump(bench.play_alone(**json.load(sys.stdin)), sys.stdout)"
 
 
-def scale(clients: int = 1_000_000, rounds: int = 5, cohort: int = 100, repeats: int = 3) -> dict[str, Any]:
-    """FAS with a small model in a large and in a small federation, each time in a process of its own."""
+def scale(
+    clients: int = 1_000_000, rounds: int = 5, cohort: int = 100, repeats: int = 3
+) -> dict[str, Any]:
+    """FAS with a small model in a large and in a small federation, each time in a process of its
+    own.
+    """
     if not 1 <= cohort <= min(FEW, clients):
-        raise Mistake(f"a cohort of {cohort} must be drawn from {FEW} and from {clients} clients; make it smaller")
+        raise Mistake(
+            f"a cohort of {cohort} must be drawn from {FEW} and from {clients} clients; make it smaller"
+        )
     machine = runs.environment()
-    pairs = [[_in_a_fresh_process(count, rounds, cohort) for count in (FEW, clients)] for _ in range(repeats)]
+    pairs = [
+        [_in_a_fresh_process(count, rounds, cohort) for count in (FEW, clients)]
+        for _ in range(repeats)
+    ]
     few, many = zip(*pairs, strict=True)
     return {
         "machine": machine,
@@ -191,9 +225,11 @@ def scale(clients: int = 1_000_000, rounds: int = 5, cohort: int = 100, repeats:
 
 
 def play_alone(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
-    """Play a run in a run folder, as a user would. The first round, in which everything is loaded, is not counted.
+    """Play a run in a run folder, as a user would. The first round, in which everything is loaded,
+    is not counted.
 
-    CPU seconds, of all threads together, tell more than the clock where other work runs on the machine.
+    CPU seconds, of all threads together, tell more than the clock where other work runs on the
+    machine.
     """
     settings = [*SMALL, f"clients={clients}", f"cohort={cohort}", f"rounds={rounds + 1}"]
     experiment = config.read("digits-fas", settings)
@@ -214,7 +250,9 @@ def play_alone(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
 
 def peak_memory() -> int:
     """The most bytes this process has ever had in memory."""
-    with contextlib.suppress(OSError, StopIteration, ValueError):  # Linux: getrusage would count the parent's too
+    with contextlib.suppress(
+        OSError, StopIteration, ValueError
+    ):  # Linux: getrusage would count the parent's too
         lines = Path("/proc/self/status").read_text().splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
     import resource
@@ -229,7 +267,9 @@ def _clocks() -> tuple[float, float]:
 
 def _in_a_fresh_process(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
     asked = json.dumps({"clients": clients, "rounds": rounds, "cohort": cohort})
-    done = subprocess.run([sys.executable, "-c", ALONE], input=asked, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], input=asked, capture_output=True, text=True
+    )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it was killed; is there enough memory?"])[-1]
         raise Mistake(f"the run with {clients:,} clients ended with code {done.returncode}: {last}")

@@ -15,7 +15,9 @@ from fedsift.types import Server, Tree
 
 
 def to_bytes(state: State) -> bytes:
-    """All that survives a round as one safetensors blob: leaves under their path, arrays and tensors told apart."""
+    """All that survives a round as one safetensors blob: leaves under their path, arrays and
+    tensors told apart.
+    """
     from safetensors.torch import save
 
     memories = {str(client): memory for client, memory in state.memories.items()}

@@ -1,4 +1,6 @@
-"""An experiment as TOML <-> pydantic. Config stops here: `build` turns it into plain parts that never see it."""
+"""An experiment as TOML <-> pydantic. Config stops here: `build` turns it into plain parts that
+never see it.
+"""
 
 from __future__ import annotations
 
@@ -31,45 +33,77 @@ class Part(BaseModel):
 class DataPart(Part):
     name: str = Field("digits", description="a data set (fedsift ls datasets) or your own npz:FILE")
     private: int = Field(800, gt=0, description="samples dealt to the clients")
-    public: int = Field(500, gt=0, description="samples of the public set; their labels are never read")
-    public_from: str | None = Field(None, description="take them from another data set or sheet:FILE, made to fit")
+    public: int = Field(
+        500, gt=0, description="samples of the public set; their labels are never read"
+    )
+    public_from: str | None = Field(
+        None, description="take them from another data set or sheet:FILE, made to fit"
+    )
     test: int | None = Field(None, gt=0, description="test samples (default: all that are left)")
-    normalise: str = Field("scale", description="scale (largest value 1) or standard (mean 0, deviation 1)")
+    normalise: str = Field(
+        "scale", description="scale (largest value 1) or standard (mean 0, deviation 1)"
+    )
 
 
 class PartitionPart(Part):
-    kind: str = Field("dirichlet", description="iid, dirichlet (equal sizes), dirichlet-free, shards or views")
-    alpha: float = Field(1.0, gt=0, description="label skew of the Dirichlet kinds: 100 is almost iid, 0.1 is strong")
+    kind: str = Field(
+        "dirichlet", description="iid, dirichlet (equal sizes), dirichlet-free, shards or views"
+    )
+    alpha: float = Field(
+        1.0, gt=0, description="label skew of the Dirichlet kinds: 100 is almost iid, 0.1 is strong"
+    )
     shards: int = Field(2, gt=0, description="shards a client, for kind = shards")
-    samples: int = Field(40, gt=0, description="samples a client, for kind = views: clients may share them")
+    samples: int = Field(
+        40, gt=0, description="samples a client, for kind = views: clients may share them"
+    )
 
 
 class ClientsPart(Part):
     count: int = Field(20, gt=0, description="clients in the federation")
     cohort: int = Field(8, gt=0, description="clients that take part in a round")
-    model: str = Field("cnn", description='fedsift ls models; options as in "resnet8(norm=group, width=0.5)"')
-    models: dict[str, int] | None = Field(None, description="instead of model: {resnet8 = 10, cnn = 6, mlp = 4}")
+    model: str = Field(
+        "cnn", description='fedsift ls models; options as in "resnet8(norm=group, width=0.5)"'
+    )
+    models: dict[str, int] | None = Field(
+        None, description="instead of model: {resnet8 = 10, cnn = 6, mlp = 4}"
+    )
 
 
 class AlgorithmPart(Part):
     name: str = Field("fas", description="fedsift ls algorithms")
     budget: int = Field(60, gt=0, description="soft labels a client uploads in a round")
-    sampler: str | None = Field(None, description="which ones: fedsift ls samplers (default: the algorithm's own)")
+    sampler: str | None = Field(
+        None, description="which ones: fedsift ls samplers (default: the algorithm's own)"
+    )
     aggregator: str | None = Field(None, description='fedsift ls aggregators, e.g. "era(0.1)"')
     codec: str | None = Field(None, description="of the uplink: fedsift ls codecs")
     download: str | None = Field(None, description="weights or soft-labels")
     down_codec: str | None = Field(None, description="of the downlink")
-    temperature: float | None = Field(None, gt=0, description="of the softmax in soft labels and distillation")
-    teach: str | None = Field(None, description="soft labels down: the aggregate, or the server's own predictions")
+    temperature: float | None = Field(
+        None, gt=0, description="of the softmax in soft labels and distillation"
+    )
+    teach: str | None = Field(
+        None, description="soft labels down: the aggregate, or the server's own predictions"
+    )
     absent: str | None = Field(
         None, description="soft labels down: a returning client hears the latest, or all it missed"
     )
-    ema: float | None = Field(None, ge=0, lt=1, description="share of its old weights the server keeps each round")
-    pool: int | None = Field(None, gt=0, description="public samples to choose from, drawn anew every round; else all")
-    gamma: float | None = Field(None, ge=0, description="fd-jeong, mix2fld: weight of the pull to the others")
-    lam: float | None = Field(None, gt=0, lt=0.5, description="mix2fld: share of the first sample in a mixture")
+    ema: float | None = Field(
+        None, ge=0, lt=1, description="share of its old weights the server keeps each round"
+    )
+    pool: int | None = Field(
+        None, gt=0, description="public samples to choose from, drawn anew every round; else all"
+    )
+    gamma: float | None = Field(
+        None, ge=0, description="fd-jeong, mix2fld: weight of the pull to the others"
+    )
+    lam: float | None = Field(
+        None, gt=0, lt=0.5, description="mix2fld: share of the first sample in a mixture"
+    )
     seeds: int | None = Field(None, gt=0, description="mix2fld: mixtures a client uploads once")
-    graph: str | None = Field(None, description='gossip: who hears whom, e.g. "ring", "regular(4)", "edges(0-1 1-2)"')
+    graph: str | None = Field(
+        None, description='gossip: who hears whom, e.g. "ring", "regular(4)", "edges(0-1 1-2)"'
+    )
 
 
 class RecipePart(Part):
@@ -81,7 +115,9 @@ class RecipePart(Part):
     nesterov: bool = Field(False, description="sgd only")
     weight_decay: float = Field(0.0, ge=0)
     augment: str = Field("none", description="none or crop-flip")
-    milestones: tuple[int, ...] = Field((), description="epochs, counted from round 0, at which lr is multiplied ...")
+    milestones: tuple[int, ...] = Field(
+        (), description="epochs, counted from round 0, at which lr is multiplied ..."
+    )
     decay: float = Field(0.1, gt=0, description="... by this")
 
     @model_validator(mode="after")
@@ -104,11 +140,15 @@ class Experiment(Part):
     """A whole experiment; the same values always mean the same run."""
 
     name: str = Field("experiment", description="for tables and plots")
-    seed: int = Field(0, ge=0, description="of everything: split, partition, cohorts, weights, batches, picks")
+    seed: int = Field(
+        0, ge=0, description="of everything: split, partition, cohorts, weights, batches, picks"
+    )
     rounds: int = Field(15, gt=0)
     engine: str = Field("auto", description="auto, batched or sequential")
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: str = Field("float32", description="of matrix products: float32, tf32 (CUDA) or bfloat16")
+    precision: str = Field(
+        "float32", description="of matrix products: float32, tf32 (CUDA) or bfloat16"
+    )
     memory: float | None = Field(
         None, gt=0, description="GiB for stacked networks; else 1, on CUDA half of what is free"
     )
@@ -125,17 +165,23 @@ class Experiment(Part):
         return self.engine, self.device, self.precision, self.memory
 
 
-WHERE = frozenset({"engine", "device", "precision", "memory"})  # keys that say how a run is computed, not what it is
+WHERE = frozenset(
+    {"engine", "device", "precision", "memory"}
+)  # keys that say how a run is computed, not what it is
 
 
-# --- reading -------------------------------------------------------------------------------------------------------
+# --- reading
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def presets() -> dict[str, str]:
     """Preset name -> its TOML text."""
     folder = resources.files("fedsift").joinpath("presets")
     files = sorted(
-        (f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name.removesuffix(".toml")
+        (f for f in folder.iterdir() if f.name.endswith(".toml")),
+        key=lambda f: f.name.removesuffix(".toml"),
     )
     return {file.name.removesuffix(".toml"): file.read_text() for file in files}
 
@@ -145,12 +191,16 @@ def read(source: str, overrides: Sequence[str] = ()) -> Experiment:
     values, axes = parsed(source, overrides)
     if axes:
         keys = ", ".join(map(overriding.short_name, axes))
-        raise Mistake(f"{source} sweeps over {keys}: that is many experiments; give each key one value, as in seed=0")
+        raise Mistake(
+            f"{source} sweeps over {keys}: that is many experiments; give each key one value, as in seed=0"
+        )
     return experiment(values)
 
 
 def parsed(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Axes]:
-    """What a preset or a TOML file and its overrides say: the values, and the axes of its [sweep] table."""
+    """What a preset or a TOML file and its overrides say: the values, and the axes of its [sweep]
+    table.
+    """
     if source.endswith(".toml") or Path(source).is_file():
         try:
             text = Path(source).read_text()
@@ -189,7 +239,9 @@ def check_keys(values: dict[str, Any], part: type[BaseModel] = Experiment, path:
             if not path and key in SHORT:  # short names are for the command line
                 raise Mistake(f"unknown key {key!r} in a file; write it as {SHORT[key]}")
             inside = [
-                f"{s}.{key}" for s, f in part.model_fields.items() if key in getattr(f.annotation, "model_fields", ())
+                f"{s}.{key}"
+                for s, f in part.model_fields.items()
+                if key in getattr(f.annotation, "model_fields", ())
             ]
             if inside:
                 raise Mistake(f"unknown key {path + key!r}; did you mean {' or '.join(inside)}?")
@@ -199,7 +251,9 @@ def check_keys(values: dict[str, Any], part: type[BaseModel] = Experiment, path:
         inner = part.model_fields[key].annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             if not isinstance(value, dict):
-                raise Mistake(f"{path}{key} is a section with keys {', '.join(inner.model_fields)}, not {value!r}")
+                raise Mistake(
+                    f"{path}{key} is a section with keys {', '.join(inner.model_fields)}, not {value!r}"
+                )
             check_keys(value, inner, f"{path}{key}.")
 
 
@@ -210,7 +264,10 @@ def _complaint(error: Any) -> str:
     return f"{where}: {said[0].lower()}{said[1:]}{got}"
 
 
-# --- building ------------------------------------------------------------------------------------------------------
+# --- building
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 def build(experiment: Experiment) -> Federation:
@@ -218,11 +275,15 @@ def build(experiment: Experiment) -> Federation:
     e = experiment
     algorithm, _ = _algorithm(e)
     engines.check(e.engine, e.device, e.precision)
-    task = _split(_dataset(e.data), e.data.private, e.data.public, e.data.test, e.seed, e.data.normalise)
+    task = _split(
+        _dataset(e.data), e.data.private, e.data.public, e.data.test, e.seed, e.data.normalise
+    )
     how = shelf.find(PARTITIONS, "partition", e.partition.kind)
     if isinstance(how, type):
         how = how(**{key: getattr(e.partition, key) for key in inspect.signature(how).parameters})
-    everyone = clients(task.private, e.clients.count, how, e.clients.models or e.clients.model, e.seed)
+    everyone = clients(
+        task.private, e.clients.count, how, e.clients.models or e.clients.model, e.seed
+    )
     return Federation(algorithm, everyone, task, e.clients.cohort, e.seed)
 
 
@@ -233,7 +294,9 @@ def _dataset(part: DataPart) -> data.Dataset:
     if part.public_from is None:
         return data.load(part.name)
     if part.public_from == part.name:
-        raise Mistake(f"data.public_from is {part.name} itself; leave it out, and the two parts will not overlap")
+        raise Mistake(
+            f"data.public_from is {part.name} itself; leave it out, and the two parts will not overlap"
+        )
     return data.with_public(data.load(part.name), part.public_from)
 
 
@@ -242,7 +305,9 @@ def algorithm(experiment: Experiment) -> Algorithm:
 
 
 def unused(experiment: Experiment) -> list[str]:
-    """The keys that have a value which this experiment does not use; a whole section is named with its dot."""
+    """The keys that have a value which this experiment does not use; a whole section is named with
+    its dot.
+    """
     e = experiment
     how = shelf.find(PARTITIONS, "partition", e.partition.kind)
     wanted = inspect.signature(how).parameters if isinstance(how, type) else ()
@@ -250,7 +315,11 @@ def unused(experiment: Experiment) -> list[str]:
     keys += [f"partition.{key}" for key in ("alpha", "shards", "samples") if key not in wanted]
     keys += ["clients.model"] if e.clients.models else []
     keys += ["memory"] if e.memory and e.engine == "sequential" else []
-    return keys + ([] if "distill" in inspect.signature(ALGORITHMS[e.algorithm.name]).parameters else ["distill."])
+    return keys + (
+        []
+        if "distill" in inspect.signature(ALGORITHMS[e.algorithm.name]).parameters
+        else ["distill."]
+    )
 
 
 def _algorithm(e: Experiment) -> tuple[Algorithm, list[str]]:
@@ -262,20 +331,33 @@ def _algorithm(e: Experiment) -> tuple[Algorithm, list[str]]:
     return algorithm, [key for key in axes if key not in known]
 
 
-# --- writing -------------------------------------------------------------------------------------------------------
+# --- writing
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
-    """Every value, also those left at their default, and what each means; and the axes of a sweep, if there are any."""
+    """Every value, also those left at their default, and what each means; and the axes of a sweep,
+    if there are any.
+    """
     top, sections = [], []
     for key, field in Experiment.model_fields.items():
         value = getattr(experiment, key)
         if isinstance(value, Part):
-            sections += ["", f"[{key}]", *(_line(k, getattr(value, k), f) for k, f in type(value).model_fields.items())]
+            sections += [
+                "",
+                f"[{key}]",
+                *(_line(k, getattr(value, k), f) for k, f in type(value).model_fields.items()),
+            ]
         else:
             top.append(_line(key, value, field))
     if axes:
-        sections += ["", "[sweep]", *(f"{json.dumps(path)} = {_written(choices)}" for path, choices in axes.items())]
+        sections += [
+            "",
+            "[sweep]",
+            *(f"{json.dumps(path)} = {_written(choices)}" for path, choices in axes.items()),
+        ]
     return "\n".join([*top, *sections]) + "\n"
 
 
@@ -286,7 +368,11 @@ def _line(key: str, value: Any, field: FieldInfo) -> str:
 
 def _written(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_written(key)} = {_written(inner)}" for key, inner in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{_written(key)} = {_written(inner)}" for key, inner in value.items())
+            + "}"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_written, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -295,7 +381,9 @@ def _written(value: Any) -> str:
 def resolved(experiment: Experiment) -> dict[str, Any]:
     """Every value by its full path; what was left to the algorithm, as the algorithm has it."""
     values = flat(experiment.model_dump())
-    for key, parameter in inspect.signature(ALGORITHMS[experiment.algorithm.name]).parameters.items():
+    for key, parameter in inspect.signature(
+        ALGORITHMS[experiment.algorithm.name]
+    ).parameters.items():
         if values.get(f"algorithm.{key}", 0) is None and parameter.default is not parameter.empty:
             values[f"algorithm.{key}"] = parameter.default
     return values

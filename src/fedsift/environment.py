@@ -38,8 +38,8 @@ def environment(note: str = "") -> dict[str, Any]:
 
 @cache
 def commit_of(checkout: Path) -> str | None:
-    """The commit fedsift was run from, "-dirty" where its files were changed since (new ones do not count): what
-    FEDSIFT_COMMIT says, or git in a checkout; nothing where it was installed."""
+    """The commit fedsift was run from, "-dirty" where its files were changed since (new ones do not
+    count): what FEDSIFT_COMMIT says, or git in a checkout; nothing where it was installed."""
     if told := os.environ.get("FEDSIFT_COMMIT"):
         return told
     if not (checkout / ".git").exists():
@@ -49,10 +49,14 @@ def commit_of(checkout: Path) -> str | None:
     def git(*words: str) -> str:
         asked = ["git", "-C", str(checkout), *words]
         env = plain | {"GIT_OPTIONAL_LOCKS": "0"}
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10, env=env).stdout.strip()
+        return subprocess.run(
+            asked, capture_output=True, text=True, check=True, timeout=10, env=env
+        ).stdout.strip()
 
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        git("ls-files", "--error-unmatch", "src/fedsift/environment.py")  # else it is another project's checkout
+        git(
+            "ls-files", "--error-unmatch", "src/fedsift/environment.py"
+        )  # else it is another project's checkout
         return git("describe", "--always", "--dirty", "--exclude=*")
     return None
 

@@ -22,17 +22,27 @@ LAST = 5  # a run's accuracy is the mean over its last five rounds, never its be
 def evaluate(models: Mapping[str, tuple[Model, State]], test: Labelled) -> Turn:
     """A turn like any other: asks for predictions, returns the Scores."""
     answers = yield [Predict(model, state, test.samples) for model, state in models.values()]
-    accuracies = {name: accuracy(logits, test.labels) for name, logits in zip(models, answers, strict=True)}
-    clients = [logits.argmax(1) for name, logits in zip(models, answers, strict=True) if name.startswith("client ")]
+    accuracies = {
+        name: accuracy(logits, test.labels) for name, logits in zip(models, answers, strict=True)
+    }
+    clients = [
+        logits.argmax(1)
+        for name, logits in zip(models, answers, strict=True)
+        if name.startswith("client ")
+    ]
     return Scores(accuracies, disagreement(clients, test.classes))
 
 
 def disagreement(predictions: Sequence[Array], classes: int) -> float | None:
-    """The chance that two different models give a test sample different classes; None for a single model."""
+    """The chance that two different models give a test sample different classes; None for a single
+    model.
+    """
     count = len(predictions)
     if count < 2:
         return None
-    votes = np.stack([np.bincount(column, minlength=classes) for column in np.array(predictions).T])  # [n, C]
+    votes = np.stack(
+        [np.bincount(column, minlength=classes) for column in np.array(predictions).T]
+    )  # [n, C]
     same = (votes * (votes - 1)).sum(1) / (count * (count - 1))
     return float(1 - same.mean())
 

@@ -1,4 +1,6 @@
-"""The round loop. `together` advances many turns in lockstep; `federate` yields one record a round."""
+"""The round loop. `together` advances many turns in lockstep; `federate` yields one record a
+round.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,19 @@ class Mix(Sequence[Model]):
 
     def __init__(self, blocks: Iterable[tuple[Model, int]]) -> None:
         blocks = [(model, count) for model, count in blocks if count]
-        self._models, self._ends = [model for model, _ in blocks], [*accumulate(count for _, count in blocks)]
+        self._models, self._ends = (
+            [model for model, _ in blocks],
+            [*accumulate(count for _, count in blocks)],
+        )
         self.distinct = tuple(dict.fromkeys(self._models))
 
     @classmethod
     def of(cls, models: Sequence[Model]) -> Mix:
-        return models if isinstance(models, Mix) else cls((m, len(list(row))) for m, row in groupby(models))
+        return (
+            models
+            if isinstance(models, Mix)
+            else cls((m, len(list(row))) for m, row in groupby(models))
+        )
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -53,7 +62,9 @@ class Mix(Sequence[Model]):
 
 
 class Clients(Sequence[Client]):
-    """The clients of a federation, each made when asked for: a view of the private data, never a copy."""
+    """The clients of a federation, each made when asked for: a view of the private data, never a
+    copy.
+    """
 
     def __init__(self, private: Labelled, parts: Sequence[Array], models: Sequence[Model]) -> None:
         if len(models) != len(parts):
@@ -62,7 +73,9 @@ class Clients(Sequence[Client]):
         self.models = self._models.distinct
         names = [model.name for model in self.models]
         if len(set(names)) < len(names):
-            raise Mistake(f"two different models have one name ({', '.join(names)}); rename a factory")
+            raise Mistake(
+                f"two different models have one name ({', '.join(names)}); rename a factory"
+            )
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -71,7 +84,9 @@ class Clients(Sequence[Client]):
         return self._models[id]
 
     def __getitem__(self, id: Any) -> Any:
-        id = range(len(self))[int(id)]  # a client's id is its number, also where it is counted from the end
+        id = range(len(self))[
+            int(id)
+        ]  # a client's id is its number, also where it is counted from the end
         return Client(id, self._models[id], self._private[self._parts[id]])
 
 
@@ -85,7 +100,8 @@ def clients(
     model: ModelLike | Mapping[Any, int] = "cnn",
     seed: int = 0,
 ) -> Clients:
-    """Deal the private samples to `count` clients (the paper's Dirichlet(1) unless you say otherwise).
+    """Deal the private samples to `count` clients (the paper's Dirichlet(1) unless you say
+    otherwise).
 
     `model` is a name or factory, or {model: how many clients have it}.
     """
@@ -93,7 +109,9 @@ def clients(
     return Clients(private, parts, models_of(model, count, private.samples.shape, private.classes))
 
 
-def models_of(model: ModelLike | Mapping[Any, int], count: int, shape: tuple[int, ...], classes: int) -> Mix:
+def models_of(
+    model: ModelLike | Mapping[Any, int], count: int, shape: tuple[int, ...], classes: int
+) -> Mix:
     """The model of every client, in the order of their ids."""
     mix = model if isinstance(model, Mapping) else {model: count}
     if sum(mix.values()) != count:
@@ -121,19 +139,29 @@ class Record:
     bytes: RoundBytes = field(repr=False)
     state: State = field(repr=False)
     models: dict[str, tuple[Model, dict[str, Tensor]]] = field(repr=False)
-    client_accuracy: float | None = None  # mean over the models clients keep of their own, after local training
+    client_accuracy: float | None = (
+        None  # mean over the models clients keep of their own, after local training
+    )
     disagreement: float | None = None  # how often two of those differ on a test sample
-    counts: dict[str, int] = field(default_factory=dict)  # what the algorithm wants counted (Server.notes["counts"])
+    counts: dict[str, int] = field(
+        default_factory=dict
+    )  # what the algorithm wants counted (Server.notes["counts"])
 
     @property
     def accuracy(self) -> float:
-        """The mean over the models the algorithm reports: its students, or where there are none its clients'."""
+        """The mean over the models the algorithm reports: its students, or where there are none its
+        clients'.
+        """
         return sum(self.accuracies.values()) / len(self.accuracies)
 
     def network(self, name: str | Callable[..., nn.Module] | None = None) -> nn.Module:
-        """A trained model, ready to predict; by name, or by what makes it, where there are several."""
+        """A trained model, ready to predict; by name, or by what makes it, where there are
+        several.
+        """
         wanted = next(iter(self.models)) if name is None else getattr(name, "__name__", name)
-        model, weights = shelf.find(self.models, "model", str(wanted), f"this record has {', '.join(self.models)}")
+        model, weights = shelf.find(
+            self.models, "model", str(wanted), f"this record has {', '.join(self.models)}"
+        )
         net = model.build()
         net.load_state_dict(weights)
         return net.eval()
@@ -160,17 +188,30 @@ class Federation:
     def __post_init__(self) -> None:
         if not 1 <= self.cohort <= len(self.clients):
             most = len(self.clients)
-            raise Mistake(f"a cohort of {self.cohort} cannot be drawn from {most} clients; set cohort to 1 .. {most}")
+            raise Mistake(
+                f"a cohort of {self.cohort} cannot be drawn from {most} clients; set cohort to 1 .. {most}"
+            )
 
     def round(self, number: int) -> Round:
         c = self.clients
         return Round(
-            number, self.seed, self.task.public, self.task.private.classes, c.models, c.model_of, len(c), self.cohort
+            number,
+            self.seed,
+            self.task.public,
+            self.task.private.classes,
+            c.models,
+            c.model_of,
+            len(c),
+            self.cohort,
         )
 
     def cohort_of(self, number: int) -> Array:
-        """Who takes part in a round, ascending: a function of seed and round, so it is known before it is played."""
-        return seeding.subset(seeding.rng(*self.round(number).key("cohort")), len(self.clients), self.cohort)
+        """Who takes part in a round, ascending: a function of seed and round, so it is known before
+        it is played.
+        """
+        return seeding.subset(
+            seeding.rng(*self.round(number).key("cohort")), len(self.clients), self.cohort
+        )
 
     def start(self) -> State:
         for model in self.clients.models:
@@ -182,14 +223,21 @@ class Federation:
         return [self.clients[id] for id in self.cohort_of(r.number)]
 
     def play(self, state: State) -> Turn:
-        """One round as a turn: announce, the cohort side by side, the server, the test. Returns the Record."""
+        """One round as a turn: announce, the cohort side by side, the server, the test. Returns the
+        Record.
+        """
         r = self.round(state.round)
         cohort = self.drawn(r)
         heard = self.algorithm.announce(state.server, cohort, r)
-        turns = [self.algorithm.client_turn(c, state.memories.get(c.id, {}), heard[c.id], r) for c in cohort]
+        turns = [
+            self.algorithm.client_turn(c, state.memories.get(c.id, {}), heard[c.id], r)
+            for c in cohort
+        ]
         spoken = yield from together(turns)
         said = {client.id: message for client, (_, message) in zip(cohort, spoken, strict=True)}
-        learnt = {client.id: memory for client, (memory, _) in zip(cohort, spoken, strict=True) if memory}
+        learnt = {
+            client.id: memory for client, (memory, _) in zip(cohort, spoken, strict=True) if memory
+        }
         return (yield from self.conclude(state, heard, said, learnt))
 
     def conclude(
@@ -200,9 +248,11 @@ class Federation:
         learnt: Mapping[int, Tree],
         missing: Mapping[int, str] | None = None,
     ) -> Turn:
-        """A round once the clients have spoken: the server's turn, the test, the count. Returns the Record.
+        """A round once the clients have spoken: the server's turn, the test, the count. Returns the
+        Record.
 
-        Where clients keep their models to themselves, `learnt` has the accuracy each has measured in place of a model.
+        Where clients keep their models to themselves, `learnt` has the accuracy each has measured
+        in place of a model.
         """
         r = self.round(state.round)
         server = yield from self.algorithm.server_turn(state.server, said, r)
@@ -222,7 +272,16 @@ class Federation:
         edges = {client: peers.receivers(client, r) for client in said} if peers else None
         counted = RoundBytes.count(r.number, said, heard, edges, missing)
         counts = {name: int(count) for name, count in server.notes.get("counts", {}).items()}
-        return Record(r.number, accuracies, counted, state, models, mean_of(clients), every.disagreement, counts)
+        return Record(
+            r.number,
+            accuracies,
+            counted,
+            state,
+            models,
+            mean_of(clients),
+            every.disagreement,
+            counts,
+        )
 
 
 def mean_of(values: Sequence[float]) -> float | None:
@@ -240,7 +299,9 @@ def federate(
     engine: Engine | str = "auto",
     state: State | None = None,
 ) -> Iterator[Record]:
-    """Play rounds and yield a record of each; stop with `break`, go on later from `record.state`."""
+    """Play rounds and yield a record of each; stop with `break`, go on later from
+    `record.state`.
+    """
     federation = Federation(algorithm, clients, task, cohort, seed)
     engine = choose(engine)[0] if isinstance(engine, str) else engine
     state = state or federation.start()
@@ -251,10 +312,11 @@ def federate(
 
 
 def together(turns: Sequence[Turn]) -> Turn:
-    """Many turns as one: advance them side by side and ask for all their work at once. Returns what they returned.
+    """Many turns as one: advance them side by side and ask for all their work at once. Returns what
+    they returned.
 
-    A turn yields one piece of work or a list of them; a `together` of turns is itself such a turn, so cohorts nest
-    in rounds and rounds in sweeps.
+    A turn yields one piece of work or a list of them; a `together` of turns is itself such a turn,
+    so cohorts nest in rounds and rounds in sweeps.
     """
     returned: list[Any] = [None] * len(turns)
     answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
@@ -267,8 +329,19 @@ def together(turns: Sequence[Turn]) -> Turn:
                 returned[i] = end.value
         if not asked:
             return returned
-        done = iter((yield [job for work in asked.values() for job in (work if isinstance(work, list) else [work])]))
-        answers = {i: [next(done) for _ in work] if isinstance(work, list) else next(done) for i, work in asked.items()}
+        done = iter(
+            (
+                yield [
+                    job
+                    for work in asked.values()
+                    for job in (work if isinstance(work, list) else [work])
+                ]
+            )
+        )
+        answers = {
+            i: [next(done) for _ in work] if isinstance(work, list) else next(done)
+            for i, work in asked.items()
+        }
 
 
 def drive(turn: Turn, engine: Engine) -> Any:
@@ -284,7 +357,9 @@ def drive(turn: Turn, engine: Engine) -> Any:
 
 
 def apart(turns: Sequence[Turn], engine: Engine) -> list[Any]:
-    """Drive turns together, but let one that fails fail alone: its exception stands where its result would."""
+    """Drive turns together, but let one that fails fail alone: its exception stands where its
+    result would.
+    """
     groups = [together([turn]) for turn in turns]
     ended: dict[int, Any] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
@@ -292,7 +367,11 @@ def apart(turns: Sequence[Turn], engine: Engine) -> list[Any]:
         asked: dict[int, list[Any]] = {}
         for i, answer in answers.items():
             try:
-                asked[i] = groups[i].throw(answer) if isinstance(answer, Exception) else groups[i].send(answer)
+                asked[i] = (
+                    groups[i].throw(answer)
+                    if isinstance(answer, Exception)
+                    else groups[i].send(answer)
+                )
             except StopIteration as end:
                 ended[i] = end.value[0]
             except Exception as error:
@@ -302,7 +381,9 @@ def apart(turns: Sequence[Turn], engine: Engine) -> list[Any]:
 
 
 def _answers(asked: dict[int, list[Any]], engine: Engine) -> dict[int, Any]:
-    """All work at once. Where that fails, each turn's work by itself, which finds the guilty one: jobs are pure."""
+    """All work at once. Where that fails, each turn's work by itself, which finds the guilty one:
+    jobs are pure.
+    """
     if not asked:
         return {}
     try:
@@ -311,4 +392,6 @@ def _answers(asked: dict[int, list[Any]], engine: Engine) -> dict[int, Any]:
     except Exception as error:
         if len(asked) == 1:
             return dict.fromkeys(asked, error)
-    return {i: answer for one in asked.items() for i, answer in _answers(dict([one]), engine).items()}
+    return {
+        i: answer for one in asked.items() for i, answer in _answers(dict([one]), engine).items()
+    }

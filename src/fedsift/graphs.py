@@ -1,4 +1,6 @@
-"""Who hears whom where there is no server. A graph is a callable (clients, generator) -> edges (i, j), i < j."""
+"""Who hears whom where there is no server. A graph is a callable (clients, generator) -> edges (i,
+j), i < j.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,18 @@ def grid(clients: int, generator: np.random.Generator) -> Edges:
 
 @dataclass(frozen=True)
 class Regular:
-    """Random with the same degree everywhere: a circle of near neighbours, its edges switched at random."""
+    """Random with the same degree everywhere: a circle of near neighbours, its edges switched at
+    random.
+    """
 
     degree: int = 4
 
     def __call__(self, clients: int, generator: np.random.Generator) -> Edges:
         if not 2 <= self.degree < clients or clients * self.degree % 2:
             raise Mistake(f"no connected graph has {clients} clients of degree {self.degree} each")
-        near = {(i, (i + k) % clients) for i in range(clients) for k in range(1, self.degree // 2 + 1)}
+        near = {
+            (i, (i + k) % clients) for i in range(clients) for k in range(1, self.degree // 2 + 1)
+        }
         if self.degree % 2:
             near |= {(i, i + clients // 2) for i in range(clients // 2)}
         return _until_connected(clients, lambda: _switched(_edges(near), generator))
@@ -56,7 +62,9 @@ class ErdosRenyi:
         if not 0 < self.p <= 1:
             raise Mistake(f"erdos-renyi needs a probability above 0 and at most 1, not {self.p}")
         pairs = [(i, j) for j in range(clients) for i in range(j)]
-        return _until_connected(clients, lambda: _edges(e for e in pairs if generator.random() < self.p))
+        return _until_connected(
+            clients, lambda: _edges(e for e in pairs if generator.random() < self.p)
+        )
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,9 @@ class EdgeList:
             pairs = [tuple(int(end) for end in edge.split("-")) for edge in str(self.edges).split()]
             return _edges((a, b) for a, b in pairs)
         except ValueError:
-            raise Mistake(f"cannot read the edges {self.edges!r}; write them as 0-1 1-2 2-0") from None
+            raise Mistake(
+                f"cannot read the edges {self.edges!r}; write them as 0-1 1-2 2-0"
+            ) from None
 
 
 GRAPHS: dict[str, Graph | type[Graph]] = {
@@ -87,7 +97,9 @@ def drawn(graph: Graph, clients: int, generator: np.random.Generator) -> Edges:
     """The edges, checked: clients that are there, and all of them connected."""
     edges = graph(clients, generator)
     if any(a < 0 or b >= clients for a, b in edges):
-        raise Mistake(f"an edge names a client that is not there; there are {clients}, numbered from 0")
+        raise Mistake(
+            f"an edge names a client that is not there; there are {clients}, numbered from 0"
+        )
     if not _connected(clients, edges):
         raise Mistake("the graph is not connected: some clients could never hear of each other")
     return edges
@@ -98,9 +110,15 @@ def neighbours(edges: Edges, client: int) -> list[int]:
 
 
 def mixing(edges: Edges, clients: int) -> Array:
-    """Metropolis-Hastings weights, symmetric and doubly stochastic: W_ij = 1 / (1 + max(degree i, degree j))."""
+    """Metropolis-Hastings weights, symmetric and doubly stochastic: W_ij = 1 / (1 + max(degree i,
+    degree j)).
+    """
     weights = np.zeros((clients, clients))
-    degree = np.bincount(np.array(sorted(edges)).ravel(), minlength=clients) if edges else np.zeros(clients)
+    degree = (
+        np.bincount(np.array(sorted(edges)).ravel(), minlength=clients)
+        if edges
+        else np.zeros(clients)
+    )
     for a, b in edges:
         weights[a, b] = weights[b, a] = 1 / (1 + max(degree[a], degree[b]))
     return weights + np.diag(1 - weights.sum(1))

@@ -9,14 +9,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RoundBytes:
-    """One round: bytes up and down per client, and what the downlink costs where one broadcast reaches all."""
+    """One round: bytes up and down per client, and what the downlink costs where one broadcast
+    reaches all.
+    """
 
     round: int
     up: dict[int, int]
     down: dict[int, int]
     broadcast: int
-    edges: dict[str, int] | None = None  # "3>5": bytes from client 3 to client 5, where there is no server
-    missing: dict[int, str] = field(default_factory=dict)  # clients of the cohort that were not heard, and why
+    edges: dict[str, int] | None = (
+        None  # "3>5": bytes from client 3 to client 5, where there is no server
+    )
+    missing: dict[int, str] = field(
+        default_factory=dict
+    )  # clients of the cohort that were not heard, and why
 
     @classmethod
     def count(
@@ -27,7 +33,9 @@ class RoundBytes:
         receivers: Mapping[int, Sequence[int]] | None = None,
         missing: Mapping[int, str] | None = None,
     ) -> RoundBytes:
-        """A broadcast sends each distinct message once. With `receivers`, messages go from client to client."""
+        """A broadcast sends each distinct message once. With `receivers`, messages go from client
+        to client.
+        """
         if receivers is not None:
             return cls._between_peers(round, said, receivers)
         return cls(
@@ -42,11 +50,21 @@ class RoundBytes:
     def _between_peers(
         cls, round: int, said: Mapping[int, bytes], receivers: Mapping[int, Sequence[int]]
     ) -> RoundBytes:
-        """Up: one copy for each receiver. Down: what arrives. A broadcast reaches all neighbours at once."""
+        """Up: one copy for each receiver. Down: what arrives. A broadcast reaches all neighbours at
+        once.
+        """
         edges = {(a, b): len(message) for a, message in said.items() for b in receivers[a]}
         up = {client: sum(size for (a, _), size in edges.items() if a == client) for client in said}
-        down = {client: sum(size for (_, b), size in edges.items() if b == client) for client in said}
-        return cls(round, up, down, sum(map(len, said.values())), {f"{a}>{b}": size for (a, b), size in edges.items()})
+        down = {
+            client: sum(size for (_, b), size in edges.items() if b == client) for client in said
+        }
+        return cls(
+            round,
+            up,
+            down,
+            sum(map(len, said.values())),
+            {f"{a}>{b}": size for (a, b), size in edges.items()},
+        )
 
     @property
     def uplink(self) -> int:
@@ -63,7 +81,9 @@ class RoundBytes:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> RoundBytes:
-        up, down = ({int(client): size for client, size in row[way].items()} for way in ("up", "down"))
+        up, down = (
+            {int(client): size for client, size in row[way].items()} for way in ("up", "down")
+        )
         missing = {int(client): why for client, why in row.get("missing", {}).items()}
         return cls(row["round"], up, down, row["broadcast"], row.get("edges"), missing)
 
@@ -77,7 +97,9 @@ class Totals:
 
 def total(rounds: Iterable[RoundBytes]) -> Totals:
     rows = list(rounds)
-    return Totals(sum(r.uplink for r in rows), sum(r.downlink for r in rows), sum(r.broadcast for r in rows))
+    return Totals(
+        sum(r.uplink for r in rows), sum(r.downlink for r in rows), sum(r.broadcast for r in rows)
+    )
 
 
 def per_client(rounds: Iterable[RoundBytes]) -> dict[int, tuple[int, int]]:

@@ -27,11 +27,15 @@ def mlp(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
     """One hidden layer of 64 units; takes inputs of any shape."""
     hidden = _scaled(64, width)
     inputs = int(torch.Size(shape).numel())
-    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+    )
 
 
 def cnn(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
-    """Two 3x3 convolutions (16, 32 channels), each followed by ReLU and 2x2 pooling; 6,090 parameters on 8x8x1."""
+    """Two 3x3 convolutions (16, 32 channels), each followed by ReLU and 2x2 pooling; 6,090
+    parameters on 8x8x1.
+    """
     channels, height, side = _image(shape, "cnn")
     a, b = _scaled(16, width), _scaled(32, width)
     layers: list[nn.Module] = []
@@ -42,20 +46,30 @@ def cnn(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(b * height * side, classes))
 
 
-def resnet8(shape: tuple[int, ...], classes: int, norm: str = "batch", width: float = 1.0) -> nn.Module:
-    """CIFAR ResNet, one block a stage, widths 16/32/64; 78,042 parameters on 32x32x3 with 10 classes."""
+def resnet8(
+    shape: tuple[int, ...], classes: int, norm: str = "batch", width: float = 1.0
+) -> nn.Module:
+    """CIFAR ResNet, one block a stage, widths 16/32/64; 78,042 parameters on 32x32x3 with 10
+    classes.
+    """
     return CifarResNet(shape, classes, 1, norm, width)
 
 
-def resnet20(shape: tuple[int, ...], classes: int, norm: str = "batch", width: float = 1.0) -> nn.Module:
+def resnet20(
+    shape: tuple[int, ...], classes: int, norm: str = "batch", width: float = 1.0
+) -> nn.Module:
     """CIFAR ResNet, three blocks a stage, widths 16/32/64."""
     return CifarResNet(shape, classes, 3, norm, width)
 
 
 class CifarResNet(nn.Module):
-    """6n + 2 layers: a 3x3 stem, three stages of n basic blocks, global average pooling, one linear layer."""
+    """6n + 2 layers: a 3x3 stem, three stages of n basic blocks, global average pooling, one linear
+    layer.
+    """
 
-    def __init__(self, shape: tuple[int, ...], classes: int, blocks: int, norm: str, width: float) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, blocks: int, norm: str, width: float
+    ) -> None:
         super().__init__()
         channels, _, _ = _image(shape, "resnet")
         widths = [_scaled(16 * 2**stage, width) for stage in range(3)]
@@ -77,7 +91,9 @@ class CifarResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut, projected by a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut, projected by a 1x1 convolution where the shape
+    changes.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
         super().__init__()
@@ -94,17 +110,26 @@ class BasicBlock(nn.Module):
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet8": resnet8, "resnet20": resnet20}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "resnet8": resnet8,
+    "resnet20": resnet20,
+}
 
 
 def model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], classes: int) -> Model:
-    """A Model from a name ("cnn", "resnet8(norm=group, width=0.5)", "my_module:my_factory") or a factory."""
+    """A Model from a name ("cnn", "resnet8(norm=group, width=0.5)", "my_module:my_factory") or a
+    factory.
+    """
     if not isinstance(what, str):
         return Model(_name(what), what, tuple(shape), classes)
     name, positional, options = shelf.parse(what)
     factory = _imported(name) if ":" in name else shelf.find(MODELS, "model", name)
     if positional or not all(isinstance(value, str | int | float) for value in options.values()):
-        raise Mistake(f"model {what!r}: write options as key=value, a value being a number or a word")
+        raise Mistake(
+            f"model {what!r}: write options as key=value, a value being a number or a word"
+        )
     try:
         inspect.signature(factory).bind(shape, classes, **options)
     except (TypeError, ValueError) as error:
@@ -113,7 +138,9 @@ def model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], classes:
 
 
 def check(model: Model) -> None:
-    """Build it and pass two samples through: whatever is wrong with a factory is said before anything is trained."""
+    """Build it and pass two samples through: whatever is wrong with a factory is said before
+    anything is trained.
+    """
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             output = model.build().eval()(torch.zeros(2, *model.shape))
@@ -121,13 +148,19 @@ def check(model: Model) -> None:
     except Mistake:
         raise
     except Exception as error:  # a user's factory may fail in any way; the user needs one answer
-        raise Mistake(f"model {model.name!r} cannot take samples of shape {model.shape}: {error}") from error
+        raise Mistake(
+            f"model {model.name!r} cannot take samples of shape {model.shape}: {error}"
+        ) from error
     if found != (2, model.classes):
-        raise Mistake(f"model {model.name!r} gives {found} for two samples; it must give (2, {model.classes})")
+        raise Mistake(
+            f"model {model.name!r} gives {found} for two samples; it must give (2, {model.classes})"
+        )
 
 
 def initial_state(model: Model, seed: int) -> State:
-    """The starting weights of an architecture, equal for all who know the seed; global randomness is untouched."""
+    """The starting weights of an architecture, equal for all who know the seed; global randomness
+    is untouched.
+    """
     return {name: value.clone() for name, value in _initial(model, seed).items()}
 
 
@@ -142,7 +175,10 @@ def _initial(model: Model, seed: int) -> State:
 def _name(factory: Any) -> str:
     """The same in every process: starting weights are drawn from it."""
     if isinstance(factory, partial):
-        given = [*map(repr, factory.args), *(f"{key}={value!r}" for key, value in factory.keywords.items())]
+        given = [
+            *map(repr, factory.args),
+            *(f"{key}={value!r}" for key, value in factory.keywords.items()),
+        ]
         return f"{_name(factory.func)}({', '.join(given)})"
     return getattr(factory, "__name__", type(factory).__name__)
 
@@ -154,12 +190,16 @@ def _imported(path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise Mistake(f"model {path!r}: {error}; write module:factory, importable from here") from None
+        raise Mistake(
+            f"model {path!r}: {error}; write module:factory, importable from here"
+        ) from None
 
 
 def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
     if len(shape) != 3:
-        raise Mistake(f"{name} needs images (channels, height, width), but samples have shape {shape}; use mlp")
+        raise Mistake(
+            f"{name} needs images (channels, height, width), but samples have shape {shape}; use mlp"
+        )
     return shape[0], shape[1], shape[2]
 
 

@@ -1,4 +1,6 @@
-"""What `key.path=value` on a command line and the keys of a [sweep] table mean, before anything is checked."""
+"""What `key.path=value` on a command line and the keys of a [sweep] table mean, before anything is
+checked.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def apply(values: dict[str, Any], axes: Axes, override: str) -> None:
     """Set a key, which then is no axis any more; or, with `sweep.` before it, make it an axis."""
     _, equals, text = override.partition("=")
     if not equals:
-        raise Mistake(f"cannot read {override!r}; an override is key=value, e.g. alpha=0.1 or local.lr=0.01")
+        raise Mistake(
+            f"cannot read {override!r}; an override is key=value, e.g. alpha=0.1 or local.lr=0.01"
+        )
     path = full_path(override)
     if path == "sweep":
         axes |= axes_of(_toml_value(text.strip()))
@@ -79,13 +83,21 @@ def short_name(path: str) -> str:
 def axes_of(table: Any, section: str = "") -> Axes:
     """A [sweep] table, with dotted keys or tables in it, by full key path."""
     if not isinstance(table, dict):
-        raise Mistake(f"sweep is a table of keys with a list each, e.g. seed = [0, 1, 2], not {table!r}")
+        raise Mistake(
+            f"sweep is a table of keys with a list each, e.g. seed = [0, 1, 2], not {table!r}"
+        )
     found: Axes = {}
     for key, value in table.items():
-        inner = axes_of(value, f"{section}{key}.") if isinstance(value, dict) else {_long_name(section + key): value}
+        inner = (
+            axes_of(value, f"{section}{key}.")
+            if isinstance(value, dict)
+            else {_long_name(section + key): value}
+        )
         for path, choices in inner.items():
             if not isinstance(choices, list) or not choices:
-                raise Mistake(f"{SWEPT}{short_name(path)} is a list of values, e.g. [0.1, 1], not {choices!r}")
+                raise Mistake(
+                    f"{SWEPT}{short_name(path)} is a list of values, e.g. [0.1, 1], not {choices!r}"
+                )
             if path in found:
                 raise Mistake(f"{SWEPT}{path} is given twice")
             found[path] = choices

@@ -6,8 +6,9 @@
     timing.jsonl            seconds a round                    checkpoint.safetensors   all that survives a round
     failed.json             why a run of a sweep stopped, until it is resumed
 
-A round is appended to the .jsonl files first and counts once the checkpoint has replaced the last one; on resume,
-lines the checkpoint does not know are dropped and their round is played again, bit for bit.
+A round is appended to the .jsonl files first and counts once the checkpoint has replaced the last
+one; on resume, lines the checkpoint does not know are dropped and their round is played again, bit
+for bit.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from fedsift.types import Engine, Mistake
 CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients.json", "data.json"
 METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
 CHECKPOINT, LOCK, FAILED = "checkpoint.safetensors", ".lock", "failed.json"
-LISTED = 10_000  # clients.json has all clients up to so many, and beyond that so many of those that take part
+# clients.json has all clients up to so many, and beyond that so many of those that take part
+LISTED = 10_000
 OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
 
 
@@ -61,20 +63,32 @@ class Run:
         return self.state.round >= self.experiment.rounds
 
     def save(self, record: Record, seconds: float, **measured: int) -> None:
-        """A finished round; what was `measured` beside the seconds differs between equal runs, as they do."""
-        row: dict[str, Any] = {"round": record.round, "accuracy": record.accuracy, "accuracies": record.accuracies}
+        """A finished round; what was `measured` beside the seconds differs between equal runs, as
+        they do.
+        """
+        row: dict[str, Any] = {
+            "round": record.round,
+            "accuracy": record.accuracy,
+            "accuracies": record.accuracies,
+        }
         extra = {"client_accuracy": record.client_accuracy, "disagreement": record.disagreement}
         row |= {name: value for name, value in extra.items() if value is not None} | record.counts
         row |= {"missing": record.bytes.missing} if record.bytes.missing else {}
         _append(self.folder / METRICS, row)
         _append(self.folder / LEDGER, record.bytes.to_json())
-        _append(self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)} | measured)
+        _append(
+            self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)} | measured
+        )
         write_atomically(self.folder / CHECKPOINT, to_bytes(record.state))
         self.state = record.state
 
     def fail(self, error: Exception) -> None:
         """Write down why this run stopped."""
-        told = {"rounds": self.state.round, "error": in_words(error), "traceback": traceback.format_exception(error)}
+        told = {
+            "rounds": self.state.round,
+            "error": in_words(error),
+            "traceback": traceback.format_exception(error),
+        }
         with contextlib.suppress(OSError):  # the disk may be what failed
             _write_json(self.folder / FAILED, told)
 
@@ -83,17 +97,25 @@ Built = tuple[Federation, State]
 
 
 def build(experiment: Experiment) -> Built:
-    """The federation and its first state; a mistake in the experiment shows here, before a folder is made."""
+    """The federation and its first state; a mistake in the experiment shows here, before a folder
+    is made.
+    """
     federation = config.build(experiment)
     return federation, federation.start()
 
 
 def begin(
-    folder: Path, experiment: Experiment, *, resume: bool = False, note: str = "", built: Built | None = None
+    folder: Path,
+    experiment: Experiment,
+    *,
+    resume: bool = False,
+    note: str = "",
+    built: Built | None = None,
 ) -> Run:
     """A new run in a new folder, or, with `resume`, an old one where it stopped.
 
-    The federation is the one the experiment describes, unless its parties are elsewhere and another was built for them.
+    The federation is the one the experiment describes, unless its parties are elsewhere and another
+    was built for them.
     """
     federation, first = built or build(experiment)
     old = folder.exists() and not _is_blank(folder)
@@ -101,12 +123,18 @@ def begin(
         if not (folder / CONFIG).is_file():
             raise Mistake(f"{folder} exists and is not a run folder; choose another --out")
         if not resume:
-            raise Mistake(f"run folder {folder} exists; add --resume to go on with it, or choose another --out")
+            raise Mistake(
+                f"run folder {folder} exists; add --resume to go on with it, or choose another --out"
+            )
         _same(experiment, stored(folder), folder)
     folder.mkdir(parents=True, exist_ok=True)
     lock = Lock(folder)
     try:
-        state = _go_on(folder, federation, first, note) if old else _set_up(folder, experiment, federation, first, note)
+        state = (
+            _go_on(folder, federation, first, note)
+            if old
+            else _set_up(folder, experiment, federation, first, note)
+        )
         (folder / FAILED).unlink(missing_ok=True)
     except BaseException:
         lock.release()
@@ -116,27 +144,37 @@ def begin(
 
 def _go_on(folder: Path, federation: Federation, first: State, note: str) -> State:
     if _read_json(folder / DATA) != _fingerprint(federation.task):
-        raise Mistake(f"the data are not those {folder} was made with; resume with the same file or start a new run")
+        raise Mistake(
+            f"the data are not those {folder} was made with; resume with the same file or start a new run"
+        )
     state = _last_state(folder) or first
     kept = {name: _rows_up_to(state.round, folder / name) for name in (METRICS, LEDGER, TIMING)}
     if state.round < stored(folder).rounds:
         was = _read_json(folder / ENVIRONMENT)
-        _write_json(folder / ENVIRONMENT, was | {"resumed": [*was.get("resumed", []), environment(note)]})
+        _write_json(
+            folder / ENVIRONMENT, was | {"resumed": [*was.get("resumed", []), environment(note)]}
+        )
     for name, rows in kept.items():
         write_atomically(folder / name, "".join(json.dumps(row) + "\n" for row in rows).encode())
     return state
 
 
-def _set_up(folder: Path, experiment: Experiment, federation: Federation, first: State, note: str) -> State:
+def _set_up(
+    folder: Path, experiment: Experiment, federation: Federation, first: State, note: str
+) -> State:
     _write_json(folder / ENVIRONMENT, environment(note))
     _write_json(folder / DATA, _fingerprint(federation.task))
     _write_json(folder / CLIENTS, _describe(federation, experiment.rounds))
-    write_atomically(folder / CONFIG, config.to_toml(experiment).encode())  # last: now it is a run folder
+    write_atomically(
+        folder / CONFIG, config.to_toml(experiment).encode()
+    )  # last: now it is a run folder
     return first
 
 
 def play(runs: Sequence[Run], engine: Engine) -> Iterator[tuple[Run, Record]]:
-    """Play runs side by side, a round of each at a time; a round is on disk before it is yielded."""
+    """Play runs side by side, a round of each at a time; a round is on disk before it is
+    yielded.
+    """
     for run, outcome in play_apart(runs, engine):
         if isinstance(outcome, Exception):
             raise outcome
@@ -144,7 +182,9 @@ def play(runs: Sequence[Run], engine: Engine) -> Iterator[tuple[Run, Record]]:
 
 
 def play_apart(runs: Sequence[Run], engine: Engine) -> Iterator[tuple[Run, Record | Exception]]:
-    """As `play`, but a run that fails stops alone: its exception is yielded and the others go on."""
+    """As `play`, but a run that fails stops alone: its exception is yielded and the others go
+    on.
+    """
     failed: set[int] = set()
     try:
         while active := [run for run in runs if not run.finished and id(run) not in failed]:
@@ -170,7 +210,8 @@ def _saved(run: Run, outcome: Record | Exception, seconds: float) -> Record | Ex
         return error
 
 
-# --- reading a run -------------------------------------------------------------------------------------------------
+# --- reading a run
+# -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -262,14 +303,19 @@ def _last_state(folder: Path) -> State | None:
 def in_words(error: Exception) -> str:
     """In one line: what kind of error, unless the user can mend it, and what it says."""
     said = " ".join(str(error).split())
-    return said if isinstance(error, Mistake) else f"{type(error).__name__}: {said}".removesuffix(": ")
+    return (
+        said if isinstance(error, Mistake) else f"{type(error).__name__}: {said}".removesuffix(": ")
+    )
 
 
 def resume_command(folder: Path) -> str:
     return f"fedsift run --resume --out {shlex.quote(str(folder))}"
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
+# --- files
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -318,7 +364,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _rows_up_to(rounds: int, path: Path) -> list[dict[str, Any]]:
-    """Those the checkpoint knows: all, but for a round that was being saved when the run was killed."""
+    """Those the checkpoint knows: all, but for a round that was being saved when the run was
+    killed.
+    """
     rows = _rows(path)
     if not rounds <= len(rows) <= rounds + 1:
         raise Mistake(
@@ -330,7 +378,9 @@ def _rows_up_to(rounds: int, path: Path) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=32)
 def _fingerprint(task: Task) -> dict[str, Any]:
-    """The sizes of the parts and a digest of everything in them: other data, another fingerprint."""
+    """The sizes of the parts and a digest of everything in them: other data, another
+    fingerprint.
+    """
     digest = hashlib.sha256()
     for part in (task.private.samples, task.public, task.test.samples):
         digest.update(part.store.values[torch.from_numpy(part.rows)].numpy().data)
@@ -360,7 +410,9 @@ def _is_blank(folder: Path) -> bool:
 
 
 class Lock:
-    """One process a folder. The system lets go of the lock when the process ends, however it ends."""
+    """One process a folder. The system lets go of the lock when the process ends, however it
+    ends.
+    """
 
     _file: IO[str] | None = None
 
@@ -370,7 +422,9 @@ class Lock:
             import fcntl
 
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # not on Windows; there two processes in one folder are the user's own affair
+        except (
+            ImportError
+        ):  # not on Windows; there two processes in one folder are the user's own affair
             pass
         except OSError:
             self.release()
@@ -391,7 +445,9 @@ def _same(asked: Experiment, kept: Experiment, folder: Path) -> None:
     changed.pop("memory", None)  # it may be what has to change, and moves last digits at most
     if changed:
         told = ", ".join(f"{key} is {a!r} there, {b!r} here" for key, (a, b) in changed.items())
-        raise Mistake(f"{folder} was made with another config: {told}; choose another --out or resume without changes")
+        raise Mistake(
+            f"{folder} was made with another config: {told}; choose another --out or resume without changes"
+        )
 
 
 def _describe(federation: Federation, rounds: int) -> list[dict[str, Any]]:
@@ -403,7 +459,9 @@ def _describe(federation: Federation, rounds: int) -> list[dict[str, Any]]:
 
 
 def _listed(federation: Federation, rounds: int) -> Iterable[int]:
-    """Everyone, or where they are too many the first that take part: cohorts are known before they are played."""
+    """Everyone, or where they are too many the first that take part: cohorts are known before they
+    are played.
+    """
     if len(federation.clients) <= LISTED:
         return range(len(federation.clients))
     taking_part: set[int] = set()

@@ -1,9 +1,11 @@
 """Which public samples a client uploads. A sampler is a function
 
-    (probs [N, C], label_counts [C], budget, draws) -> `budget` distinct indexes below N, in any order
+    (probs [N, C], label_counts [C], budget, draws) -> `budget` distinct indexes below N, in any
+    order
 
-`probs` are the client's own soft labels on the public set, `label_counts` its private label histogram. To add one:
-write the function, add a line to SAMPLERS (or pass the function itself to `fas(sampler=...)`).
+`probs` are the client's own soft labels on the public set, `label_counts` its private label
+histogram. To add one: write the function, add a line to SAMPLERS (or pass the function itself to
+`fas(sampler=...)`).
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def high_entropy(probs: Array, label_counts: Array, budget: int, draws: Draws) -
 
 
 def margin(probs: Array, label_counts: Array, budget: int, draws: Draws) -> Array:
-    """The samples with the smallest margin between the two likeliest classes, as in active learning."""
+    """The samples with the smallest margin between the two likeliest classes, as in active
+    learning.
+    """
     return np.argsort(margin_of(probs), kind="stable")[:budget]
 
 
@@ -57,15 +61,17 @@ def class_balanced(probs: Array, label_counts: Array, budget: int, draws: Draws)
 
 
 def mixed(probs: Array, label_counts: Array, budget: int, draws: Draws) -> Array:
-    """FAS: half lowest entropy with pseudo-labels distributed as the client's labels; half random from the rest."""
+    """FAS: half lowest entropy with pseudo-labels distributed as the client's labels; half random
+    from the rest.
+    """
     sure = by_quota(probs, apportion(label_counts, (budget + 1) // 2))
     rest = np.setdiff1d(np.arange(len(probs)), sure)
     return np.concatenate([sure, draws.own.choice(rest, budget - len(sure), replace=False)])
 
 
 def by_quota(probs: Array, shares: Array) -> Array:
-    """Per class, the `shares[c]` lowest-entropy samples with that pseudo-label; quotas that cannot be filled
-    pass on to the lowest entropy overall."""
+    """Per class, the `shares[c]` lowest-entropy samples with that pseudo-label; quotas that cannot
+    be filled pass on to the lowest entropy overall."""
     order = np.argsort(entropy(probs), kind="stable")
     pseudo = probs.argmax(-1)[order]
     chosen = np.zeros(len(order), bool)

@@ -1,4 +1,6 @@
-"""Shelves are plain dicts of names; this finds a part by its text, e.g. "era", "era(0.05)", "resnet8(norm=group)"."""
+"""Shelves are plain dicts of names; this finds a part by its text, e.g. "era", "era(0.05)",
+"resnet8(norm=group)".
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 def take(shelf: Mapping[str, Any], kind: str, text: str, ready: type | None = None) -> Any:
-    """The part that `text` names. A class on a shelf is made with the values in brackets; a function is the part.
+    """The part that `text` names. A class on a shelf is made with the values in brackets; a
+    function is the part.
 
     Where `ready` is given, what is an instance of it is the part and everything else is a maker.
     """

@@ -1,4 +1,5 @@
-"""A sweep: every combination of the values in a [sweep] table, played side by side, each in a run folder of its own.
+"""A sweep: every combination of the values in a [sweep] table, played side by side, each in a run
+folder of its own.
 
 sweep.toml      the experiment and the values that vary: enough to go on without naming the source
 CELL/           a run folder, as `runs` makes it, for each combination
@@ -37,7 +38,9 @@ EXAMPLE = """
 
 @dataclass(frozen=True)
 class Sweep:
-    """The cells by the name of their folder. Without axes it is one plain experiment, its only cell."""
+    """The cells by the name of their folder. Without axes it is one plain experiment, its only
+    cell.
+    """
 
     name: str
     axes: Axes
@@ -45,7 +48,9 @@ class Sweep:
 
 
 def read(source: str, overrides: Sequence[str] = ()) -> Sweep:
-    """A preset or TOML file with overrides, as `config.read` takes them, and with a [sweep] table or `sweep.key=[...]`."""
+    """A preset or TOML file with overrides, as `config.read` takes them, and with a [sweep] table
+    or `sweep.key=[...]`.
+    """
     values, axes = config.parsed(source, overrides)
     _check(axes)
     cells: dict[str, Experiment] = {}
@@ -70,7 +75,9 @@ def kept(folder: Path) -> Path:
 def _check(axes: Axes) -> None:
     for path, choices in axes.items():
         if path in SHARED:
-            raise Mistake(f"{path} cannot be swept: one engine plays all cells, and a cell's name says what varies")
+            raise Mistake(
+                f"{path} cannot be swept: one engine plays all cells, and a cell's name says what varies"
+            )
         probe: dict[str, Any] = {}
         overriding.put(probe, path, choices[0])
         try:
@@ -82,7 +89,9 @@ def _check(axes: Axes) -> None:
 
 
 def _cell(values: dict[str, Any], chosen: dict[str, Any], folder: str) -> Experiment:
-    """The name says what varies, but not the seed: cells that differ only in their seed are one method."""
+    """The name says what varies, but not the seed: cells that differ only in their seed are one
+    method.
+    """
     varying = [f"{short_name(path)}={value}" for path, value in chosen.items() if path != "seed"]
     cell = copy.deepcopy(values)
     if varying:
@@ -112,15 +121,22 @@ def _check_distinct(cells: dict[str, Experiment]) -> None:
     for folder, experiment in cells.items():
         twin = seen.setdefault(experiment.model_copy(update={"name": ""}).model_dump_json(), folder)
         if twin != folder:
-            raise Mistake(f"cells {twin} and {folder} are the same experiment; give every value of a key once")
+            raise Mistake(
+                f"cells {twin} and {folder} are the same experiment; give every value of a key once"
+            )
 
 
-# --- playing -------------------------------------------------------------------------------------------------------
+# --- playing
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Playing:
-    """A sweep being played: the folders of all cells, the runs to play, and what the failed ones said."""
+    """A sweep being played: the folders of all cells, the runs to play, and what the failed ones
+    said.
+    """
 
     folder: Path
     cells: list[Path]
@@ -137,7 +153,8 @@ class Playing:
 def begin(folder: Path, sweep: Sweep, *, resume: bool = False, note: str = "") -> Playing:
     """All cells, new or where they stopped; finished ones are left alone.
 
-    A mistake in any experiment shows before a folder is made; a cell whose own folder makes trouble fails alone.
+    A mistake in any experiment shows before a folder is made; a cell whose own folder makes trouble
+    fails alone.
     """
     old = folder.exists() and not _is_blank(folder)
     if old:
@@ -162,7 +179,9 @@ def begin(folder: Path, sweep: Sweep, *, resume: bool = False, note: str = "") -
 
 
 def play(playing: Playing, engine: Engine) -> Iterator[tuple[Run, Record | Exception]]:
-    """A round of each run at a time; one that fails notes why in its folder, and the others go on."""
+    """A round of each run at a time; one that fails notes why in its folder, and the others go
+    on.
+    """
     try:
         for run, outcome in runs.play_apart(playing.runs, engine):
             if isinstance(outcome, Exception):
@@ -174,7 +193,9 @@ def play(playing: Playing, engine: Engine) -> Iterator[tuple[Run, Record | Excep
 
 
 def _write(path: Path, sweep: Sweep) -> None:
-    """An experiment with a [sweep] table like any other; of the keys that vary it has the first values."""
+    """An experiment with a [sweep] table like any other; of the keys that vary it has the first
+    values.
+    """
     first = next(iter(sweep.cells.values())).model_copy(update={"name": sweep.name})
     runs.write_atomically(path, config.to_toml(first, sweep.axes).encode())
 
@@ -187,7 +208,9 @@ def _built(cell: Path, experiment: Experiment) -> runs.Built:
 
 
 def _is_finished(cell: Path, experiment: Experiment) -> bool:
-    with contextlib.suppress(Mistake):  # of a folder that is not there, or that `begin` will complain about
+    with contextlib.suppress(
+        Mistake
+    ):  # of a folder that is not there, or that `begin` will complain about
         return runs.stored(cell) == experiment and runs.is_finished(cell)
     return False
 
@@ -204,16 +227,23 @@ def _check_old(folder: Path, sweep: Sweep, resume: bool) -> None:
     if not (folder / SWEEP).is_file():
         raise Mistake(f"{folder} exists and is not the folder of a sweep; choose another --out")
     if not resume:
-        raise Mistake(f"sweep folder {folder} exists; add --resume to go on with it, or choose another --out")
+        raise Mistake(
+            f"sweep folder {folder} exists; add --resume to go on with it, or choose another --out"
+        )
     was = read(str(folder / SWEEP))
     if _but_for_memory(was) != _but_for_memory(sweep):
         told = "; ".join(_changes(was, sweep)) or "its keys or values come in another order"
-        raise Mistake(f"{folder} was made with another sweep: {told}; choose another --out or resume without changes")
+        raise Mistake(
+            f"{folder} was made with another sweep: {told}; choose another --out or resume without changes"
+        )
 
 
 def _but_for_memory(sweep: Sweep) -> dict[str, Experiment]:
     """Memory may be what has to change, as for a run."""
-    return {name: experiment.model_copy(update={"memory": None}) for name, experiment in sweep.cells.items()}
+    return {
+        name: experiment.model_copy(update={"memory": None})
+        for name, experiment in sweep.cells.items()
+    }
 
 
 def _changes(was: Sweep, asked: Sweep) -> Iterator[str]:
@@ -222,7 +252,10 @@ def _changes(was: Sweep, asked: Sweep) -> Iterator[str]:
         a, b = (sweep.axes.get(path, "not swept") for sweep in (was, asked))
         if a != b:
             yield f"{overriding.SWEPT}{short_name(path)} is {a} there, {b} here"
-    one, other = (next(iter(sweep.cells.values())).model_copy(update={"name": sweep.name}) for sweep in (was, asked))
+    one, other = (
+        next(iter(sweep.cells.values())).model_copy(update={"name": sweep.name})
+        for sweep in (was, asked)
+    )
     for key, (a, b) in config.differences(one, other).items():
         if key not in axes:
             yield f"{key} is {a!r} there, {b!r} here"

@@ -1,8 +1,10 @@
-"""The paper's Theorem 1, federated distillation of a Gaussian mixture, in closed form and by simulation (docs/theory.md).
+"""The paper's Theorem 1, federated distillation of a Gaussian mixture, in closed form and by
+simulation (docs/theory.md).
 
-x = y u + sigma z in R^p with |u| = 1, y = +-1 and z standard normal. The clients estimate u by the mean of y x, the server
-averages them to beta_s (unit length, correlation alpha with u), labels u_bar p unlabelled points by sign(beta_s' x), keeps
-those with |beta_s' x| > Gamma and is left with beta_hat, the mean of sign(beta_s' x) x over them. How near u is it?
+x = y u + sigma z in R^p with |u| = 1, y = +-1 and z standard normal. The clients estimate u by the
+mean of y x, the server averages them to beta_s (unit length, correlation alpha with u), labels
+u_bar p unlabelled points by sign(beta_s' x), keeps those with |beta_s' x| > Gamma and is left with
+beta_hat, the mean of sign(beta_s' x) x over them. How near u is it?
 """
 
 from __future__ import annotations
@@ -19,16 +21,24 @@ from fedsift.seeding import rng
 from fedsift.types import Array, Mistake
 
 GAMMAS, U_BARS, ALPHAS, SIGMAS = (0.0, 0.5, 1.0, 1.5), (0.5, 2.0, 8.0), (0.3, 0.7), (0.6, 1.2)
-DIMENSION, TRIALS = 20_000, 100  # the limit's error falls with p, the interval with sqrt(p trials): docs/theory.md
+DIMENSION, TRIALS = (
+    20_000,
+    100,
+)  # the limit's error falls with p, the interval with sqrt(p trials): docs/theory.md
 CHUNK = 2**20  # numbers drawn at a time, whatever p and u_bar
 
 
-# --- the theorem ---------------------------------------------------------------------------------------------------
+# --- the theorem
+#
+#
+# ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What p -> infinity leaves: the share kept, the share of these with a wrong label, Lambda, and cot(beta_hat, u)."""
+    """What p -> infinity leaves: the share kept, the share of these with a wrong label, Lambda, and
+    cot(beta_hat, u).
+    """
 
     rho: float
     nu: float
@@ -41,8 +51,12 @@ def q(t: float) -> float:
     return 0.5 * math.erfc(t / math.sqrt(2))
 
 
-def closed_form(gamma: float, u_bar: float, alpha: float, sigma: float, misprint: bool = False) -> Limit:
-    """Theorem 1; `misprint` takes the 1 / (2 pi) of the paper's Lambda instead of 1 / sqrt(2 pi)."""
+def closed_form(
+    gamma: float, u_bar: float, alpha: float, sigma: float, misprint: bool = False
+) -> Limit:
+    """Theorem 1; `misprint` takes the 1 / (2 pi) of the paper's Lambda instead of 1 / sqrt(2
+    pi).
+    """
     _check(gamma, u_bar, alpha, sigma)
     plus, minus = (gamma - alpha) / sigma, (gamma + alpha) / sigma
     rho = q(plus) + q(minus)
@@ -57,7 +71,9 @@ def closed_form(gamma: float, u_bar: float, alpha: float, sigma: float, misprint
 
 
 def best_threshold(u_bar: float, alpha: float, sigma: float) -> float:
-    """The Gamma beyond which a higher threshold stops helping: the argmax of the closed form, above 0 and finite."""
+    """The Gamma beyond which a higher threshold stops helping: the argmax of the closed form, above
+    0 and finite.
+    """
     _check(0, u_bar, alpha, sigma)
     low, high, best = 0.0, alpha + 8 * sigma, 0.0  # 8 sigma above alpha one point in 10^15 is left
     for _ in range(6):  # look closer around the best of 41, to within 10^-7 of the first width
@@ -68,7 +84,8 @@ def best_threshold(u_bar: float, alpha: float, sigma: float) -> float:
     return best
 
 
-# --- the federation ------------------------------------------------------------------------------------------------
+# --- the federation
+# ------------------------------------------------------------------------------------------------
 
 
 def draw(count: int, u: Array, sigma: float, generator: np.random.Generator) -> tuple[Array, Array]:
@@ -83,7 +100,9 @@ def client_estimator(x: Array, y: Array) -> Array:
 
 
 def server_estimator(estimators: Sequence[Array], sizes: Sequence[int]) -> Array:
-    """sum_k n_k / n beta_k, which is (1 / n) sum y_i x_i over the samples of all clients, at unit length."""
+    """sum_k n_k / n beta_k, which is (1 / n) sum y_i x_i over the samples of all clients, at unit
+    length.
+    """
     return unit(np.average(estimators, axis=0, weights=sizes))
 
 
@@ -92,7 +111,9 @@ def unit(vector: Array) -> Array:
 
 
 def correlated(u: Array, alpha: float, generator: np.random.Generator) -> Array:
-    """A unit vector with correlation alpha with the unit vector u, in a random direction otherwise."""
+    """A unit vector with correlation alpha with the unit vector u, in a random direction
+    otherwise.
+    """
     other = generator.standard_normal(len(u))
     return alpha * u + math.sqrt(1 - alpha**2) * unit(other - (other @ u) * u)
 
@@ -112,13 +133,16 @@ def distil(
 
 
 def cot(beta: Array, u: Array) -> float:
-    """Cotangent of the angle between beta and the unit vector u: correlation / sqrt(1 - correlation^2)."""
+    """Cotangent of the angle between beta and the unit vector u: correlation / sqrt(1 -
+    correlation^2).
+    """
     along = float(beta @ u)
     across = float(np.linalg.norm(beta - along * u))
     return along / across if across else math.copysign(math.inf, along)
 
 
-# --- the simulation ------------------------------------------------------------------------------------------------
+# --- the simulation
+# ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -141,7 +165,9 @@ def federation(
     p: int = 2000,
     seed: int = 0,
 ) -> Federated:
-    """The whole of the paper's setting once, with full vectors: local estimators, their weighted mean, pseudo-labels."""
+    """The whole of the paper's setting once, with full vectors: local estimators, their weighted
+    mean, pseudo-labels.
+    """
     generator = rng(seed, "federation", clients, samples, p)
     u = unit(generator.standard_normal(p))
     local = [client_estimator(*draw(samples, u, sigma, generator)) for _ in range(clients)]
@@ -177,42 +203,62 @@ def monte_carlo(
     *,
     full: bool = False,
 ) -> Estimate:
-    """cot(beta_hat, u) by simulation; `full` draws whole vectors, otherwise the same in the three directions that matter."""
+    """cot(beta_hat, u) by simulation; `full` draws whole vectors, otherwise the same in the three
+    directions that matter.
+    """
     values = sample(gamma, u_bar, alpha, sigma, p, trials, seed, full=full)
     return Estimate(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(trials))
 
 
 def sample(
-    gamma: float, u_bar: float, alpha: float, sigma: float, p: int, trials: int, seed: int, *, full: bool = False
+    gamma: float,
+    u_bar: float,
+    alpha: float,
+    sigma: float,
+    p: int,
+    trials: int,
+    seed: int,
+    *,
+    full: bool = False,
 ) -> Array:
     """cot(beta_hat, u) of every trial, [trials]."""
     _check(gamma, u_bar, alpha, sigma)
     points = round(u_bar * p)
     if p < 3 or trials < 2 or points < 1:
-        raise Mistake(f"needs p >= 3, trials >= 2 and u_bar * p >= 1, not p = {p}, trials = {trials}, u_bar = {u_bar}")
+        raise Mistake(
+            f"needs p >= 3, trials >= 2 and u_bar * p >= 1, not p = {p}, trials = {trials}, u_bar = {u_bar}"
+        )
     cell = [repr(float(value)) for value in (gamma, u_bar, alpha, sigma)]
     generator = rng("theory", seed, "full" if full else "reduced", p, *cell)
     trial = _full if full else _reduced
     return np.array([trial(gamma, alpha, sigma, p, points, generator) for _ in range(trials)])
 
 
-def _full(gamma: float, alpha: float, sigma: float, p: int, points: int, generator: np.random.Generator) -> float:
+def _full(
+    gamma: float, alpha: float, sigma: float, p: int, points: int, generator: np.random.Generator
+) -> float:
     u = unit(generator.standard_normal(p))
     beta_hat, _ = distil(correlated(u, alpha, generator), u, gamma, sigma, points, generator)
     return cot(beta_hat, u)
 
 
-def _reduced(gamma: float, alpha: float, sigma: float, p: int, points: int, generator: np.random.Generator) -> float:
+def _reduced(
+    gamma: float, alpha: float, sigma: float, p: int, points: int, generator: np.random.Generator
+) -> float:
     """The same in distribution, exactly, for one number a point.
 
-    Counting y x for x, every y is 1. With b = beta_s, b = alpha u + beta v and c = beta u - alpha v: what is kept, and with
-    which sign, depends on g = b'z alone. So c'z and the p - 2 other coordinates of z, averaged over the kept with their
-    signs, are normal with variance 1 / kept, and only the squared length of the others counts: a chi-square.
+    Counting y x for x, every y is 1. With b = beta_s, b = alpha u + beta v and c = beta u - alpha
+    v: what is kept, and with which sign, depends on g = b'z alone. So c'z and the p - 2 other
+    coordinates of z, averaged over the kept with their signs, are normal with variance 1 / kept,
+    and only the squared length of the others counts: a chi-square.
     """
     beta, right, wrong, noise = math.sqrt(1 - alpha**2), 0, 0, 0.0
     for size in _chunks(points, CHUNK):
         g = generator.standard_normal(size, dtype=np.float32)
-        above, below = g[g > (gamma - alpha) / sigma], g[g < -(gamma + alpha) / sigma]  # labelled rightly, and wrongly
+        above, below = (
+            g[g > (gamma - alpha) / sigma],
+            g[g < -(gamma + alpha) / sigma],
+        )  # labelled rightly, and wrongly
         right, wrong = right + above.size, wrong + below.size
         noise += float(above.sum(dtype=np.float64) - below.sum(dtype=np.float64))
     kept = _some(right + wrong, gamma)
@@ -224,7 +270,9 @@ def _reduced(gamma: float, alpha: float, sigma: float, p: int, points: int, gene
 
 @dataclass(frozen=True)
 class Row:
-    """A cell of the grid: cot by the closed form, by the paper's misprint, and by simulation with its 95 % interval."""
+    """A cell of the grid: cot by the closed form, by the paper's misprint, and by simulation with
+    its 95 % interval.
+    """
 
     gamma: float
     u_bar: float
@@ -246,13 +294,29 @@ def grid(
     trials: int = TRIALS,
     seed: int = 0,
 ) -> list[Row]:
-    """Closed form against simulation, gamma changing fastest; the cells draw independently of each other."""
+    """Closed form against simulation, gamma changing fastest; the cells draw independently of each
+    other.
+    """
     rows = []
     for sigma, alpha, u_bar, gamma in product(sigmas, alphas, u_bars, gammas):
-        exact, wrong = (closed_form(gamma, u_bar, alpha, sigma, misprint).cot for misprint in (False, True))
+        exact, wrong = (
+            closed_form(gamma, u_bar, alpha, sigma, misprint).cot for misprint in (False, True)
+        )
         found = monte_carlo(gamma, u_bar, alpha, sigma, p, trials, seed)
         half = found.half_width()
-        rows.append(Row(gamma, u_bar, alpha, sigma, exact, wrong, found.mean, half, abs(found.mean - exact) <= half))
+        rows.append(
+            Row(
+                gamma,
+                u_bar,
+                alpha,
+                sigma,
+                exact,
+                wrong,
+                found.mean,
+                half,
+                abs(found.mean - exact) <= half,
+            )
+        )
     return rows
 
 
@@ -263,7 +327,9 @@ def _chunks(count: int, size: int) -> Iterator[int]:
 
 def _some(kept: int, gamma: float) -> int:
     if not kept:
-        raise Mistake(f"none of the points drawn passes gamma = {gamma}; lower gamma, or raise u_bar or p")
+        raise Mistake(
+            f"none of the points drawn passes gamma = {gamma}; lower gamma, or raise u_bar or p"
+        )
     return kept
 
 
@@ -273,6 +339,8 @@ def _check(gamma: float, u_bar: float, alpha: float, sigma: float) -> None:
     if not 0 < u_bar < math.inf:
         raise Mistake(f"u_bar, unlabelled points per dimension, must be above 0, not {u_bar}")
     if not 0 < alpha < 1:
-        raise Mistake(f"alpha, the correlation of beta_s and u, must lie between 0 and 1, not {alpha}")
+        raise Mistake(
+            f"alpha, the correlation of beta_s and u, must lie between 0 and 1, not {alpha}"
+        )
     if not 0 < sigma < math.inf:
         raise Mistake(f"sigma, the noise, must be above 0, not {sigma}")

@@ -1,5 +1,5 @@
-"""What a Recipe means: batches, step sizes, augmentation and the loss. Drawn from a key alone, outside the engines,
-so that every engine trains on the same batches."""
+"""What a Recipe means: batches, step sizes, augmentation and the loss. Drawn from a key alone,
+outside the engines, so that every engine trains on the same batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ PAD = 1 / 8  # a crop may move by an eighth of the side (4 pixels on 32x32)
 
 
 def loss(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
-    """-sum_n t^n log s^n, s = softmax(z / temperature), averaged over the batch. Targets are probabilities [b, C]."""
+    """-sum_n t^n log s^n, s = softmax(z / temperature), averaged over the batch. Targets are
+    probabilities [b, C].
+    """
     return F.cross_entropy(logits / temperature if temperature != 1 else logits, targets)
 
 
@@ -36,26 +38,39 @@ def optimizer(recipe: Recipe, parameters: Iterator[nn.Parameter]) -> torch.optim
 
 
 def step_size(recipe: Recipe, epoch: int) -> float:
-    """The learning rate in an epoch counted from the first round: times `decay` at every milestone passed."""
-    return float(recipe.lr * recipe.decay ** sum(epoch >= milestone for milestone in recipe.milestones))
+    """The learning rate in an epoch counted from the first round: times `decay` at every milestone
+    passed.
+    """
+    return float(
+        recipe.lr * recipe.decay ** sum(epoch >= milestone for milestone in recipe.milestones)
+    )
 
 
 def orders(recipe: Recipe, samples: int, key: seeding.Names) -> Array:
-    """Per epoch, a fresh order to be cut into batches, int64 [epochs, n]. A last batch of one is left out: it has no
-    batch statistics."""
+    """Per epoch, a fresh order to be cut into batches, int64 [epochs, n]. A last batch of one is
+    left out: it has no batch statistics."""
     generator = seeding.rng(*key, "batches")
     left_out = samples > recipe.batch > 1 and samples % recipe.batch == 1
-    return np.stack([generator.permutation(samples) for _ in range(recipe.epochs)])[:, : samples - left_out]
+    return np.stack([generator.permutation(samples) for _ in range(recipe.epochs)])[
+        :, : samples - left_out
+    ]
 
 
 def batches(recipe: Recipe, samples: int, key: seeding.Names) -> list[list[Array]]:
     """Per epoch, the batches: the order cut into pieces."""
     size = recipe.batch
-    return [[order[i : i + size] for i in range(0, len(order), size)] for order in orders(recipe, samples, key)]
+    return [
+        [order[i : i + size] for i in range(0, len(order), size)]
+        for order in orders(recipe, samples, key)
+    ]
 
 
-def augmentation(recipe: Recipe, samples: int, key: seeding.Names, shape: tuple[int, ...]) -> Array | None:
-    """Per epoch and sample (down, right, mirrored), int64 [epochs, n, 3]; None when there is nothing to do."""
+def augmentation(
+    recipe: Recipe, samples: int, key: seeding.Names, shape: tuple[int, ...]
+) -> Array | None:
+    """Per epoch and sample (down, right, mirrored), int64 [epochs, n, 3]; None when there is
+    nothing to do.
+    """
     if recipe.augment == "none":
         return None
     if len(shape) != 3:
@@ -67,17 +82,21 @@ def augmentation(recipe: Recipe, samples: int, key: seeding.Names, shape: tuple[
 
 
 def augment(x: Tensor, moves: Tensor) -> Tensor:
-    """Shift each image by (down, right), zeros coming in at the edge, then mirror where asked. x [b, c, h, w]."""
+    """Shift each image by (down, right), zeros coming in at the edge, then mirror where asked. x
+    [b, c, h, w].
+    """
     b, _, h, w = x.shape
     reach = _reach(tuple(x.shape[1:]))
     padded = F.pad(x, (reach,) * 4)
     down, right, mirrored = moves.to(x.device).unbind(1)
     rows = torch.arange(h, device=x.device) + reach - down[:, None]  # [b, h]
     columns = torch.arange(w, device=x.device)
-    columns = torch.where(mirrored[:, None] == 1, w - 1 - columns, columns) + reach - right[:, None]  # [b, w]
-    return padded[torch.arange(b, device=x.device)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(
-        0, 3, 1, 2
-    )
+    columns = (
+        torch.where(mirrored[:, None] == 1, w - 1 - columns, columns) + reach - right[:, None]
+    )  # [b, w]
+    return padded[
+        torch.arange(b, device=x.device)[:, None, None], :, rows[:, :, None], columns[:, None, :]
+    ].permute(0, 3, 1, 2)
 
 
 def _reach(shape: tuple[int, ...]) -> int:
@@ -100,12 +119,13 @@ def one_value_per_channel() -> Mistake:
     return Mistake(f"batch norm cannot train on one sample with one pixel left of it; {hint}")
 
 
-# --- dropout: dice that are named, not thrown ----------------------------------------------------------------------
+# --- dropout: dice that are named, not thrown
+# ----------------------------------------------------------------------
 
 
 class Dropout(nn.Module):
-    """Drops what nn.Dropout would, but by a rule: which values go is a function of key, layer, step and place.
-    So every engine drops the same, and no two networks share a source of randomness."""
+    """Drops what nn.Dropout would, but by a rule: which values go is a function of key, layer, step
+    and place. So every engine drops the same, and no two networks share a source of randomness."""
 
     def __init__(self, p: float, number: int) -> None:
         super().__init__()
@@ -124,7 +144,9 @@ class Dropout(nn.Module):
 
 
 def keyed(net: nn.Module) -> list[Dropout]:
-    """Put a `Dropout` in the place of every nn.Dropout; they are numbered in the order of the network's modules."""
+    """Put a `Dropout` in the place of every nn.Dropout; they are numbered in the order of the
+    network's modules.
+    """
     found: list[Dropout] = []
     for name in dropout_names(net):
         parent, _, last = name.rpartition(".")
@@ -143,9 +165,12 @@ def dropout_seed(key: seeding.Names) -> int:
     return seeding.torch_seed(*key, "dropout") & BITS
 
 
-def kept(seeds: Tensor, number: int, step: Tensor | int, shape: tuple[int, ...], p: float) -> Tensor:
-    """[M, *shape]: 1 / (1 - p) where a value is kept, 0 where it is dropped. A place's dice are a hash of model seed
-    [M], layer number, step and place, so the samples of a shorter batch have the same dice."""
+def kept(
+    seeds: Tensor, number: int, step: Tensor | int, shape: tuple[int, ...], p: float
+) -> Tensor:
+    """[M, *shape]: 1 / (1 - p) where a value is kept, 0 where it is dropped. A place's dice are a
+    hash of model seed [M], layer number, step and place, so the samples of a shorter batch have the
+    same dice."""
     places = torch.arange(torch.Size(shape).numel(), device=seeds.device)
     streams = _mixed(_mixed(seeds + GOLDEN * (number + 1)) + GOLDEN * (step + 1))
     dice = _mixed(streams[:, None] + GOLDEN * places)
@@ -156,7 +181,9 @@ BITS, GOLDEN = 2**32 - 1, 0x9E3779B1
 
 
 def _mixed(h: Tensor) -> Tensor:
-    """A 32-bit hash in int64: every bit of the input moves every bit of the output (the finaliser of MurmurHash3)."""
+    """A 32-bit hash in int64: every bit of the input moves every bit of the output (the finaliser
+    of MurmurHash3).
+    """
     h = h & BITS
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & BITS
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & BITS
@@ -164,7 +191,9 @@ def _mixed(h: Tensor) -> Tensor:
 
 
 def rolls_dice(model: Model, training: bool = True) -> bool:
-    """Whether a forward pass draws from torch's global randomness (nn.Dropout, being replaced, does not count)."""
+    """Whether a forward pass draws from torch's global randomness (nn.Dropout, being replaced, does
+    not count).
+    """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         net = model.build().train(training)
         keyed(net)

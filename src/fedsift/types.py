@@ -1,4 +1,5 @@
-"""What flows: samples, work, soft labels, rounds. Frozen dataclasses, no behaviour beyond views of themselves.
+"""What flows: samples, work, soft labels, rounds. Frozen dataclasses, no behaviour beyond views of
+themselves.
 
 Shapes in comments: N public samples, n private samples, m chosen samples, C classes.
 """
@@ -26,7 +27,9 @@ class Mistake(ValueError):
 
 @dataclass(frozen=True)
 class Model:
-    """An architecture by value: equal fields, equal network. `factory(shape, classes, **options)` builds it."""
+    """An architecture by value: equal fields, equal network. `factory(shape, classes, **options)`
+    builds it.
+    """
 
     name: str
     factory: Callable[..., nn.Module]
@@ -38,12 +41,15 @@ class Model:
         return self.factory(self.shape, self.classes, **dict(self.options))
 
 
-# --- data: one store, many views ---------------------------------------------------------------------------------
+# --- data: one store, many views
+# ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """Raw values kept once, uint8 where they came as uint8; normalised only when a batch is taken."""
+    """Raw values kept once, uint8 where they came as uint8; normalised only when a batch is
+    taken.
+    """
 
     values: Tensor  # [S, channels, height, width] or [S, features]
     mean: Tensor  # [channels, 1, 1] or [features]
@@ -77,7 +83,9 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Samples with a target distribution each; a hard label is a one-hot row, so there is one loss for both."""
+    """Samples with a target distribution each; a hard label is a one-hot row, so there is one loss
+    for both.
+    """
 
     samples: Samples
     targets: Tensor  # [n, C] float32
@@ -100,7 +108,9 @@ class Labelled:
 
 @dataclass(frozen=True, eq=False)
 class SoftLabels:
-    """Probability vectors on some public samples; `weight` says how many votes a row stands for (None: one)."""
+    """Probability vectors on some public samples; `weight` says how many votes a row stands for
+    (None: one).
+    """
 
     index: Array  # [m] int64, ascending, distinct: universal indexes into the public set
     probs: Array  # [m, C]
@@ -113,7 +123,8 @@ class SoftLabels:
         return Labelled(public[self.index], torch.from_numpy(self.probs.astype(np.float32)))
 
 
-# --- work: what a turn asks an engine to do ------------------------------------------------------------------------
+# --- work: what a turn asks an engine to do
+# ------------------------------------------------------------------------
 
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
@@ -132,7 +143,9 @@ class Recipe:
     nesterov: bool = False
     weight_decay: float = 0.0
     augment: str = "none"
-    milestones: tuple[int, ...] = ()  # epochs, counted from the first round, at which lr is multiplied by `decay`
+    milestones: tuple[
+        int, ...
+    ] = ()  # epochs, counted from the first round, at which lr is multiplied by `decay`
     decay: float = 0.1
 
     def __post_init__(self) -> None:
@@ -140,9 +153,13 @@ class Recipe:
             known = f"one of {', '.join(OPTIMIZERS)}, and augment one of {', '.join(AUGMENTATIONS)}"
             raise Mistake(f"optimizer must be {known}; not {self.optimizer!r} and {self.augment!r}")
         if self.epochs < 1 or self.batch < 1 or not self.lr > 0:
-            raise Mistake(f"a recipe needs epochs and batch of 1 or more and lr above 0; this is {self}")
+            raise Mistake(
+                f"a recipe needs epochs and batch of 1 or more and lr above 0; this is {self}"
+            )
         if self.momentum < 0 or self.weight_decay < 0 or (self.nesterov and not self.momentum):
-            raise Mistake(f"momentum and weight_decay are 0 or more, and nesterov needs a momentum; this is {self}")
+            raise Mistake(
+                f"momentum and weight_decay are 0 or more, and nesterov needs a momentum; this is {self}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,16 +185,21 @@ class Predict:
 
 
 Work = Fit | Predict
-Turn = Generator[Any, Any, Any]  # yields Work or a list of Work, is sent the answer or the list of answers
+Turn = Generator[
+    Any, Any, Any
+]  # yields Work or a list of Work, is sent the answer or the list of answers
 
 
 class Engine(Protocol):
-    """Does heavy work; the only thing that trains. Equal jobs get equal answers whatever else is in the list."""
+    """Does heavy work; the only thing that trains. Equal jobs get equal answers whatever else is in
+    the list.
+    """
 
     def run(self, jobs: Sequence[Work]) -> list[Any]: ...
 
 
-# --- parties and rounds --------------------------------------------------------------------------------------------
+# --- parties and rounds
+# --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -192,7 +214,9 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The randomness a sampler may use: `shared` is equal at all clients of a round, `own` is not."""
+    """The randomness a sampler may use: `shared` is equal at all clients of a round, `own` is
+    not.
+    """
 
     shared: np.random.Generator
     own: np.random.Generator
@@ -240,7 +264,9 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Server:
-    """What the server keeps between rounds: one student per architecture, and an algorithm's own notes."""
+    """What the server keeps between rounds: one student per architecture, and an algorithm's own
+    notes.
+    """
 
     students: dict[str, State]
     notes: Tree = field(default_factory=dict)
@@ -248,20 +274,26 @@ class Server:
 
 @runtime_checkable
 class PeerToPeer(Protocol):
-    """An algorithm whose clients send to each other: a message goes to all of `receivers`, not to a server."""
+    """An algorithm whose clients send to each other: a message goes to all of `receivers`, not to a
+    server.
+    """
 
     def receivers(self, client: int, r: Round) -> list[int]: ...
 
 
 @runtime_checkable
 class Forgets(Protocol):
-    """An algorithm whose server mirrors something of its clients' memories: a client that lost its own starts anew."""
+    """An algorithm whose server mirrors something of its clients' memories: a client that lost its
+    own starts anew.
+    """
 
     def forget(self, server: Server, client: int) -> Server: ...
 
 
 class Algorithm(Protocol):
-    """A federated algorithm: what is announced, and one turn for each kind of party. Only bytes cross."""
+    """A federated algorithm: what is announced, and one turn for each kind of party. Only bytes
+    cross.
+    """
 
     def start(self, r: Round) -> Server: ...
 
@@ -277,6 +309,8 @@ class Algorithm(Protocol):
         """Returns the new Server."""
         ...
 
-    def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:
+    def evaluated(
+        self, server: Server, memories: Mapping[int, Tree], r: Round
+    ) -> dict[str, tuple[Model, State]]:
         """The models whose accuracy is reported, by name."""
         ...

@@ -1,4 +1,6 @@
-"""The algorithms by name. Each value takes the axes it has as keywords; a family's members are presets of one class."""
+"""The algorithms by name. Each value takes the axes it has as keywords; a family's members are
+presets of one class.
+"""
 
 from collections.abc import Callable
 

@@ -1,7 +1,9 @@
-"""Soft labels down: what the server posts after a round and what each client still has to hear of it.
+"""Soft labels down: what the server posts after a round and what each client still has to hear of
+it.
 
-Clients keep their own models, and not all take part in every round. A client that returns hears the `latest` lesson only, or
-all it `missed`, oldest first; with a delta codec each is told relative to what that very client has heard before.
+Clients keep their own models, and not all take part in every round. A client that returns hears the
+`latest` lesson only, or all it `missed`, oldest first; with a delta codec each is told relative to
+what that very client has heard before.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Lessons:
         return {"heard": heard, "lessons": old | {str(r.number): lesson}}
 
     def tell(self, notes: Tree, client: int, r: Round) -> bytes:
-        """What a client downloads: nothing in the first round, else one message, or one for every lesson missed."""
+        """What a client downloads: nothing in the first round, else one message, or one for every
+        lesson missed.
+        """
         messages = self._tell(notes, client, r)[0]
         if self.absent == "latest":
             return b"".join(messages)
@@ -45,7 +49,9 @@ class Lessons:
         lessons = {}
         numbers = _due(memory, self.absent, r)
         for number, message in zip(numbers, self._split(download, len(numbers)), strict=True):
-            lessons[number], codec_memory = self.codec.hear(message, _link(number, r), memory.get("codec", {}))
+            lessons[number], codec_memory = self.codec.hear(
+                message, _link(number, r), memory.get("codec", {})
+            )
             memory = {"last": np.array(number), "codec": codec_memory}
         return lessons, memory
 
@@ -53,7 +59,9 @@ class Lessons:
         memory, messages = notes.get("heard", {}).get(str(client), {}), []
         for number in _due(memory, self.absent, r):
             labels = SoftLabels(**notes["lessons"][str(number)])
-            message, codec_memory = self.codec.say(labels, _link(number, r), memory.get("codec", {}))
+            message, codec_memory = self.codec.say(
+                labels, _link(number, r), memory.get("codec", {})
+            )
             messages.append(message)
             memory = {"last": np.array(number), "codec": codec_memory}
         return messages, memory
@@ -61,11 +69,15 @@ class Lessons:
     def _split(self, download: bytes, count: int) -> Iterator[bytes]:
         if self.absent == "latest":
             if bool(download) != bool(count):
-                raise WireError(f"a download of {len(download)} bytes where {count} lessons were due")
+                raise WireError(
+                    f"a download of {len(download)} bytes where {count} lessons were due"
+                )
             yield from [download] * count
             return
         for _ in range(count):
-            if len(download) < _LENGTH.size or len(download) < (end := _LENGTH.size + _LENGTH.unpack_from(download)[0]):
+            if len(download) < _LENGTH.size or len(download) < (
+                end := _LENGTH.size + _LENGTH.unpack_from(download)[0]
+            ):
                 raise WireError("truncated download: a missed lesson is cut short")
             yield download[_LENGTH.size : end]
             download = download[end:]

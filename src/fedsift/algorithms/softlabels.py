@@ -1,4 +1,6 @@
-"""The FD meta-algorithm (Algorithm 1 of the paper) and FAS. Axes: sampler x codec x aggregator x recipe x download."""
+"""The FD meta-algorithm (Algorithm 1 of the paper) and FAS. Axes: sampler x codec x aggregator x
+recipe x download.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from fedsift.aggregators import AGGREGATORS, Aggregator, mean
 from fedsift.algorithms import students
 from fedsift.algorithms.lessons import ABSENT, Lessons
 from fedsift.algorithms.students import without
-from fedsift.codecs import CODECS, WEIGHT_CODECS, SoftLabelCodec, WeightCodec, down_weight_codec, soft_label_codec
+from fedsift.codecs import (
+    CODECS,
+    WEIGHT_CODECS,
+    SoftLabelCodec,
+    WeightCodec,
+    down_weight_codec,
+    soft_label_codec,
+)
 from fedsift.models import initial_state
 from fedsift.numerics import softmax
 from fedsift.samplers import SAMPLERS, Sampler
@@ -38,7 +47,9 @@ TEACH = ("aggregate", "predictions")
 
 @dataclass(frozen=True)
 class SoftLabelFD:
-    """Clients upload soft labels on chosen public samples; the server averages them per sample and distils."""
+    """Clients upload soft labels on chosen public samples; the server averages them per sample and
+    distils.
+    """
 
     sampler: Sampler
     budget: int
@@ -47,11 +58,19 @@ class SoftLabelFD:
     distill: Recipe = Recipe()
     temperature: float = 1.0
     up: SoftLabelCodec = CODECS["float32"]
-    down: WeightCodec | SoftLabelCodec = WEIGHT_CODECS["float32"]  # what travels down is what this codec codes
-    teach: str = "aggregate"  # soft labels down: the aggregate, or the server's own "predictions" (CFD)
-    absent: str = "latest"  # soft labels down: a client that returns hears the latest, or all it "missed"
+    down: WeightCodec | SoftLabelCodec = WEIGHT_CODECS[
+        "float32"
+    ]  # what travels down is what this codec codes
+    teach: str = (
+        "aggregate"  # soft labels down: the aggregate, or the server's own "predictions" (CFD)
+    )
+    absent: str = (
+        "latest"  # soft labels down: a client that returns hears the latest, or all it "missed"
+    )
     ema: float = 0.0  # how much of its students' old weights the server keeps after each round
-    pool: int | None = None  # samples to choose from, drawn anew every round; None: the whole public set
+    pool: int | None = (
+        None  # samples to choose from, drawn anew every round; None: the whole public set
+    )
 
     def __post_init__(self) -> None:
         if self.budget < 1:
@@ -60,8 +79,12 @@ class SoftLabelFD:
             raise Mistake(f"temperature must be above 0, not {self.temperature}")
         if not 0 <= self.ema < 1:
             raise Mistake(f"ema is a share of the old weights, from 0 to below 1, not {self.ema}")
-        if self.pool is not None and (isinstance(self.down, SoftLabelCodec) or self.up.keeps_reference):
-            raise Mistake("a pool is another one every round: it needs weights down and a codec that is not delta")
+        if self.pool is not None and (
+            isinstance(self.down, SoftLabelCodec) or self.up.keeps_reference
+        ):
+            raise Mistake(
+                "a pool is another one every round: it needs weights down and a codec that is not delta"
+            )
         for kind, name, known in (("teach", self.teach, TEACH), ("absent", self.absent, ABSENT)):
             shelf.find(dict.fromkeys(known), kind, name, " or ".join(known))
 
@@ -70,33 +93,48 @@ class SoftLabelFD:
             known = f"the budget ({self.budget}) to the public set ({len(r.public)} samples)"
             raise Mistake(f"a pool of {self.pool} samples will not do; give a number from {known}")
         if self.budget > len(r.public):
-            raise Mistake(f"budget {self.budget} is larger than the public set ({len(r.public)} samples)")
+            raise Mistake(
+                f"budget {self.budget} is larger than the public set ({len(r.public)} samples)"
+            )
         return Server(students.fresh(r))
 
     def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
         if isinstance(self.down, SoftLabelCodec):
-            return {client.id: Lessons(self.down, self.absent).tell(server.notes, client.id, r) for client in cohort}
+            return {
+                client.id: Lessons(self.down, self.absent).tell(server.notes, client.id, r)
+                for client in cohort
+            }
         return students.weights_down(self.down, server, cohort, r)
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         r = self._with_pool(r)
         state, memory = yield from self._download(client, memory, heard, r)
         state = yield Fit(
-            client.model, state, client.data, self.local, r.key("local", client.id), self.local.epochs * r.number
+            client.model,
+            state,
+            client.data,
+            self.local,
+            r.key("local", client.id),
+            self.local.epochs * r.number,
         )
         logits = yield Predict(client.model, state, r.public)
         probs = softmax(logits, self.temperature)  # [N, C]
         probs.setflags(write=False)  # a sampler looks at what is to be sent
         picks = self.sampler(probs, client.label_counts, self.budget, r.draws(client.id))
         picks = checked(picks, self.budget, len(r.public))
-        message, sent = self.up.say(SoftLabels(picks, probs[picks]), r.link(client.id), memory.get("sent", {}))
-        return kept(memory | {"sent": sent}, {} if isinstance(self.down, WeightCodec) else {"model": state}), message
+        message, sent = self.up.say(
+            SoftLabels(picks, probs[picks]), r.link(client.id), memory.get("sent", {})
+        )
+        return kept(
+            memory | {"sent": sent}, {} if isinstance(self.down, WeightCodec) else {"model": state}
+        ), message
 
     def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
         r, sent = self._with_pool(r), dict(server.notes.get("sent", {}))
         labels = self.aggregate(self._uploads(said, sent, r), len(r.public), r.classes)
         taught = yield [  # one per architecture, side by side
-            self._distil(model, server.students[model.name], labels, r, "server", r.number) for model in r.models
+            self._distil(model, server.students[model.name], labels, r, "server", r.number)
+            for model in r.models
         ]
         taught = [
             students.moved(server.students[model.name], state, self.ema)
@@ -107,17 +145,25 @@ class SoftLabelFD:
             if self.teach == "predictions":
                 labels = yield from self._predictions(taught, r)
             notes |= Lessons(self.down, self.absent).post(server.notes, labels, said, r)
-        return Server({model.name: state for model, state in zip(r.models, taught, strict=True)}, notes)
+        return Server(
+            {model.name: state for model, state in zip(r.models, taught, strict=True)}, notes
+        )
 
-    def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:
+    def evaluated(
+        self, server: Server, memories: Mapping[int, Tree], r: Round
+    ) -> dict[str, tuple[Model, State]]:
         return students.reported(server, r)
 
     def forget(self, server: Server, client: int) -> Server:
-        """As if nothing had ever been said to or by this client: the references of delta codecs go."""
+        """As if nothing had ever been said to or by this client: the references of delta codecs
+        go.
+        """
         return Server(server.students, without(server.notes, client, "sent", "heard"))
 
     def _with_pool(self, r: Round) -> Round:
-        """The round with its own part of the public set for all of it; both ends draw the same, so nothing is sent."""
+        """The round with its own part of the public set for all of it; both ends draw the same, so
+        nothing is sent.
+        """
         if self.pool is None:
             return r
         return replace(r, public=r.public[seeding.subset(r.rng("pool"), len(r.public), self.pool)])
@@ -127,27 +173,42 @@ class SoftLabelFD:
         if isinstance(self.down, WeightCodec):
             return students.weights_heard(self.down, client.model, heard, r), memory
         state = memory.get("model") or initial_state(client.model, r.seed)
-        lessons, kept_lessons = Lessons(self.down, self.absent).hear(memory.get("heard", {}), heard, r)
-        for number, labels in lessons.items():  # none in the first round, one, or all that were missed
+        lessons, kept_lessons = Lessons(self.down, self.absent).hear(
+            memory.get("heard", {}), heard, r
+        )
+        for (
+            number,
+            labels,
+        ) in lessons.items():  # none in the first round, one, or all that were missed
             state = yield self._distil(client.model, state, labels, r, client.id, number)
         return state, memory | {"heard": kept_lessons}
 
     def _uploads(self, said: Mapping[int, bytes], sent: Tree, r: Round) -> Iterator[SoftLabels]:
-        """Decode one upload at a time; `sent`, what each client has said so far, is brought up to date on the way."""
+        """Decode one upload at a time; `sent`, what each client has said so far, is brought up to
+        date on the way.
+        """
         for client, message in said.items():
             labels, memory = self.up.hear(message, r.link(client), sent.get(str(client), {}))
             sent |= kept({str(client): memory})
             yield labels
 
     def _predictions(self, taught: Sequence[State], r: Round) -> Turn:
-        """The students' own soft labels on the whole public set, averaged over the architectures."""
-        answers = yield [Predict(model, state, r.public) for model, state in zip(r.models, taught, strict=True)]
+        """The students' own soft labels on the whole public set, averaged over the
+        architectures.
+        """
+        answers = yield [
+            Predict(model, state, r.public) for model, state in zip(r.models, taught, strict=True)
+        ]
         probs = np.mean([softmax(logits, self.temperature) for logits in answers], axis=0)
         return SoftLabels(np.arange(len(r.public)), probs)
 
-    def _distil(self, model: Model, state: State, labels: SoftLabels, r: Round, who: int | str, lesson: int) -> Fit:
+    def _distil(
+        self, model: Model, state: State, labels: SoftLabels, r: Round, who: int | str, lesson: int
+    ) -> Fit:
         key, recipe = (r.seed, lesson, "distill", who, model.name), self.distill
-        return Fit(model, state, labels.on(r.public), recipe, key, recipe.epochs * lesson, self.temperature)
+        return Fit(
+            model, state, labels.on(r.public), recipe, key, recipe.epochs * lesson, self.temperature
+        )
 
 
 def checked(picks: Array, budget: int, samples: int) -> Array:
@@ -155,8 +216,15 @@ def checked(picks: Array, budget: int, samples: int) -> Array:
     try:
         index = np.unique(np.asarray(picks, np.int64))
     except (TypeError, ValueError):
-        raise Mistake(f"the sampler returned {type(picks).__name__}, not indexes of public samples") from None
-    if len(index) != len(picks) or not 0 < len(index) <= budget or index[0] < 0 or index[-1] >= samples:
+        raise Mistake(
+            f"the sampler returned {type(picks).__name__}, not indexes of public samples"
+        ) from None
+    if (
+        len(index) != len(picks)
+        or not 0 < len(index) <= budget
+        or index[0] < 0
+        or index[-1] >= samples
+    ):
         raise Mistake(
             f"the sampler returned {len(picks)} picks ({len(index)} distinct); "
             f"it must return 1 to {budget} distinct indexes below {samples}"
@@ -185,16 +253,20 @@ def fd(
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> SoftLabelFD:
-    """The FD meta-algorithm: soft labels up, averaged per sample, distilled at the server; weights or soft labels down.
+    """The FD meta-algorithm: soft labels up, averaged per sample, distilled at the server; weights
+    or soft labels down.
 
-    `download` is "weights" or "soft-labels"; `pool` samples are drawn for all to choose from every round; samplers, aggregators and codecs by name or as objects of your own.
+    `download` is "weights" or "soft-labels"; `pool` samples are drawn for all to choose from every
+    round; samplers, aggregators and codecs by name or as objects of your own.
     """
     downloads = {"weights": down_weight_codec, "soft-labels": soft_label_codec}
     down = shelf.find(downloads, "download", download, "weights or soft-labels")
     return SoftLabelFD(
         shelf.take(SAMPLERS, "sampler", sampler) if isinstance(sampler, str) else sampler,
         budget,
-        shelf.take(AGGREGATORS, "aggregator", aggregator) if isinstance(aggregator, str) else aggregator,
+        shelf.take(AGGREGATORS, "aggregator", aggregator)
+        if isinstance(aggregator, str)
+        else aggregator,
         local or Recipe(),
         distill or Recipe(),
         temperature,

@@ -1,4 +1,6 @@
-"""Algorithms whose clients upload weights: FedAvg; with quantised updates, FedPAQ; with distillation after it, FedDF."""
+"""Algorithms whose clients upload weights: FedAvg; with quantised updates, FedPAQ; with
+distillation after it, FedDF.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,30 @@ import torch
 from fedsift.algorithms import students
 from fedsift.codecs import WEIGHT_CODECS, Qsgd, WeightCodec, down_weight_codec, weight_codec
 from fedsift.numerics import softmax
-from fedsift.types import Client, Fit, Mistake, Model, Predict, Recipe, Round, Server, SoftLabels, State, Tree, Turn
+from fedsift.types import (
+    Client,
+    Fit,
+    Mistake,
+    Model,
+    Predict,
+    Recipe,
+    Round,
+    Server,
+    SoftLabels,
+    State,
+    Tree,
+    Turn,
+)
 
 
 @dataclass(frozen=True)
 class FedAvg:
-    """w <- sum_i D_i w_i / sum_i D_i over the cohort, batch-norm statistics included (McMahan et al. 2017).
+    """w <- sum_i D_i w_i / sum_i D_i over the cohort, batch-norm statistics included (McMahan et
+    al. 2017).
 
-    With `distill` it is FedDF (Lin et al. 2020): the average, one per architecture, then learns on the public set from
-    softmax(mean of the client models' outputs). With a `Qsgd` uplink it is FedPAQ (Reisizadeh et al. 2020).
+    With `distill` it is FedDF (Lin et al. 2020): the average, one per architecture, then learns on
+    the public set from softmax(mean of the client models' outputs). With a `Qsgd` uplink it is
+    FedPAQ (Reisizadeh et al. 2020).
     """
 
     local: Recipe = Recipe()
@@ -31,7 +48,9 @@ class FedAvg:
     def start(self, r: Round) -> Server:
         if len(r.models) > 1 and not self.distill:
             names = ", ".join(model.name for model in r.models)
-            raise Mistake(f"to average weights all clients need one model, not {names}; use fd or fas, or feddf")
+            raise Mistake(
+                f"to average weights all clients need one model, not {names}; use fd or fas, or feddf"
+            )
         return Server(students.fresh(r))
 
     def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
@@ -40,7 +59,9 @@ class FedAvg:
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         base = students.weights_heard(self.down, client.model, heard, r)
         key = r.key("local", client.id)
-        state = yield Fit(client.model, base, client.data, self.local, key, self.local.epochs * r.number)
+        state = yield Fit(
+            client.model, base, client.data, self.local, key, self.local.epochs * r.number
+        )
         if isinstance(self.up, Qsgd):
             return {}, self.up.encode(state, r.number, len(client.data), base, key)
         return {}, self.up.encode(state, r.number, len(client.data))
@@ -49,26 +70,46 @@ class FedAvg:
         if not self.distill:
             (name,) = server.students
             base = self._announced(server.students[name], r)
-            return Server({name: average(self._decode(message, base, r) for message in said.values())})
+            return Server(
+                {name: average(self._decode(message, base, r) for message in said.values())}
+            )
         bases = {name: self._announced(student, r) for name, student in server.students.items()}
-        uploads = {client: self._decode(message, bases[r.model_of(client).name], r) for client, message in said.items()}
+        uploads = {
+            client: self._decode(message, bases[r.model_of(client).name], r)
+            for client, message in said.items()
+        }
         averages = {}
         for model in r.models:
             mine = [upload for client, upload in uploads.items() if r.model_of(client) == model]
             averages[model.name] = average(mine) if mine else server.students[model.name]
-        outputs = yield [Predict(r.model_of(client), state, r.public) for client, (state, _) in uploads.items()]
-        teacher = SoftLabels(np.arange(len(r.public)), softmax(np.mean(outputs, axis=0), 1.0)).on(r.public)
+        outputs = yield [
+            Predict(r.model_of(client), state, r.public) for client, (state, _) in uploads.items()
+        ]
+        teacher = SoftLabels(np.arange(len(r.public)), softmax(np.mean(outputs, axis=0), 1.0)).on(
+            r.public
+        )
         taught = yield [
-            Fit(m, averages[m.name], teacher, self.distill, r.key("distill", m.name), self.distill.epochs * r.number)
+            Fit(
+                m,
+                averages[m.name],
+                teacher,
+                self.distill,
+                r.key("distill", m.name),
+                self.distill.epochs * r.number,
+            )
             for m in r.models
         ]
         return Server({model.name: state for model, state in zip(r.models, taught, strict=True)})
 
-    def evaluated(self, server: Server, memories: Mapping[int, Tree], r: Round) -> dict[str, tuple[Model, State]]:
+    def evaluated(
+        self, server: Server, memories: Mapping[int, Tree], r: Round
+    ) -> dict[str, tuple[Model, State]]:
         return students.reported(server, r)
 
     def _announced(self, student: State, r: Round) -> State:
-        """The weights as the clients got them, a narrow downlink codec's rounding included: what updates refer to."""
+        """The weights as the clients got them, a narrow downlink codec's rounding included: what
+        updates refer to.
+        """
         return self.down.decode(self.down.encode(student, r.number), r.number, student)[0]
 
     def _decode(self, message: bytes, base: State, r: Round) -> tuple[State, int]:
@@ -76,7 +117,9 @@ class FedAvg:
 
 
 def average(uploads: Iterable[tuple[State, int]]) -> State:
-    """Weighted mean in one pass, float64 inside. Integer buffers (counters) are not averaged: the largest is kept."""
+    """Weighted mean in one pass, float64 inside. Integer buffers (counters) are not averaged: the
+    largest is kept.
+    """
     total: State = {}
     types: dict[str, torch.dtype] = {}
     weight = 0
@@ -87,7 +130,9 @@ def average(uploads: Iterable[tuple[State, int]]) -> State:
             if not value.is_floating_point():
                 total[name] = torch.maximum(total.get(name, value), value)
             elif name in total:
-                total[name].add_(value, alpha=samples)  # a float32 times a count is exact in float64
+                total[name].add_(
+                    value, alpha=samples
+                )  # a float32 times a count is exact in float64
             else:
                 total[name] = value.double() * samples
     if weight == 0:
@@ -118,5 +163,9 @@ def feddf(
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> FedAvg:
-    """Weights up, averaged per architecture, then distilled from the ensemble of all client models (Lin et al. 2020)."""
-    return FedAvg(local or Recipe(), weight_codec(codec), down_weight_codec(down_codec), distill or Recipe())
+    """Weights up, averaged per architecture, then distilled from the ensemble of all client models
+    (Lin et al. 2020).
+    """
+    return FedAvg(
+        local or Recipe(), weight_codec(codec), down_weight_codec(down_codec), distill or Recipe()
+    )

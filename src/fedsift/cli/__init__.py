@@ -1,4 +1,6 @@
-"""The command line: the only place that prints. Imports of torch and its kin happen inside each verb."""
+"""The command line: the only place that prints. Imports of torch and its kin happen inside each
+verb.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,20 @@ app.add_typer(flower.app, name="flower")
 
 SHOWN = 100  # clients in the table of `fedsift show`; a federation may have a million
 Runs = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress display; `run` prints no table either.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="No progress display; `run` prints no table either.")
+]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="The folder of the run or of the sweep (default: a new one under runs/).")
+    Path | None,
+    typer.Option(
+        "--out", help="The folder of the run or of the sweep (default: a new one under runs/)."
+    ),
 ]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto, batched or sequential.")]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
-PrecisionName = Annotated[str | None, typer.Option("--precision", help="float32, tf32 or bfloat16.")]
+PrecisionName = Annotated[
+    str | None, typer.Option("--precision", help="float32, tf32 or bfloat16.")
+]
 
 app.add_typer(bench, name="bench")
 
@@ -60,7 +69,9 @@ def main() -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     if version:
         from fedsift import __version__
 
@@ -68,19 +79,27 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-# --- verbs ---------------------------------------------------------------------------------------------------------
+# --- verbs
+#
+#
+# ---------------------------------------------------------------------------------------------------------
 
 
 @app.command()
 def demo(
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the runs and the picture; an interrupted demo goes on.")
+        Path | None,
+        typer.Option(
+            "--out", help="Folder for the runs and the picture; an interrupted demo goes on."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds per method.")] = 3,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds per run.")] = 15,
     quiet: Quiet = False,
 ) -> None:
-    """Twenty clients with skewed data learn from each other's soft labels, beside FedAvg. No download."""
+    """Twenty clients with skewed data learn from each other's soft labels, beside FedAvg. No
+    download.
+    """
     with plainly():
         from fedsift import config, runs
         from fedsift.report import plots
@@ -92,8 +111,14 @@ def demo(
         with saying_how_to_go_on(again, folder):
             for preset in ("digits-fedavg", "digits-fd", "digits-fas"):
                 for seed in range(seeds):
-                    experiment = config.read(preset, ["alpha=0.1", f"seed={seed}", f"rounds={rounds}"])
-                    playing.append(runs.begin(folder / f"{preset}-seed{seed}", experiment, resume=True, note=why))
+                    experiment = config.read(
+                        preset, ["alpha=0.1", f"seed={seed}", f"rounds={rounds}"]
+                    )
+                    playing.append(
+                        runs.begin(
+                            folder / f"{preset}-seed{seed}", experiment, resume=True, note=why
+                        )
+                    )
             say(
                 "20 clients, 40 images each, Dirichlet(0.1) label skew; 8 clients a round; 500 public images without labels."
             )
@@ -110,16 +135,25 @@ def demo(
 
 @app.command()
 def run(
-    source: Annotated[str | None, typer.Argument(help="A preset or a TOML file.", show_default=False)] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)] = None,
+    source: Annotated[
+        str | None, typer.Argument(help="A preset or a TOML file.", show_default=False)
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
+    ] = None,
     out: Out = None,
     engine: EngineName = None,
     device: Device = None,
     precision: PrecisionName = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="So many seeds side by side: short for sweep.seed=[0, 1, ...].")
+        int | None,
+        typer.Option(
+            "--seeds", min=1, help="So many seeds side by side: short for sweep.seed=[0, 1, ...]."
+        ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run or the sweep in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run or the sweep in --out.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -130,20 +164,31 @@ def run(
     with plainly():
         from fedsift import config, sweeps
 
-        if source and "=" in source:  # fedsift run --resume --out DIR needs no preset, but takes no overrides either
-            raise mistake(f"the first argument is a preset or a TOML file, not {source!r} (fedsift ls presets)")
+        if (
+            source and "=" in source
+        ):  # fedsift run --resume --out DIR needs no preset, but takes no overrides either
+            raise mistake(
+                f"the first argument is a preset or a TOML file, not {source!r} (fedsift ls presets)"
+            )
         if source is None and not (resume and out):
-            raise mistake("name a preset or a TOML file (fedsift ls presets), or give --resume and --out")
+            raise mistake(
+                "name a preset or a TOML file (fedsift ls presets), or give --resume and --out"
+            )
         if resume and not out:
             raise mistake("--resume needs --out: the folder of the run to go on with")
         where = {"engine": engine, "device": device, "precision": precision}
-        settings = [*(overrides or []), *(f"{key}={value}" for key, value in where.items() if value)]
+        settings = [
+            *(overrides or []),
+            *(f"{key}={value}" for key, value in where.items() if value),
+        ]
         if seeds:
             if {"seed", "sweep.seed"} & set(map(config.full_path, settings)):
                 raise mistake("give --seeds or a seed of your own, not both")
             settings.append(f"sweep.seed={list(range(seeds))}")
         sweep = sweeps.read(source or str(sweeps.kept(Path(out or ""))), settings)
-        folder = out or fresh_folder(Path("runs"), re.sub(r"[^\w.+-]+", "-", sweep.name).strip("-.") or "run")
+        folder = out or fresh_folder(
+            Path("runs"), re.sub(r"[^\w.+-]+", "-", sweep.name).strip("-.") or "run"
+        )
         if sweep.axes:
             run_sweep(sweep, folder, overrides or [], resume=resume, quiet=quiet, as_json=as_json)
         else:
@@ -153,7 +198,9 @@ def run(
 
 @app.command("ls")
 def list_parts(
-    kind: Annotated[str | None, typer.Argument(help="datasets, models, samplers, ...", show_default=False)] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="datasets, models, samplers, ...", show_default=False)
+    ] = None,
 ) -> None:
     """List what there is to choose from."""
     with plainly():
@@ -179,7 +226,9 @@ def new(
         from fedsift import config, runs, sweeps
 
         if file.suffix != ".toml":
-            raise mistake(f"give the file the ending .toml, so that `fedsift run {file}.toml` finds it")
+            raise mistake(
+                f"give the file the ending .toml, so that `fedsift run {file}.toml` finds it"
+            )
         experiment = config.read(preset)
         if file.exists():
             raise mistake(f"{file} exists; choose another name")
@@ -209,12 +258,18 @@ def show(
             }
             typer.echo(json.dumps(history.summary() | detail))
             return
-        values = {k: v for k, v in config.flat(history.experiment.model_dump()).items() if v not in (None, ())}
+        values = {
+            k: v
+            for k, v in config.flat(history.experiment.model_dump()).items()
+            if v not in (None, ())
+        }
         say("\n".join(f"{key:<24} {value}" for key, value in values.items()))
         say(
             f"\n{history.environment['engine']}; torch {history.environment['torch']}; {history.environment['processor']}"
         )
-        rounds = new_table("rounds", "round", "accuracy", "cohort", "uplink", "downlink", "broadcast")
+        rounds = new_table(
+            "rounds", "round", "accuracy", "cohort", "uplink", "downlink", "broadcast"
+        )
         for row, sent in zip(history.metrics, history.ledger, strict=True):
             cohort = few(sent.up)
             sizes = (size(sent.uplink), size(sent.downlink), size(sent.broadcast))
@@ -224,7 +279,11 @@ def show(
         sent_by = ledger.per_client(history.ledger)
         for client in history.clients[:SHOWN]:
             up, down = sent_by.get(client["client"], (0, 0))
-            labels = " ".join(map(str, client["labels"])) if any(client["labels"]) else "known to its node"
+            labels = (
+                " ".join(map(str, client["labels"]))
+                if any(client["labels"])
+                else "known to its node"
+            )
             about = (str(client["client"]), literal(client["model"]), labels)
             clients.add_row(*about, size(up), size(down))
         print_table(clients)
@@ -239,7 +298,10 @@ def show(
 def compare(
     folders: Runs,
     target: Annotated[
-        float | None, typer.Option("--target", min=0, max=1, help="Accuracy to reach (default: 0.9 of the best).")
+        float | None,
+        typer.Option(
+            "--target", min=0, max=1, help="Accuracy to reach (default: 0.9 of the best)."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -249,14 +311,27 @@ def compare(
 
         histories = load_runs(folders)
         if as_json:
-            rows = [h.summary() | {"name": h.experiment.name, "seed": h.experiment.seed} for h in histories]
+            rows = [
+                h.summary() | {"name": h.experiment.name, "seed": h.experiment.seed}
+                for h in histories
+            ]
             methods = report.methods(histories)
             goal = report.default_target(methods) if target is None else target
-            told = [method.row() | {"uplink_bytes_to_target": method.uplink_to(goal)} for method in methods]
-            result = {"target": goal, "methods": told, "runs": rows, "unpaired": report.unpaired(histories)}
+            told = [
+                method.row() | {"uplink_bytes_to_target": method.uplink_to(goal)}
+                for method in methods
+            ]
+            result = {
+                "target": goal,
+                "methods": told,
+                "runs": rows,
+                "unpaired": report.unpaired(histories),
+            }
             typer.echo(json.dumps(result))
             return
-        print_table(comparison(histories, target or report.default_target(report.methods(histories))))
+        print_table(
+            comparison(histories, target or report.default_target(report.methods(histories)))
+        )
         if differing := report.unpaired(histories):
             warn(f"note: not a paired comparison; the runs differ in {', '.join(differing)}")
 
@@ -266,7 +341,9 @@ def plot(
     folders: Runs,
     file: Annotated[Path, typer.Option("-o", "--output", help="FILE.png, .pdf or .svg")],
 ) -> None:
-    """Draw accuracy against rounds and against uplink bytes, and the clients' label distributions."""
+    """Draw accuracy against rounds and against uplink bytes, and the clients' label
+    distributions.
+    """
     with plainly():
         from fedsift.report import plots
 
@@ -284,7 +361,9 @@ def reproduce(
             show_default=False,
         ),
     ],
-    quick: Annotated[bool, typer.Option("--quick", help="A small version: 8x8 digits, minutes on a CPU.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small version: 8x8 digits, minutes on a CPU.")
+    ] = False,
     recipe: Annotated[
         str,
         typer.Option(
@@ -294,16 +373,23 @@ def reproduce(
     ] = "ours",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of every cell.")] = 3,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of runs and reports (default: reproduction/SETTING-RECIPE).")
+        Path | None,
+        typer.Option(
+            "--out", help="Folder of runs and reports (default: reproduction/SETTING-RECIPE)."
+        ),
     ] = None,
-    report: Annotated[bool, typer.Option("--report", help="Run nothing; report on the runs in --out.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Run nothing; report on the runs in --out.")
+    ] = False,
     engine: EngineName = None,
     device: Device = None,
     precision: PrecisionName = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Tables and figures of the paper: run what is missing, then paper | ours | verdict. The same command again goes on."""
+    """Tables and figures of the paper: run what is missing, then paper | ours | verdict. The same
+    command again goes on.
+    """
     with plainly():
         from fedsift.cli import reproducing
         from fedsift.reproduction.curves import PAPERS, QUICK, Plan
@@ -320,13 +406,19 @@ def reproduce(
 
 @app.command()
 def theory(
-    out: Annotated[Path | None, typer.Option("-o", "--output", help="Draw the grid: FILE.png, .pdf or .svg")] = None,
-    p: Annotated[int, typer.Option("--dimension", min=10, help="Dimension of the Gaussian mixture.")] = 20_000,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Draw the grid: FILE.png, .pdf or .svg")
+    ] = None,
+    p: Annotated[
+        int, typer.Option("--dimension", min=10, help="Dimension of the Gaussian mixture.")
+    ] = 20_000,
     trials: Annotated[int, typer.Option("--trials", min=2, help="Simulations a row.")] = 100,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
-    """Theorem 1 of the paper: a federation of estimators, the closed form against simulation, its misprint, the best threshold."""
+    """Theorem 1 of the paper: a federation of estimators, the closed form against simulation, its
+    misprint, the best threshold.
+    """
     with plainly():
         from dataclasses import asdict
 
@@ -341,24 +433,39 @@ def theory(
             typer.echo(json.dumps([asdict(row) for row in rows]))
             return
         title = "cot(beta_hat, u): closed form, as misprinted, and simulated with its 95 % interval"
-        columns = ("sigma", "alpha", "u_bar", "Gamma", "closed form", "misprinted", "simulated", "inside", "best Gamma")
+        columns = (
+            "sigma",
+            "alpha",
+            "u_bar",
+            "Gamma",
+            "closed form",
+            "misprinted",
+            "simulated",
+            "inside",
+            "best Gamma",
+        )
         table = new_table(title, *columns)
         for row in rows:
             setting = (f"{value:g}" for value in (row.sigma, row.alpha, row.u_bar, row.gamma))
             best = theory.best_threshold(row.u_bar, row.alpha, row.sigma)
             simulated = f"{row.mean:.4f} ± {row.half_width:.4f}"
-            figures = (f"{row.closed:.4f}", f"{row.misprinted:.4f}", simulated, "yes" if row.inside else "no")
+            figures = (
+                f"{row.closed:.4f}",
+                f"{row.misprinted:.4f}",
+                simulated,
+                "yes" if row.inside else "no",
+            )
             table.add_row(*setting, *figures, f"{best:.2f}")
         print_table(table)
         for clients in (5, 20, 80):
             one = theory.federation(clients, seed=seed)
-            start = (
-                f"{one.clients} clients x 10 samples: alpha {one.alpha:.3f}, cot {one.before:.3f} before distillation"
-            )
+            start = f"{one.clients} clients x 10 samples: alpha {one.alpha:.3f}, cot {one.before:.3f} before distillation"
             say(f"{start}, {one.after:.3f} after (closed form {one.closed:.3f})")
         inside = sum(row.inside for row in rows)
         wrong = sum(abs(row.misprinted - row.mean) > row.half_width for row in rows)
-        say(f"the closed form is inside {inside} of {len(rows)} intervals (95 % of them are expected),")
+        say(
+            f"the closed form is inside {inside} of {len(rows)} intervals (95 % of them are expected),"
+        )
         say(
             f"the printed constant 1/(2 pi) is outside {wrong} of {len(rows)}. A larger unlabelled set (u_bar) helps always,"
         )

@@ -10,28 +10,45 @@ import typer
 from fedsift.cli.options import Json
 from fedsift.cli.saying import literal, new_table, plainly, print_table, say, warn
 
-bench = typer.Typer(no_args_is_help=True, help="Measure this machine: engines against the plain loop, many clients.")
+bench = typer.Typer(
+    no_args_is_help=True, help="Measure this machine: engines against the plain loop, many clients."
+)
 
-Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Times everything is measured, in turn.")]
+Repeats = Annotated[
+    int, typer.Option("--repeats", min=1, help="Times everything is measured, in turn.")
+]
 
 
 @bench.command()
 def engines(
     model: Annotated[
-        str | None, typer.Option("--model", help="fedsift ls models (default: cnn on 8x8 and resnet8 on 32x32 images).")
+        str | None,
+        typer.Option(
+            "--model", help="fedsift ls models (default: cnn on 8x8 and resnet8 on 32x32 images)."
+        ),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, typer.Option("--precision", help="Of the engines: float32, tf32, bfloat16.")] = "float32",
-    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Models in the cohort.")] = None,
-    samples: Annotated[int | None, typer.Option("--samples", min=2, help="Samples a client.")] = None,
+    precision: Annotated[
+        str, typer.Option("--precision", help="Of the engines: float32, tf32, bfloat16.")
+    ] = "float32",
+    clients: Annotated[
+        int | None, typer.Option("--clients", min=1, help="Models in the cohort.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", min=2, help="Samples a client.")
+    ] = None,
     batch: Annotated[int | None, typer.Option("--batch", min=1, help="Samples a step.")] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Passes over the samples.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, help="Passes over the samples.")
+    ] = None,
     repeats: Repeats = 5,
     as_json: Json = False,
 ) -> None:
-    """Every engine against the plain loop: the same cohort of clients, trained in turn; a minute or two.
+    """Every engine against the plain loop: the same cohort of clients, trained in turn; a minute or
+    two.
 
-    By default 20 clients: cnn with 40 samples, batch 16, 10 epochs; resnet8 with 100 samples, batch 8, one epoch."""
+    By default 20 clients: cnn with 40 samples, batch 16, 10 epochs; resnet8 with 100 samples, batch
+    8, one epoch."""
     with plainly():
         from dataclasses import replace
 
@@ -42,16 +59,23 @@ def engines(
         cases = list(known.values()) if model is None else [known.get(model, benchmark.Case(model))]
         asked: dict[str, Any] = {key: value for key, value in sizes.items() if value is not None}
         tell = str if as_json else warn
-        result = benchmark.engines([replace(case, **asked) for case in cases], device, repeats, precision, tell)
+        result = benchmark.engines(
+            [replace(case, **asked) for case in cases], device, repeats, precision, tell
+        )
         if as_json:
             typer.echo(json.dumps(result))
             return
         for case in result["cases"]:
             about = f"{case['clients']} clients x {case['samples']} samples, batch {case['batch']}"
             title = f"{case['model']}, {'x'.join(map(str, case['shape']))}, {about}, on {result['device']}"
-            table = new_table(title, "way", "ms a model-step", "models a second", "times the plain loop")
+            table = new_table(
+                title, "way", "ms a model-step", "models a second", "times the plain loop"
+            )
             for row in case["ways"]:
-                figures = (row[key] for key in ("ms_per_model_step", "models_per_second", "times_plain_loop"))
+                figures = (
+                    row[key]
+                    for key in ("ms_per_model_step", "models_per_second", "times_plain_loop")
+                )
                 table.add_row(literal(row["way"]), *map(_spread, figures))
             print_table(table)
         say(f"median (lowest to highest) of {repeats}; {_machine(result)}")
@@ -59,13 +83,19 @@ def engines(
 
 @bench.command()
 def scale(
-    clients: Annotated[int, typer.Option("--clients", min=1, help="Clients of the large federation.")] = 1_000_000,
+    clients: Annotated[
+        int, typer.Option("--clients", min=1, help="Clients of the large federation.")
+    ] = 1_000_000,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds measured a run.")] = 5,
-    cohort: Annotated[int, typer.Option("--cohort", min=1, help="Clients that take part in a round.")] = 100,
+    cohort: Annotated[
+        int, typer.Option("--cohort", min=1, help="Clients that take part in a round.")
+    ] = 100,
     repeats: Repeats = 3,
     as_json: Json = False,
 ) -> None:
-    """A large federation beside one of 1,000 clients: set-up, time a round and memory, each in a process of its own."""
+    """A large federation beside one of 1,000 clients: set-up, time a round and memory, each in a
+    process of its own.
+    """
     with plainly():
         from fedsift import bench as benchmark
 
@@ -88,7 +118,9 @@ def scale(
 
 def _spread(figure: dict[str, float]) -> str:
     several = figure["low"] < figure["high"]
-    return ("{median:.4g} ({low:.4g} to {high:.4g})" if several else "{median:.4g}").format(**figure)
+    return ("{median:.4g} ({low:.4g} to {high:.4g})" if several else "{median:.4g}").format(
+        **figure
+    )
 
 
 def _machine(result: dict[str, Any]) -> str:

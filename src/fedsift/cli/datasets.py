@@ -15,13 +15,17 @@ from fedsift.cli.saying import new_table, plainly, print_table, say, size, warn
 app = typer.Typer(no_args_is_help=True, help="Published data sets: list them, get them.")
 
 Folder = Annotated[
-    Path | None, typer.Option("--dir", help="Where data sets are kept (default: $FEDSIFT_DATA, else a cache folder).")
+    Path | None,
+    typer.Option(
+        "--dir", help="Where data sets are kept (default: $FEDSIFT_DATA, else a cache folder)."
+    ),
 ]
 
 
 @app.command("ls")
 def list_datasets(
-    folder: Folder = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    folder: Folder = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """The data sets that can be fetched, and which are here."""
     with plainly():
@@ -45,16 +49,21 @@ def list_datasets(
         table.add_column("what it is", overflow="fold")
         for row in rows:
             here = "yes" if row["here"] else "no"
-            table.add_row(str(row["name"]), size(float(str(row["download_bytes"]))), here, str(row["about"]))
+            table.add_row(
+                str(row["name"]), size(float(str(row["download_bytes"]))), here, str(row["about"])
+            )
         print_table(table)
 
 
 @app.command()
 def get(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="fedsift data ls", show_default=False)],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="fedsift data ls", show_default=False)
+    ],
     folder: Folder = None,
     source: Annotated[
-        Path | None, typer.Option("--from", help="A folder or .tar.gz you have, in the official format.")
+        Path | None,
+        typer.Option("--from", help="A folder or .tar.gz you have, in the official format."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
 ) -> None:
@@ -84,9 +93,20 @@ def _display(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
     elif not console.is_terminal:
         yield _in_lines()
     else:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=console) as bars:
             tasks: dict[str, int] = {}
 

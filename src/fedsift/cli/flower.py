@@ -1,4 +1,6 @@
-"""The verbs of `fedsift flower`: a project, a federation on this machine, and what a real one needs."""
+"""The verbs of `fedsift flower`: a project, a federation on this machine, and what a real one
+needs.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,20 @@ from fedsift.cli.saying import comparison, mistake, plainly, print_table, say, w
 if TYPE_CHECKING:
     from fedsift.config import Experiment
 
-app = typer.Typer(no_args_is_help=True, help="The same federations on Flower: other machines, real networks.")
+app = typer.Typer(
+    no_args_is_help=True, help="The same federations on Flower: other machines, real networks."
+)
 
-Project = Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)]
+Project = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)
+]
 
 
 @app.command()
 def new(folder: Project) -> None:
-    """Write a project that runs at once on the embedded digits; put your model and data into its task.py."""
+    """Write a project that runs at once on the embedded digits; put your model and data into its
+    task.py.
+    """
     with plainly():
         from fedsift.flower import project
 
@@ -35,18 +43,30 @@ def new(folder: Project) -> None:
 @app.command()
 def up(
     folder: Project,
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Clients (default: the experiment's).")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The run folder (default: a new one under runs/).")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", min=1, help="Clients (default: the experiment's).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The run folder (default: a new one under runs/).")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     simulation: Annotated[
         bool, typer.Option("--simulation", help="Flower's simulation in place of SuperNodes.")
     ] = False,
-    deadline: Annotated[float | None, typer.Option("--deadline", help="Seconds a round may take.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option("--deadline", help="Seconds a round may take.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")
+    ] = False,
 ) -> None:
-    """Start a SuperLink and SuperNodes on this machine, play the project's experiment, stop everything."""
+    """Start a SuperLink and SuperNodes on this machine, play the project's experiment, stop
+    everything.
+    """
     with plainly():
         from fedsift import runs
         from fedsift.flower import local
@@ -59,12 +79,28 @@ def up(
             _check_ray()
         run_folder = (out or fresh_folder(Path("runs"), experiment.name)).resolve()
         home = run_folder.with_name(f"{run_folder.name}-flower")
-        how: dict[str, Any] = {"overrides": shlex.join(settings), "folder": str(run_folder), "poll": 0.2}
-        how |= {"wait": 60.0 + 10 * experiment.clients.count} | ({} if deadline is None else {"deadline": deadline})
-        go_on = ["fedsift", "flower", "up", str(folder), *settings, *(["--simulation"] if simulation else [])]
+        how: dict[str, Any] = {
+            "overrides": shlex.join(settings),
+            "folder": str(run_folder),
+            "poll": 0.2,
+        }
+        how |= {"wait": 60.0 + 10 * experiment.clients.count} | (
+            {} if deadline is None else {"deadline": deadline}
+        )
+        go_on = [
+            "fedsift",
+            "flower",
+            "up",
+            str(folder),
+            *settings,
+            *(["--simulation"] if simulation else []),
+        ]
         go_on += [] if deadline is None else ["--deadline", str(deadline)]
         command = shlex.join([*go_on, "--resume", "--out", str(run_folder)])
-        with saying_how_to_go_on(command, run_folder), local.Deployment(home, simulation=simulation) as deployment:
+        with (
+            saying_how_to_go_on(command, run_folder),
+            local.Deployment(home, simulation=simulation) as deployment,
+        ):
             for client in range(0 if simulation else experiment.clients.count):
                 deployment.node({"partition-id": client, "memory": str(home / "memory")})
             run = deployment.submit(folder, how, experiment.clients.count)
@@ -79,14 +115,21 @@ def up(
 
 @app.command()
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder for the files.", show_default=False)
+    ],
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes to make keys for.")] = 4,
     host: Annotated[
-        list[str] | None, typer.Option("--host", help="Name or address nodes reach the server by; may be repeated.")
+        list[str] | None,
+        typer.Option("--host", help="Name or address nodes reach the server by; may be repeated."),
     ] = None,
-    days: Annotated[int, typer.Option("--days", min=1, help="How long the certificates are good for.")] = 365,
+    days: Annotated[
+        int, typer.Option("--days", min=1, help="How long the certificates are good for.")
+    ] = 365,
 ) -> None:
-    """Make a private authority, the server's certificate and a key for each node; print the commands that use them."""
+    """Make a private authority, the server's certificate and a key for each node; print the
+    commands that use them.
+    """
     with plainly():
         from fedsift.flower import certificates
         from fedsift.runs import write_atomically
@@ -96,7 +139,9 @@ def certs(
         text = certificates.commands(made, nodes, hosts[0])
         write_atomically(folder / "commands.txt", text.encode())
         say(text)
-        say(f"wrote these commands, certificates and keys to {folder}; ca.key can stay off line from now on")
+        say(
+            f"wrote these commands, certificates and keys to {folder}; ca.key can stay off line from now on"
+        )
 
 
 def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experiment:
@@ -106,15 +151,21 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
     from fedsift.types import PeerToPeer
 
     if not (folder / project.EXPERIMENT).is_file():
-        raise mistake(f"{folder} has no {project.EXPERIMENT}; make a project with: fedsift flower new {folder}")
+        raise mistake(
+            f"{folder} has no {project.EXPERIMENT}; make a project with: fedsift flower new {folder}"
+        )
     experiment = config.read(str(folder / project.EXPERIMENT), settings)
     if nodes is not None and experiment.clients.cohort > nodes:
         experiment = config.read(str(folder / project.EXPERIMENT), [*settings, f"cohort={nodes}"])
     dealt = sum((experiment.clients.models or {"": experiment.clients.count}).values())
     if dealt != experiment.clients.count:
-        raise mistake(f"clients.models names {dealt} clients, but there are {experiment.clients.count}")
+        raise mistake(
+            f"clients.models names {dealt} clients, but there are {experiment.clients.count}"
+        )
     if isinstance(config.algorithm(experiment), PeerToPeer):
-        raise mistake(f"{experiment.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`")
+        raise mistake(
+            f"{experiment.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`"
+        )
     return experiment
 
 
@@ -129,7 +180,9 @@ def _check_ray() -> None:
     try:
         import ray  # type: ignore[import-not-found]  # noqa: F401
     except ImportError:
-        raise mistake("Flower's simulation needs ray; install it with: pip install 'flwr[simulation]'") from None
+        raise mistake(
+            "Flower's simulation needs ray; install it with: pip install 'flwr[simulation]'"
+        ) from None
 
 
 def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet: bool) -> None:
@@ -138,12 +191,16 @@ def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet
     from fedsift.flower import local
 
     done = runs.rounds_played(folder)
-    playing: Any = SimpleNamespace(experiment=experiment, state=SimpleNamespace(round=done), finished=False)
+    playing: Any = SimpleNamespace(
+        experiment=experiment, state=SimpleNamespace(round=done), finished=False
+    )
     with display([playing], quiet) as tell:
         for count in local.follow(deployment, run, folder, done, experiment.rounds):
             history = runs.load(folder)
             for row, sent in list(zip(history.metrics, history.ledger, strict=True))[done:count]:
-                record: Any = SimpleNamespace(round=row["round"], accuracy=row["accuracy"], uplink_bytes=sent.uplink)
+                record: Any = SimpleNamespace(
+                    round=row["round"], accuracy=row["accuracy"], uplink_bytes=sent.uplink
+                )
                 playing.state.round = row["round"] + 1
                 playing.finished = playing.state.round >= experiment.rounds
                 tell(playing, record)

@@ -7,22 +7,37 @@ from typing import Any
 
 def all_parts() -> dict[str, dict[str, str]]:
     """Kind -> name -> one line."""
-    from fedsift import aggregators, algorithms, codecs, config, data, engines, graphs, models, samplers
+    from fedsift import (
+        aggregators,
+        algorithms,
+        codecs,
+        config,
+        data,
+        engines,
+        graphs,
+        models,
+        samplers,
+    )
     from fedsift.data import partition
 
     soft = {name: _about(getattr(part, "values", part)) for name, part in codecs.CODECS.items()}
-    weights = {name: _about(part) for name, part in codecs.WEIGHT_CODECS.items() if name not in soft}
+    weights = {
+        name: _about(part) for name, part in codecs.WEIGHT_CODECS.items() if name not in soft
+    }
     return {
         "datasets": {"digits": _about(data.digits)} | _fetched() | _OWN_DATA,
         "partitions": _abouts(partition.PARTITIONS),
-        "models": _abouts(models.MODELS) | {"module:factory": "your own function (shape, classes) -> nn.Module"},
+        "models": _abouts(models.MODELS)
+        | {"module:factory": "your own function (shape, classes) -> nn.Module"},
         "samplers": _abouts(samplers.SAMPLERS),
         "codecs": soft | weights,
         "aggregators": _abouts(aggregators.AGGREGATORS),
         "algorithms": _abouts(algorithms.ALGORITHMS),
         "graphs": _abouts(graphs.GRAPHS),
         "engines": _abouts(engines.ENGINES),
-        "presets": {name: text.partition("\n")[0].lstrip("# ") for name, text in config.presets().items()},
+        "presets": {
+            name: text.partition("\n")[0].lstrip("# ") for name, text in config.presets().items()
+        },
     }
 
 
@@ -52,5 +67,7 @@ def _about(part: Any) -> str:
     from functools import partial
 
     if isinstance(part, partial):
-        return f"{part.func.__name__} with " + ", ".join(f"{k} = {v}" for k, v in part.keywords.items())
+        return f"{part.func.__name__} with " + ", ".join(
+            f"{k} = {v}" for k, v in part.keywords.items()
+        )
     return " ".join((part.__doc__ or "").split("\n\n")[0].split())

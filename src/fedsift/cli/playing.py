@@ -46,7 +46,9 @@ def play_sweep(sweep: Playing, engine: Any, quiet: bool) -> None:
 
 @contextlib.contextmanager
 def saying_how_to_go_on(command: str, begun: Path) -> Iterator[None]:
-    """Whatever stops the playing, say how to go on, if there is something to go on with: the path `begun`."""
+    """Whatever stops the playing, say how to go on, if there is something to go on with: the path
+    `begun`.
+    """
     try:
         yield
     except KeyboardInterrupt as by:
@@ -58,7 +60,9 @@ def saying_how_to_go_on(command: str, begun: Path) -> Iterator[None]:
     except OSError as error:
         if not begun.exists():
             raise
-        warn(f"error: {os_error(error)}; every finished round is saved. When there is room, go on with:\n  {command}")
+        warn(
+            f"error: {os_error(error)}; every finished round is saved. When there is room, go on with:\n  {command}"
+        )
         raise typer.Exit(1) from None
 
 
@@ -72,7 +76,13 @@ def display(playing: list[Run], quiet: bool) -> Iterator[Tell]:
     elif not console.is_terminal:
         yield _tell_in_lines(playing)
     else:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         columns = (
             TextColumn("{task.description:<28}", markup=False),
@@ -88,13 +98,20 @@ def display(playing: list[Run], quiet: bool) -> Iterator[Tell]:
 def _tell_in_bars(playing: list[Run], progress: Progress) -> Tell:
     """A bar shows the rounds played by its runs, and the mean over the last round of each."""
     groups = [
-        (members, progress.add_task(name, total=sum(run.experiment.rounds for run in members), said=""))
+        (
+            members,
+            progress.add_task(name, total=sum(run.experiment.rounds for run in members), said=""),
+        )
         for name, members in _groups(playing)
     ]
-    last: dict[int, tuple[float, int] | None] = {}  # accuracy and bytes up, or None of a run that failed
+    last: dict[
+        int, tuple[float, int] | None
+    ] = {}  # accuracy and bytes up, or None of a run that failed
 
     def tell(run: Run, outcome: Record | Exception) -> None:
-        last[id(run)] = None if isinstance(outcome, Exception) else (outcome.accuracy, outcome.uplink_bytes)
+        last[id(run)] = (
+            None if isinstance(outcome, Exception) else (outcome.accuracy, outcome.uplink_bytes)
+        )
         for members, bar in groups:
             said = _said([last[id(one)] for one in members if id(one) in last])
             progress.update(bar, completed=sum(one.state.round for one in members), said=said)
@@ -114,17 +131,22 @@ def _said(told: list[tuple[float, int] | None]) -> str:
 
 
 def _groups(playing: list[Run]) -> list[tuple[str, list[Run]]]:
-    """What gets a bar: each run or, where they are many, all of them and, if not many too, the runs of each name."""
+    """What gets a bar: each run or, where they are many, all of them and, if not many too, the runs
+    of each name.
+    """
     if len(playing) <= FEW:
         return [(f"{run.experiment.name} seed {run.experiment.seed}", [run]) for run in playing]
     names = {
-        run.experiment.name: [one for one in playing if one.experiment.name == run.experiment.name] for run in playing
+        run.experiment.name: [one for one in playing if one.experiment.name == run.experiment.name]
+        for run in playing
     }
     return [(f"{len(playing)} runs", playing), *(names.items() if len(names) <= FEW else ())]
 
 
 def _tell_in_lines(playing: list[Run]) -> Tell:
-    """A line once every run that goes on has played a round: the mean of each name, or the range of many."""
+    """A line once every run that goes on has played a round: the mean of each name, or the range of
+    many.
+    """
     heard: dict[int, tuple[Run, float]] = {}
     failed: set[int] = set()
 
@@ -161,10 +183,16 @@ def _span(values: list[int]) -> str:
 def where_it_stands(run: Run) -> str:
     if not run.state.round:
         return f"{run.folder}: nothing to go on with, starting at the first round"
-    return "finished already" if run.finished else f"going on after round {run.state.round} of {run.experiment.rounds}"
+    return (
+        "finished already"
+        if run.finished
+        else f"going on after round {run.state.round} of {run.experiment.rounds}"
+    )
 
 
-def engine_for(engine: str, device: str, precision: str = "float32", memory: float | None = None) -> tuple[Any, str]:
+def engine_for(
+    engine: str, device: str, precision: str = "float32", memory: float | None = None
+) -> tuple[Any, str]:
     from fedsift.engines import choose
 
     return choose(engine, device, precision, memory)
@@ -183,4 +211,6 @@ def how_run(engine: Any, playing: list[Run]) -> list[str]:
 def fresh_folder(parent: Path, name: str) -> Path:
     """A folder name that is not taken."""
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return next(p for n in range(1000) if not (p := parent / (stem if not n else f"{stem}-{n}")).exists())
+    return next(
+        p for n in range(1000) if not (p := parent / (stem if not n else f"{stem}-{n}")).exists()
+    )

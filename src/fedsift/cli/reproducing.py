@@ -1,4 +1,6 @@
-"""`fedsift reproduce`: run what is missing, side by side, and say what came of it beside what the paper says."""
+"""`fedsift reproduce`: run what is missing, side by side, and say what came of it beside what the
+paper says.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +24,29 @@ def names(wanted: list[str]) -> list[str]:
     from fedsift import shelf
     from fedsift.reproduction.items import ITEMS, OF_THE_PAPER
 
-    known = {name: [name] for name in ITEMS} | {"theory": ["theory"], "all": [*OF_THE_PAPER, "theory"]}
+    known = {name: [name] for name in ITEMS} | {
+        "theory": ["theory"],
+        "all": [*OF_THE_PAPER, "theory"],
+    }
     if not wanted:
         raise mistake(f"name what to reproduce: {', '.join(known)}")
     found = [shelf.find(known, "item", word, "fedsift reproduce --help") for word in wanted]
     return list(dict.fromkeys(name for names in found for name in names))
 
 
-def reproduce(items: list[str], plan: Plan, out: Path, *, play: bool, quiet: bool, as_json: bool) -> None:
-    """The theorem first, since it is quick; then all cells of all items in one go, and a report on each item.
-    Without `play`, a report on what there is already."""
+def reproduce(
+    items: list[str], plan: Plan, out: Path, *, play: bool, quiet: bool, as_json: bool
+) -> None:
+    """The theorem first, since it is quick; then all cells of all items in one go, and a report on
+    each item. Without `play`, a report on what there is already."""
     reports: dict[str, dict[str, Any]] = {}
     if "theory" in items:
         reports["theory"] = _theorem(out)
     if tables := [name for name in items if name != "theory"]:
         left_out = _run_cells(tables, plan, out, quiet) if play else _missing(tables, plan, out)
-        reports |= {name: report for name in tables if (report := _reported(name, plan, out, left_out))}
+        reports |= {
+            name: report for name in tables if (report := _reported(name, plan, out, left_out))
+        }
     if not reports:
         fewer = ", or fewer --seeds" if plan.seeds > 1 else ""
         again = f"; give the command without --report to run it{fewer}" if not play else ""
@@ -50,7 +59,9 @@ def reproduce(items: list[str], plan: Plan, out: Path, *, play: bool, quiet: boo
         return
     for name in items:
         _tell(reports[name])
-    say(f"\nwritten: {', '.join(f'{name}.json' for name in items)}, with the same as .md and .png, in {out}")
+    say(
+        f"\nwritten: {', '.join(f'{name}.json' for name in items)}, with the same as .md and .png, in {out}"
+    )
 
 
 def _cells(items: list[str], plan: Plan) -> list[Cell]:
@@ -59,7 +70,9 @@ def _cells(items: list[str], plan: Plan) -> list[Cell]:
     return list(dict.fromkeys(cell for name in items for cell in ITEMS[name].cells(plan)))
 
 
-def _experiments(items: list[str], plan: Plan) -> tuple[dict[Cell, list[Experiment]], dict[Cell, str]]:
+def _experiments(
+    items: list[str], plan: Plan
+) -> tuple[dict[Cell, list[Experiment]], dict[Cell, str]]:
     """The cells with an experiment a seed; and those the recipe cannot have, and why."""
     from fedsift.reproduction.curves import NotWithThisRecipe
 
@@ -79,7 +92,9 @@ def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
     from fedsift.reproduction.curves import run_folder
 
     experiments, impossible = _experiments(items, plan)
-    every = {cell: [run_folder(out, cell, seed) for seed in range(plan.seeds)] for cell in experiments}
+    every = {
+        cell: [run_folder(out, cell, seed) for seed in range(plan.seeds)] for cell in experiments
+    }
     failed = {
         cell: "stopped: failed.json of its run says why"
         for cell, of in every.items()
@@ -110,7 +125,9 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
             begun: list[Run] = []
             try:
                 for seed, experiment in enumerate(of):
-                    begun.append(runs.begin(run_folder(out, cell, seed), experiment, resume=True, note=why))
+                    begun.append(
+                        runs.begin(run_folder(out, cell, seed), experiment, resume=True, note=why)
+                    )
                 playing += begun
             except Mistake as error:
                 left_out[cell] = str(error)
@@ -122,13 +139,19 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
             warn(f"left out: {cell} ({reason})")
         todo = [run for run in playing if not run.finished]
         if todo and not quiet:
-            done = f", {len(playing) - len(todo)} finished already" if len(todo) < len(playing) else ""
+            done = (
+                f", {len(playing) - len(todo)} finished already" if len(todo) < len(playing) else ""
+            )
             warn("\n".join([f"{len(todo)} runs side by side{done}: {why}", *how_run(engine, todo)]))
         failed = _play(todo, engine, quiet)
     for run in playing:
         run.lock.release()
     for cell in experiments:
-        told = [failed[folder] for seed in range(plan.seeds) if (folder := run_folder(out, cell, seed)) in failed]
+        told = [
+            failed[folder]
+            for seed in range(plan.seeds)
+            if (folder := run_folder(out, cell, seed)) in failed
+        ]
         left_out |= {cell: told[0]} if told else {}
     return left_out
 
@@ -181,7 +204,10 @@ def _theorem(out: Path) -> dict[str, Any]:
     return report
 
 
-# --- telling -------------------------------------------------------------------------------------------------------
+# --- telling
+#
+#
+# -------------------------------------------------------------------------------------------------------
 
 
 def _tell(report: dict[str, Any]) -> None:
@@ -190,10 +216,15 @@ def _tell(report: dict[str, Any]) -> None:
     say("")
     if "cells" in report:
         beside = any(cell["paper"] is not None for cell in report["cells"])
-        table = new_table(report["title"], "curve", "alpha", *["paper"] * beside, "ours", "an upload")
+        table = new_table(
+            report["title"], "curve", "alpha", *["paper"] * beside, "ours", "an upload"
+        )
         for cell in report["cells"]:
             paper = ["" if cell["paper"] is None else f"{cell['paper']:.4f}".lstrip("0")] * beside
-            ours, size = told(cell["accuracy"], cell["sd"]), f"{cell['uplink_bytes_per_upload']:,} B"
+            ours, size = (
+                told(cell["accuracy"], cell["sd"]),
+                f"{cell['uplink_bytes_per_upload']:,} B",
+            )
             table.add_row(cell["label"], f"{cell['alpha']:g}", *paper, ours, size)
         print_table(table)
     if report.get("unfinished"):
@@ -201,7 +232,13 @@ def _tell(report: dict[str, Any]) -> None:
 
         say(f"{unfinished(report)}\n")
     if report["claims"]:
-        doubt = "unfinished" if report.get("unfinished") else "one seed" if report.get("seeds") == 1 else ""
+        doubt = (
+            "unfinished"
+            if report.get("unfinished")
+            else "one seed"
+            if report.get("seeds") == 1
+            else ""
+        )
         claims = new_table(
             f"claims{f' ({doubt}: no verdict for good)' if doubt else ''}",
             "claim",

@@ -1,4 +1,6 @@
-"""One run to its end, or all cells of a sweep side by side; then the table, and the failed ones named."""
+"""One run to its end, or all cells of a sweep side by side; then the table, and the failed ones
+named.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedsift.cli.playing import engine_for, how_run, play, play_sweep, saying_how_to_go_on, where_it_stands
+from fedsift.cli.playing import (
+    engine_for,
+    how_run,
+    play,
+    play_sweep,
+    saying_how_to_go_on,
+    where_it_stands,
+)
 from fedsift.cli.saying import comparison, print_table, say, warn
 
 if TYPE_CHECKING:
@@ -18,7 +27,13 @@ if TYPE_CHECKING:
 
 
 def run_one(
-    experiment: Experiment, folder: Path, overrides: list[str], *, resume: bool, quiet: bool, as_json: bool
+    experiment: Experiment,
+    folder: Path,
+    overrides: list[str],
+    *,
+    resume: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     from fedsift import runs
 
@@ -39,7 +54,9 @@ def run_one(
         say(f"{history.seconds:.1f} s; run folder: {folder}")
 
 
-def run_sweep(sweep: Sweep, folder: Path, overrides: list[str], *, resume: bool, quiet: bool, as_json: bool) -> None:
+def run_sweep(
+    sweep: Sweep, folder: Path, overrides: list[str], *, resume: bool, quiet: bool, as_json: bool
+) -> None:
     from fedsift import runs, sweeps
 
     shared = next(iter(sweep.cells.values()))
@@ -75,7 +92,9 @@ def _note_unused(experiments: list[Experiment], overrides: list[str]) -> None:
     from fedsift import config, overriding
 
     unused = set.intersection(*(set(config.unused(experiment)) for experiment in experiments))
-    for path in (config.full_path(override).removeprefix(overriding.SWEPT) for override in overrides):
+    for path in (
+        config.full_path(override).removeprefix(overriding.SWEPT) for override in overrides
+    ):
         if any(path == key or (key.endswith(".") and path.startswith(key)) for key in unused):
             warn(f"note: this experiment does not use {path}")
 
@@ -90,7 +109,9 @@ def _where_it_stands(playing: Playing) -> str:
 def _all_in_one(playing: Playing, histories: list[History]) -> dict[str, object]:
     from fedsift import report
 
-    cells = [h.summary() | {"name": h.experiment.name, "seed": h.experiment.seed} for h in histories]
+    cells = [
+        h.summary() | {"name": h.experiment.name, "seed": h.experiment.seed} for h in histories
+    ]
     return {
         "sweep": str(playing.folder),
         "methods": [method.row() for method in report.methods(histories)],

@@ -32,7 +32,9 @@ def warn(text: str) -> None:
 def print_table(table: Table) -> None:
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, markup=False).print(table)
+    Console(
+        width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, markup=False
+    ).print(table)
 
 
 def new_table(title: str, first: str, *others: str) -> Table:
@@ -40,7 +42,9 @@ def new_table(title: str, first: str, *others: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0)
+    )
     table.add_column(first, overflow="fold")
     for column in others:
         table.add_column(column, justify="right", no_wrap=True)
@@ -52,13 +56,17 @@ def comparison(histories: list[History], target: float | None = None) -> Table:
     from fedsift import evaluation, report
 
     lengths = {len(run.metrics) for run in histories}
-    over = evaluation.settled_over(max(lengths)) + (", or all a run has" if len(lengths) > 1 else "")
+    over = evaluation.settled_over(max(lengths)) + (
+        ", or all a run has" if len(lengths) > 1 else ""
+    )
     title = f"test accuracy ({over}) and bytes on the wire"
     columns = ["method", "seeds", "accuracy", "an upload", "all up", "all down", "broadcast"]
     table = new_table(title, *columns, *([] if target is None else [f"up to {target:g}"]))
     for method in report.methods(histories):
         cost = [] if target is None else [method.uplink_to(target)]
-        table.add_row(*_cells(method), *("not by all" if bytes is None else size(bytes) for bytes in cost))
+        table.add_row(
+            *_cells(method), *("not by all" if bytes is None else size(bytes) for bytes in cost)
+        )
     return table
 
 
@@ -67,7 +75,12 @@ def _cells(method: Method) -> list[str]:
     spread = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.3f}"
     sizes = ("uplink_bytes_per_upload", "uplink_bytes", "downlink_bytes", "broadcast_bytes")
     seeds = str(len(row["seeds"]))
-    return [literal(row["method"]), seeds, f"{row['accuracy']:.3f}{spread}", *(size(row[s]) for s in sizes)]
+    return [
+        literal(row["method"]),
+        seeds,
+        f"{row['accuracy']:.3f}{spread}",
+        *(size(row[s]) for s in sizes),
+    ]
 
 
 def literal(text: str) -> Any:
@@ -78,14 +91,16 @@ def literal(text: str) -> Any:
 
 
 def load_runs(folders: list[Path]) -> list[History]:
-    """Each run once; a folder that holds runs, such as the demo's, stands for them. What lies beside the runs of a sweep,
-    as when all of its folder is named, is passed over."""
+    """Each run once; a folder that holds runs, such as the demo's, stands for them. What lies
+    beside the runs of a sweep, as when all of its folder is named, is passed over."""
     from fedsift import runs
     from fedsift.report import without_repeats
 
     found: dict[Path, Path] = {}
     beside = [
-        path for path in folders if path.is_file() and any(p.is_dir() and p.parent == path.parent for p in folders)
+        path
+        for path in folders
+        if path.is_file() and any(p.is_dir() and p.parent == path.parent for p in folders)
     ]
     for folder in (path for path in folders if path not in beside):
         inner = sorted(path.parent for path in folder.glob(f"*/{runs.CONFIG}"))
@@ -159,7 +174,9 @@ def plainly() -> Iterator[None]:
         warn(word)
         raise typer.Exit(code) from None
     except BrokenPipeError:  # as in `fedsift ls | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to flush at exit
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # nothing more to flush at exit
         raise typer.Exit(141) from None
     except OSError as error:
         warn(f"error: {os_error(error)}")
@@ -176,4 +193,6 @@ def plainly() -> Iterator[None]:
 
 def os_error(error: OSError) -> str:
     where = f" {error.filename}" if error.filename else ""
-    return f"cannot use{where}: {error.strerror or error}" if where else f"{error.strerror or error}"
+    return (
+        f"cannot use{where}: {error.strerror or error}" if where else f"{error.strerror or error}"
+    )

@@ -1,4 +1,6 @@
-"""Codecs: the only things that make and read the bytes that cross. Both halves of an agreement live in one object."""
+"""Codecs: the only things that make and read the bytes that cross. Both halves of an agreement live
+in one object.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from fedsift.types import Mistake
 
 
 def quantized(bits: int = 4) -> SoftLabelCodec:
-    """b bits an entry on the simplex grid, entropy-coded where that is shorter; 1 bit is the hard label."""
+    """b bits an entry on the simplex grid, entropy-coded where that is shorter; 1 bit is the hard
+    label.
+    """
     return SoftLabelCodec(Quantized(bits))
 
 
@@ -26,7 +30,9 @@ def topk(k: int = 3) -> SoftLabelCodec:
 
 
 def delta(inner: str | SoftLabelCodec = "quantized(1)") -> SoftLabelCodec:
-    """Only rows that changed since this client last sent them, in the inner code; both ends keep the reference."""
+    """Only rows that changed since this client last sent them, in the inner code; both ends keep
+    the reference.
+    """
     codec = soft_label_codec(inner)
     if not isinstance(codec, SoftLabelCodec):
         raise Mistake(f"delta takes another code, e.g. delta(quantized(1)), not {inner!r}")
@@ -64,7 +70,9 @@ def down_weight_codec(what: str | WeightCodec) -> WeightCodec:
     """A codec of whole weights: an update needs something to refer to, which only an upload has."""
     codec = weight_codec(what)
     if not isinstance(codec, WeightCodec):
-        raise Mistake(f"{what} codes updates, which the downlink does not have; use float32 or float16 there")
+        raise Mistake(
+            f"{what} codes updates, which the downlink does not have; use float32 or float16 there"
+        )
     return codec
 
 

@@ -1,7 +1,8 @@
-"""Whole numbers below K as bytes: packed at log2 K bits each, or, where that is shorter, entropy-coded (ANS).
+"""Whole numbers below K as bytes: packed at log2 K bits each, or, where that is shorter,
+entropy-coded (ANS).
 
-The first byte says which. Packing goes by groups of 1,024 digits, each group one big number in base K: less than 1 % over
-log2 K bits from some hundred symbols on.
+The first byte says which. Packing goes by groups of 1,024 digits, each group one big number in base
+K: less than 1 % over log2 K bits from some hundred symbols on.
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ def encode(symbols: Array, base: int) -> bytes:
 
 
 def decode(code: bytes, count: int, base: int) -> Array:
-    """The inverse. No more than `max_bytes` is looked at, nothing larger than `count` numbers is made."""
+    """The inverse. No more than `max_bytes` is looked at, nothing larger than `count` numbers is
+    made.
+    """
     if not code or len(code) > max_bytes(count, base):
-        raise WireError(f"{len(code)} bytes of symbols where 1 to {max_bytes(count, base)} are possible")
+        raise WireError(
+            f"{len(code)} bytes of symbols where 1 to {max_bytes(count, base)} are possible"
+        )
     if code[0] == _PACKED:
         return _unpack(code[1:], count, base)
     if code[0] == _CODED:
@@ -51,12 +56,16 @@ def _width(digits: int, base: int) -> int:
 
 def _pack(symbols: Array, base: int) -> bytes:
     groups = [symbols[i : i + _GROUP] for i in range(0, len(symbols), _GROUP)]
-    return b"".join(_number(group, base).to_bytes(_width(len(group), base), "little") for group in groups)
+    return b"".join(
+        _number(group, base).to_bytes(_width(len(group), base), "little") for group in groups
+    )
 
 
 def _unpack(code: bytes, count: int, base: int) -> Array:
     if len(code) != max_bytes(count, base) - 1:
-        raise WireError(f"{len(code)} bytes of packed symbols instead of {max_bytes(count, base) - 1}")
+        raise WireError(
+            f"{len(code)} bytes of packed symbols instead of {max_bytes(count, base) - 1}"
+        )
     full = _width(_GROUP, base)
     sizes = [_GROUP] * (count // _GROUP) + [count % _GROUP] * (count % _GROUP > 0)
     pieces = [_digits(code[i * full : (i + 1) * full], size, base) for i, size in enumerate(sizes)]
@@ -64,9 +73,15 @@ def _unpack(code: bytes, count: int, base: int) -> Array:
 
 
 def _number(digits: Array, base: int) -> int:
-    """Digits, the lowest first, as one number; halves are joined, so that few multiplications are large."""
+    """Digits, the lowest first, as one number; halves are joined, so that few multiplications are
+    large.
+    """
     if len(digits) <= _small(base):
-        return int(digits.astype(object) @ (base ** np.arange(len(digits)).astype(object))) if len(digits) else 0
+        return (
+            int(digits.astype(object) @ (base ** np.arange(len(digits)).astype(object)))
+            if len(digits)
+            else 0
+        )
     half = len(digits) // 2
     return _number(digits[:half], base) + base**half * _number(digits[half:], base)
 
@@ -94,7 +109,9 @@ def _small(base: int) -> int:
 def _ans(symbols: Array, base: int) -> bytes:
     """A histogram, a byte a symbol, and the symbols coded by it."""
     counts = np.bincount(symbols, minlength=base)
-    histogram = (-(-counts * 255 // counts.max())).astype(np.uint8)  # rounded up: what occurs has a share
+    histogram = (-(-counts * 255 // counts.max())).astype(
+        np.uint8
+    )  # rounded up: what occurs has a share
     coder, model = _coder(histogram)
     coder.encode_reverse(symbols.astype(np.int32), model)
     return histogram.tobytes() + coder.get_compressed().astype("<u4").tobytes()
@@ -102,7 +119,12 @@ def _ans(symbols: Array, base: int) -> bytes:
 
 def _unans(code: bytes, count: int, base: int) -> Array:
     histogram, words = np.frombuffer(code[:base], np.uint8), code[base:]
-    if len(histogram) != base or not histogram.any() or len(words) % 4 or (words and not any(words[-4:])):
+    if (
+        len(histogram) != base
+        or not histogram.any()
+        or len(words) % 4
+        or (words and not any(words[-4:]))
+    ):
         raise WireError("coded symbols are cut short or have no histogram")
     coder, model = _coder(histogram, np.frombuffer(words, "<u4").astype(np.uint32))
     symbols = np.asarray(coder.decode(model, count), np.int64)

@@ -1,4 +1,6 @@
-"""Tables of real numbers as bytes: a device's estimate of the network's mean soft labels, which may leave the simplex."""
+"""Tables of real numbers as bytes: a device's estimate of the network's mean soft labels, which may
+leave the simplex.
+"""
 
 from __future__ import annotations
 

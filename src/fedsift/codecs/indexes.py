@@ -1,7 +1,8 @@
 """A set of m indexes below N in close to log2 binom(N, m) bits; N and m are known to both ends.
 
-Small sets are ranked exactly (the combinatorial number system); for large ones, where big integers would be slow,
-the membership bits go through an ANS entropy coder at the fixed rate m / N, about 34 bits more than exact.
+Small sets are ranked exactly (the combinatorial number system); for large ones, where big integers
+would be slow, the membership bits go through an ANS entropy coder at the fixed rate m / N, about 34
+bits more than exact.
 """
 
 from __future__ import annotations
@@ -47,11 +48,15 @@ def decode(code: bytes, population: int, size: int) -> Array:
         return np.arange(size)
     if _ranked(population, size):
         if len(code) != _rank_bytes(population, size):
-            raise WireError(f"{len(code)} bytes of indexes instead of {_rank_bytes(population, size)}")
+            raise WireError(
+                f"{len(code)} bytes of indexes instead of {_rank_bytes(population, size)}"
+            )
         rank = int.from_bytes(code, "little")
         if rank >= comb(population, size):
             raise WireError("the index code names no set")
-        return _few_of_rank(rank, population, size) if size <= FEW else _unrank(rank, population, size)
+        return (
+            _few_of_rank(rank, population, size) if size <= FEW else _unrank(rank, population, size)
+        )
     if len(code) % 4 or not any(code[-4:]):  # the coder's last word is never zero
         raise WireError("the index code is cut short")
     coder, model = _coder(population, size, np.frombuffer(code, "<u4").astype(np.uint32))
@@ -62,7 +67,9 @@ def decode(code: bytes, population: int, size: int) -> Array:
 
 
 def max_bytes(population: int, size: int) -> int:
-    """No code of such a set is longer: exact for ranks, with room for the coder's flush otherwise."""
+    """No code of such a set is longer: exact for ranks, with room for the coder's flush
+    otherwise.
+    """
     if size in (0, population):
         return 0
     if _ranked(population, size):
@@ -84,7 +91,9 @@ def _rank_of_few(index: Array) -> int:
 
 
 def _few_of_rank(rank: int, population: int, size: int) -> Array:
-    """The highest member is the largest p with binom(p, size) <= rank, and so on downward: a search for each."""
+    """The highest member is the largest p with binom(p, size) <= rank, and so on downward: a search
+    for each.
+    """
     index, above = np.empty(size, np.int64), population
     for j in range(size, 0, -1):
         low, high = j - 1, above - 1

@@ -18,7 +18,9 @@ CODEC = 1
 
 @dataclass(frozen=True, eq=False)
 class Seeds:
-    """Mixtures lam x_a + (1 - lam) x_b: values [n, ...] and the labels a and b of their parts [n]."""
+    """Mixtures lam x_a + (1 - lam) x_b: values [n, ...] and the labels a and b of their parts
+    [n].
+    """
 
     x: Array
     a: Array
@@ -30,7 +32,9 @@ class Seeds:
 
 @dataclass(frozen=True)
 class SeedCodec:
-    """Both ends know the shape of a sample, the number of classes and how many seeds there are at most."""
+    """Both ends know the shape of a sample, the number of classes and how many seeds there are at
+    most.
+    """
 
     shape: tuple[int, ...]
     classes: int
@@ -50,8 +54,20 @@ class SeedCodec:
         (count,) = _COUNT.unpack_from(payload)
         if count > self.most or len(payload) != _COUNT.size + count * each:
             raise WireError(f"{len(payload)} bytes do not hold {count} seeds (at most {self.most})")
-        labels = np.frombuffer(payload, "<u2", 2 * count, _COUNT.size).reshape(count, 2).astype(np.int64)
-        x = np.frombuffer(payload, "<f2", offset=_COUNT.size + 4 * count).reshape(count, *self.shape).astype(np.float32)
-        if (labels >= self.classes).any() or (labels[:, 0] == labels[:, 1]).any() or not np.isfinite(x).all():
-            raise WireError("seeds with labels that are not two different classes, or values that are not finite")
+        labels = (
+            np.frombuffer(payload, "<u2", 2 * count, _COUNT.size).reshape(count, 2).astype(np.int64)
+        )
+        x = (
+            np.frombuffer(payload, "<f2", offset=_COUNT.size + 4 * count)
+            .reshape(count, *self.shape)
+            .astype(np.float32)
+        )
+        if (
+            (labels >= self.classes).any()
+            or (labels[:, 0] == labels[:, 1]).any()
+            or not np.isfinite(x).all()
+        ):
+            raise WireError(
+                "seeds with labels that are not two different classes, or values that are not finite"
+            )
         return Seeds(x, labels[:, 0], labels[:, 1])

@@ -1,4 +1,6 @@
-"""Soft labels as bytes: which samples (nothing if both ends can derive it, else a set code) and their values."""
+"""Soft labels as bytes: which samples (nothing if both ends can derive it, else a set code) and
+their values.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ _CODED = 255  # otherwise: the position in `link.drawn_from` of the seed that gi
 class SoftLabelCodec:
     """Indexes + values; `encode` and `decode` are the two halves of one agreement.
 
-    A codec that sends only changes needs a memory at both ends: `say` and `hear` take it and return it. It is under the
-    checksum, so a message is never read against another reference than the one it was written against.
+    A codec that sends only changes needs a memory at both ends: `say` and `hear` take it and return
+    it. It is under the checksum, so a message is never read against another reference than the one
+    it was written against.
     """
 
     values: Values
@@ -34,7 +37,9 @@ class SoftLabelCodec:
 
     def encode(self, labels: SoftLabels, link: Link, reference: SoftLabels | None = None) -> bytes:
         if not np.isfinite(labels.probs).all():
-            raise Mistake("soft labels are not finite: training diverged; lower the learning rate (local.lr)")
+            raise Mistake(
+                "soft labels are not finite: training diverged; lower the learning rate (local.lr)"
+            )
         mode = _find_seed(labels.index, link)
         prefix = _PREFIX.pack(mode, len(labels))
         if mode == _CODED:
@@ -42,10 +47,22 @@ class SoftLabelCodec:
             prefix += _LENGTH.pack(len(code)) + code
         known = self._known(labels.index, link, reference)
         payload = prefix + self.values.pack(labels.probs, known)
-        return wire.seal(wire.SOFT_LABELS, self.values.id, link.round, payload, _implied(labels.index, link, known))
+        return wire.seal(
+            wire.SOFT_LABELS,
+            self.values.id,
+            link.round,
+            payload,
+            _implied(labels.index, link, known),
+        )
 
     def decode(self, message: bytes, link: Link, reference: SoftLabels | None = None) -> SoftLabels:
-        limit = _PREFIX.size + _LENGTH.size + link.samples // 8 + 64 + self.values.max_bytes(link.samples, link.classes)
+        limit = (
+            _PREFIX.size
+            + _LENGTH.size
+            + link.samples // 8
+            + 64
+            + self.values.max_bytes(link.samples, link.classes)
+        )
         payload = wire.unseal(message, wire.SOFT_LABELS, self.values.id, link.round, limit)
         if len(payload) < _PREFIX.size:
             raise WireError("truncated message: no room for the number of rows")
@@ -58,12 +75,16 @@ class SoftLabelCodec:
         return SoftLabels(index, self.values.unpack(rest, rows, link.classes, known))
 
     def say(self, labels: SoftLabels, link: Link, memory: Tree) -> tuple[bytes, Tree]:
-        """Encode against what was said before; the message, and what the other end holds once it has read it."""
+        """Encode against what was said before; the message, and what the other end holds once it
+        has read it.
+        """
         message = self.encode(labels, link, _recalled(memory))
         return message, self.hear(message, link, memory)[1]
 
     def hear(self, message: bytes, link: Link, memory: Tree) -> tuple[SoftLabels, Tree]:
-        """Decode against what was heard before; the labels, and the memory to keep for the next message."""
+        """Decode against what was heard before; the labels, and the memory to keep for the next
+        message.
+        """
         reference = _recalled(memory)
         labels = self.decode(message, link, reference)
         if not self.keeps_reference:
@@ -115,6 +136,10 @@ def _find_seed(index: Array, link: Link) -> int:
 
 
 def _implied(index: Array, link: Link, known: Array | None) -> bytes:
-    """What both ends must agree on without its being sent: public set size, classes, indexes, reference."""
+    """What both ends must agree on without its being sent: public set size, classes, indexes,
+    reference.
+    """
     reference = b"" if known is None else known.tobytes()
-    return struct.pack("<II", link.samples, link.classes) + index.astype("<u4").tobytes() + reference
+    return (
+        struct.pack("<II", link.samples, link.classes) + index.astype("<u4").tobytes() + reference
+    )

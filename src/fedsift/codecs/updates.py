@@ -1,4 +1,6 @@
-"""Quantised weight updates (FedPAQ): only w - base crosses, each tensor as a norm and unbiased low-precision levels."""
+"""Quantised weight updates (FedPAQ): only w - base crosses, each tensor as a norm and unbiased
+low-precision levels.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ _SAMPLES, _TENSOR = struct.Struct("<I"), struct.Struct("<fI")  # norm, bytes of 
 
 @dataclass(frozen=True)
 class Qsgd:
-    """QSGD per tensor: |x| sign(x) level / s, s = 2^(bits - 1) - 1, the level rounded at random so that E[Q(x)] = x.
+    """QSGD per tensor: |x| sign(x) level / s, s = 2^(bits - 1) - 1, the level rounded at random so
+    that E[Q(x)] = x.
 
-    Running statistics and integer buffers are sent as they are: a variance must not become negative by chance.
+    Running statistics and integer buffers are sent as they are: a variance must not become negative
+    by chance.
     """
 
     bits: int = 4
@@ -37,12 +41,16 @@ class Qsgd:
     def levels(self) -> int:
         return 2 ** (self.bits - 1) - 1
 
-    def encode(self, state: State, round: int, samples: int, base: State, key: seeding.Names) -> bytes:
+    def encode(
+        self, state: State, round: int, samples: int, base: State, key: seeding.Names
+    ) -> bytes:
         generator = seeding.rng(*key, "quantise")
         parts = [_SAMPLES.pack(samples)]
         for name, value in sorted(state.items()):
             if value.is_floating_point() and not torch.isfinite(value).all():
-                raise Mistake(f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)")
+                raise Mistake(
+                    f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)"
+                )
             if _exact(name, value):
                 parts.append(value.contiguous().numpy().tobytes())
                 continue
@@ -70,12 +78,18 @@ class Qsgd:
             raise WireError(f"{len(payload) - at} bytes after the last tensor")
         return {name: state[name] for name in base}, _SAMPLES.unpack_from(payload)[0]
 
-    def _read(self, payload: bytes, at: int, name: str, value: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def _read(
+        self, payload: bytes, at: int, name: str, value: torch.Tensor
+    ) -> tuple[torch.Tensor, int]:
         if _exact(name, value):
             end = at + value.numel() * value.element_size()
             if len(payload) < end:
                 raise WireError(f"truncated message: {name!r} is cut short")
-            found = torch.frombuffer(bytearray(payload[at:end]), dtype=value.dtype) if end > at else value.ravel()
+            found = (
+                torch.frombuffer(bytearray(payload[at:end]), dtype=value.dtype)
+                if end > at
+                else value.ravel()
+            )
             return self._finite(name, found.reshape(value.shape)), end
         if len(payload) < at + _TENSOR.size:
             raise WireError(f"truncated message: {name!r} is cut short")
@@ -99,13 +113,17 @@ class Qsgd:
 
 
 def implied(base: State) -> bytes:
-    """An update means something only relative to the very weights it was made against: they are under the checksum."""
+    """An update means something only relative to the very weights it was made against: they are
+    under the checksum.
+    """
     shapes = repr([(name, tuple(value.shape)) for name, value in sorted(base.items())]).encode()
     return shapes + b"".join(base[name].contiguous().numpy().tobytes() for name in sorted(base))
 
 
 def quantise(x: Array, levels: int, generator: np.random.Generator) -> tuple[float, Array]:
-    """The norm and, per entry, sign times a level 0 .. levels, rounded up with the probability of the remainder."""
+    """The norm and, per entry, sign times a level 0 .. levels, rounded up with the probability of
+    the remainder.
+    """
     with np.errstate(over="ignore"):
         norm = float(np.float32(np.linalg.norm(x)))
     if not 0 < norm < float("inf"):

@@ -1,4 +1,6 @@
-"""How probability rows become bytes: floats, b-bit points of the simplex, hard labels, the k largest, only what changed."""
+"""How probability rows become bytes: floats, b-bit points of the simplex, hard labels, the k
+largest, only what changed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _COUNT = struct.Struct("<II")  # changed rows, bytes of their set code
 
 
 class Values(Protocol):
-    """`id` is the codec number in the header. `known` [n, C] are the rows the receiver already holds (nan: none)."""
+    """`id` is the codec number in the header. `known` [n, C] are the rows the receiver already
+    holds (nan: none).
+    """
 
     @property
     def id(self) -> int: ...
@@ -40,11 +44,15 @@ class Float:
 
     def unpack(self, code: bytes, rows: int, classes: int, known: Array | None = None) -> Array:
         if len(code) != self.max_bytes(rows, classes):
-            raise WireError(f"{len(code)} bytes of soft labels instead of {self.max_bytes(rows, classes)}")
+            raise WireError(
+                f"{len(code)} bytes of soft labels instead of {self.max_bytes(rows, classes)}"
+            )
         probs = np.frombuffer(code, self.dtype).reshape(rows, classes).astype(np.float32)
         with np.errstate(invalid="ignore"):  # hostile rows may hold inf - inf
             total = probs.sum(1, keepdims=True, dtype=np.float64)
-        if not (np.isfinite(probs).all() and (probs >= 0).all() and (np.abs(total - 1) < 0.01).all()):
+        if not (
+            np.isfinite(probs).all() and (probs >= 0).all() and (np.abs(total - 1) < 0.01).all()
+        ):
             raise WireError("soft labels that are not probabilities")
         return probs if self.dtype == "<f4" else (probs / total).astype(np.float32)
 
@@ -70,7 +78,8 @@ class Hard:
 
 @dataclass(frozen=True)
 class Quantized:
-    """The nearest point of the simplex grid {0, 1/L, ..., 1}, L = 2^bits - 1, entries summing to 1 (CFD).
+    """The nearest point of the simplex grid {0, 1/L, ..., 1}, L = 2^bits - 1, entries summing to 1
+    (CFD).
 
     One bit is the hard label. The last entry of a row follows from the others and is not sent.
     """
@@ -109,7 +118,9 @@ class Quantized:
 
 
 def on_grid(probs: Array, levels: int) -> Array:
-    """Rows as whole numbers that sum to `levels`, by largest remainder; no loop over samples. [n, C] int64."""
+    """Rows as whole numbers that sum to `levels`, by largest remainder; no loop over samples. [n,
+    C] int64.
+    """
     exact = probs.astype(np.float64) * (levels / probs.sum(1, keepdims=True))
     whole = np.floor(exact + 1e-9).astype(np.int64)
     order = np.argsort(-np.round(exact - whole, 9), axis=1, kind="stable")
@@ -119,7 +130,9 @@ def on_grid(probs: Array, levels: int) -> Array:
 
 @dataclass(frozen=True)
 class TopK:
-    """The k largest probabilities of a row as float16 with their classes; what is left is spread over the others."""
+    """The k largest probabilities of a row as float16 with their classes; what is left is spread
+    over the others.
+    """
 
     k: int
 
@@ -139,7 +152,9 @@ class TopK:
 
     def unpack(self, code: bytes, rows: int, classes: int, known: Array | None = None) -> Array:
         if len(code) != self.max_bytes(rows, classes):
-            raise WireError(f"{len(code)} bytes of soft labels instead of {self.max_bytes(rows, classes)}")
+            raise WireError(
+                f"{len(code)} bytes of soft labels instead of {self.max_bytes(rows, classes)}"
+            )
         k = min(self.k, classes)
         names = np.frombuffer(code[: 2 * rows * k], "<u2").reshape(rows, k).astype(np.int64)
         values = np.frombuffer(code[2 * rows * k :], "<f2").reshape(rows, k).astype(np.float64)
@@ -147,7 +162,12 @@ class TopK:
             raise WireError("classes of the largest probabilities that are not classes")
         with np.errstate(invalid="ignore"):
             total = values.sum(1, keepdims=True)
-        if not (np.isfinite(values).all() and (values >= 0).all() and (total <= 1.01).all() and (total > 0).all()):
+        if not (
+            np.isfinite(values).all()
+            and (values >= 0).all()
+            and (total <= 1.01).all()
+            and (total > 0).all()
+        ):
             raise WireError("soft labels that are not probabilities")
         probs = np.repeat(np.maximum(1 - total, 0) / max(1, classes - k), classes, axis=1)
         np.put_along_axis(probs, names, values, 1)
@@ -159,7 +179,9 @@ class TopK:
 
 @dataclass(frozen=True)
 class Delta:
-    """Only the rows that changed since the receiver last heard them (CFD): a set code and the inner code of those."""
+    """Only the rows that changed since the receiver last heard them (CFD): a set code and the inner
+    code of those.
+    """
 
     inner: Values
 
@@ -170,7 +192,9 @@ class Delta:
     def pack(self, probs: Array, known: Array | None) -> bytes:
         rows, classes = probs.shape
         arriving = self.inner.unpack(self.inner.pack(probs, None), rows, classes, None)
-        changed = np.flatnonzero((arriving != _or_nothing(known, rows, classes)).any(1))  # nan differs from everything
+        changed = np.flatnonzero(
+            (arriving != _or_nothing(known, rows, classes)).any(1)
+        )  # nan differs from everything
         code = indexes.encode(changed, len(probs))
         return _COUNT.pack(len(changed), len(code)) + code + self.inner.pack(probs[changed], None)
 

@@ -1,4 +1,6 @@
-"""Model weights as bytes: safetensors inside the envelope, checked tensor by tensor against the expected model."""
+"""Model weights as bytes: safetensors inside the envelope, checked tensor by tensor against the
+expected model.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from fedsift.codecs import wire
 from fedsift.codecs.wire import WireError
 from fedsift.types import Mistake, State
 
-_SAMPLES = struct.Struct("<I")  # how many private samples stand behind these weights; 0 from the server
+_SAMPLES = struct.Struct(
+    "<I"
+)  # how many private samples stand behind these weights; 0 from the server
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,12 @@ class WeightCodec:
         if name := _not_finite(tensors):
             if not _not_finite({name: state[name]}):
                 raise Mistake(f"weights {name!r} are too large for {self.dtype}; use float32")
-            raise Mistake(f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)")
-        payload = _SAMPLES.pack(samples) + save({name: value.numpy() for name, value in tensors.items()})
+            raise Mistake(
+                f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)"
+            )
+        payload = _SAMPLES.pack(samples) + save(
+            {name: value.numpy() for name, value in tensors.items()}
+        )
         return wire.seal(wire.WEIGHTS, self.id, round, payload)
 
     def decode(self, message: bytes, round: int, like: State) -> tuple[State, int]:
@@ -41,8 +49,12 @@ class WeightCodec:
         tensors = _load(payload[_SAMPLES.size :])
         if tensors.keys() != like.keys():
             odd = sorted(tensors.keys() ^ like.keys())[:3]
-            raise WireError(f"weights of another model: tensors {', '.join(map(repr, odd))} are not on both sides")
-        state = {name: self._widen(name, tensors[name], expected) for name, expected in like.items()}
+            raise WireError(
+                f"weights of another model: tensors {', '.join(map(repr, odd))} are not on both sides"
+            )
+        state = {
+            name: self._widen(name, tensors[name], expected) for name, expected in like.items()
+        }
         if name := _not_finite(state):
             raise WireError(f"weights {name!r} are not finite")
         return state, _SAMPLES.unpack_from(payload)[0]
@@ -60,9 +72,14 @@ class WeightCodec:
 
 
 def _not_finite(state: State) -> str | None:
-    """The first tensor with a value that is not a number, or infinite: looked for only if there is one."""
+    """The first tensor with a value that is not a number, or infinite: looked for only if there is
+    one.
+    """
     floats = {name: value for name, value in state.items() if value.is_floating_point()}
-    if not floats or torch.isfinite(torch.cat([value.flatten() for value in floats.values()])).all():
+    if (
+        not floats
+        or torch.isfinite(torch.cat([value.flatten() for value in floats.values()])).all()
+    ):
         return None
     return next(name for name, value in floats.items() if not torch.isfinite(value).all())
 
@@ -72,10 +89,15 @@ def _load(code: bytes) -> State:
 
     try:
         return load(code)
-    except Exception as error:  # hostile bytes: whatever the parser raises, it is the message that is wrong
+    except (
+        Exception
+    ) as error:  # hostile bytes: whatever the parser raises, it is the message that is wrong
         raise WireError(f"not a safetensors payload: {error}") from error
 
 
 def _limit(like: State) -> int:
     """The tensors at full width, and a generous safetensors header."""
-    return sum(v.numel() * max(4, v.element_size()) + 256 + 2 * len(name) for name, v in like.items()) + 1024
+    return (
+        sum(v.numel() * max(4, v.element_size()) + 256 + 2 * len(name) for name, v in like.items())
+        + 1024
+    )

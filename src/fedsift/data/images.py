@@ -1,4 +1,6 @@
-"""Pictures: reading them, cutting sheets into tiles, and making images of one data set fit another."""
+"""Pictures: reading them, cutting sheets into tiles, and making images of one data set fit
+another.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def pixels(path: Path, *formats: str) -> Array:
     try:
         with Image.open(path, formats=formats or ("PNG", "JPEG")) as picture:
             if picture.width * picture.height > _MOST_PIXELS:
-                raise Mistake(f"{path.name} has more than {_MOST_PIXELS:,} pixels; cut it into several files")
+                raise Mistake(
+                    f"{path.name} has more than {_MOST_PIXELS:,} pixels; cut it into several files"
+                )
             values = np.asarray(picture.convert("L" if picture.mode in ("1", "L") else "RGB"))
     except FileNotFoundError:
         raise Mistake(f"no such file: {path}") from None
@@ -45,14 +49,20 @@ def tiles(path: Path, height: int, width: int) -> Array:
 
 
 def fitted(x: Array, like: Array) -> Array:
-    """Images x [S, channels, height, width] with the channels, the size and the range of values of the images `like`."""
+    """Images x [S, channels, height, width] with the channels, the size and the range of values of
+    the images `like`.
+    """
     if x.ndim != 4 or like.ndim != 4:
-        raise Mistake("a public set from another data set needs images on both sides, not rows of features")
+        raise Mistake(
+            "a public set from another data set needs images on both sides, not rows of features"
+        )
     sized = resized(with_channels(x, like.shape[1]), *like.shape[2:])
     old, new = top(x), top(like)
     if (old, x.dtype) == (new, like.dtype):
         return sized
-    return np.concatenate([_rounded(part.astype(np.float64) * new, old, like) for part in _chunks(sized)])
+    return np.concatenate(
+        [_rounded(part.astype(np.float64) * new, old, like) for part in _chunks(sized)]
+    )
 
 
 def with_channels(x: Array, channels: int) -> Array:
@@ -63,7 +73,9 @@ def with_channels(x: Array, channels: int) -> Array:
         return np.repeat(x, channels, axis=1)
     if (x.shape[1], channels) != (3, 1):
         raise Mistake(f"images with {x.shape[1]} channels cannot be made to have {channels}")
-    return np.concatenate([_rounded(np.tensordot(part, _LUMA, (1, 0))[:, None], 1000, x) for part in _chunks(x)])
+    return np.concatenate(
+        [_rounded(np.tensordot(part, _LUMA, (1, 0))[:, None], 1000, x) for part in _chunks(x)]
+    )
 
 
 def resized(x: Array, height: int, width: int) -> Array:
@@ -75,18 +87,24 @@ def resized(x: Array, height: int, width: int) -> Array:
         return x
     down, across = _overlaps(x.shape[2], height), _overlaps(x.shape[3], width)
     area = x.shape[2] * x.shape[3]
-    return np.concatenate([_rounded(down @ part.astype(np.float64) @ across.T, area, x) for part in _chunks(x)])
+    return np.concatenate(
+        [_rounded(down @ part.astype(np.float64) @ across.T, area, x) for part in _chunks(x)]
+    )
 
 
 def top(x: Array) -> int:
     """The largest value images like these can have: 1, 16 (the digits) or 255."""
     if x.min() < 0 or x.max() > 255:
-        raise Mistake("images for a public set from elsewhere must have values from 0 to 1 or from 0 to 255")
+        raise Mistake(
+            "images for a public set from elsewhere must have values from 0 to 1 or from 0 to 255"
+        )
     return next(largest for largest in (1, 16, 255) if x.max() <= largest)
 
 
 def _overlaps(old: int, new: int) -> Array:
-    """[new, old]: how much of each old pixel each new one covers, in units that make every row sum to `old`."""
+    """[new, old]: how much of each old pixel each new one covers, in units that make every row sum
+    to `old`.
+    """
     new_edges, old_edges = np.arange(new + 1) * old, np.arange(old + 1) * new
     ends = np.minimum(new_edges[1:, None], old_edges[None, 1:])
     starts = np.maximum(new_edges[:-1, None], old_edges[None, :-1])

@@ -1,4 +1,6 @@
-"""Fetched data sets, kept once each as an .npz of bytes with a digest of its content; written whole or not at all."""
+"""Fetched data sets, kept once each as an .npz of bytes with a digest of its content; written whole
+or not at all.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def read(path: Path) -> dict[str, Array]:
 
 
 def is_here(path: Path) -> bool:
-    """By its table of contents, which comes last and is the first to be lost; the content is checked when it is read."""
+    """By its table of contents, which comes last and is the first to be lost; the content is
+    checked when it is read.
+    """
     try:
         _check_size(path)
     except (OSError, ValueError, zipfile.BadZipFile):
@@ -83,7 +87,9 @@ def is_here(path: Path) -> bool:
 
 
 def _check_size(path: Path) -> None:
-    """Arrays are kept as they are, so a file that claims to hold more than its own size is not ours."""
+    """Arrays are kept as they are, so a file that claims to hold more than its own size is not
+    ours.
+    """
     with zipfile.ZipFile(path) as archive:
         if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size + _SLACK:
             raise ValueError("it is compressed, which fedsift never does")

@@ -1,6 +1,7 @@
 """How the private samples are dealt to clients. A partition is a callable
 
-    (labels [n], clients, generator) -> one index array per client, disjoint unless it says it is `overlapping`
+    (labels [n], clients, generator) -> one index array per client, disjoint unless it says it is
+    `overlapping`
 
 Every client gets at least one sample; one may well end up with a single class.
 """
@@ -29,10 +30,12 @@ def iid(labels: Array, clients: int, generator: np.random.Generator) -> list[Arr
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """The paper's: equal sizes; each client's class proportions are drawn from Dirichlet(alpha, ..., alpha).
+    """The paper's: equal sizes; each client's class proportions are drawn from Dirichlet(alpha,
+    ..., alpha).
 
-    Clients take turns in random order. Where a class is used up, a client fills its place from what is left, in
-    proportion to its own preferences (or, if it wants none of what is left, to what is left).
+    Clients take turns in random order. Where a class is used up, a client fills its place from what
+    is left, in proportion to its own preferences (or, if it wants none of what is left, to what is
+    left).
     """
 
     alpha: float
@@ -49,7 +52,9 @@ class Dirichlet:
         for client in generator.permutation(clients):
             wish = generator.dirichlet(np.full(classes, self.alpha))
             take = _take(sizes[client], wish, left)
-            parts[client] = np.concatenate([pools[c][left[c] - take[c] : left[c]] for c in range(classes)])
+            parts[client] = np.concatenate(
+                [pools[c][left[c] - take[c] : left[c]] for c in range(classes)]
+            )
             left = left - take
         return parts
 
@@ -86,9 +91,13 @@ class Shards:
 
     def __call__(self, labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
         if clients * self.shards > len(labels):
-            raise Mistake(f"{clients} clients x {self.shards} shards need more than {len(labels)} samples")
+            raise Mistake(
+                f"{clients} clients x {self.shards} shards need more than {len(labels)} samples"
+            )
         shuffled = generator.permutation(len(labels))
-        shards = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], clients * self.shards)
+        shards = np.array_split(
+            shuffled[np.argsort(labels[shuffled], kind="stable")], clients * self.shards
+        )
         deal = generator.permutation(len(shards)).reshape(clients, self.shards)
         return [np.concatenate([shards[s] for s in mine]) for mine in deal]
 
@@ -108,11 +117,12 @@ class OnDemand(Sequence[Array]):
 
 @dataclass(frozen=True)
 class Views:
-    """Any number of clients: each sees `samples` samples in Dirichlet(alpha, ..., alpha) proportions, drawn on demand.
+    """Any number of clients: each sees `samples` samples in Dirichlet(alpha, ..., alpha)
+    proportions, drawn on demand.
 
-    A client's view is a function of its number and one number drawn for them all, so a million clients take no more
-    room than ten. Its samples are distinct, but other clients may see them too. Where a class is too small, the client
-    fills its place as in `Dirichlet`.
+    A client's view is a function of its number and one number drawn for them all, so a million
+    clients take no more room than ten. Its samples are distinct, but other clients may see them
+    too. Where a class is too small, the client fills its place as in `Dirichlet`.
     """
 
     alpha: float
@@ -123,9 +133,13 @@ class Views:
         _positive("alpha", self.alpha)
         _positive("samples", self.samples)
 
-    def __call__(self, labels: Array, clients: int, generator: np.random.Generator) -> Sequence[Array]:
+    def __call__(
+        self, labels: Array, clients: int, generator: np.random.Generator
+    ) -> Sequence[Array]:
         if self.samples > len(labels):
-            raise Mistake(f"views of {self.samples} samples, but only {len(labels)} private ones; make samples smaller")
+            raise Mistake(
+                f"views of {self.samples} samples, but only {len(labels)} private ones; make samples smaller"
+            )
         pools = [np.flatnonzero(labels == c) for c in range(int(labels.max()) + 1)]
         return OnDemand(clients, partial(self._view, pools, int(generator.integers(2**63))))
 
@@ -133,7 +147,9 @@ class Views:
         generator = seeding.rng(root, "view", client)
         wish = generator.dirichlet(np.full(len(pools), self.alpha))
         take = _take(self.samples, wish, np.array([len(pool) for pool in pools]))
-        return np.concatenate([generator.choice(pools[c], take[c], replace=False) for c in np.flatnonzero(take)])
+        return np.concatenate(
+            [generator.choice(pools[c], take[c], replace=False) for c in np.flatnonzero(take)]
+        )
 
 
 PARTITIONS: dict[str, Partition | type[Partition]] = {
@@ -145,12 +161,16 @@ PARTITIONS: dict[str, Partition | type[Partition]] = {
 }
 
 
-def deal(labels: Array, clients: int, how: Partition, generator: np.random.Generator) -> Sequence[Array]:
+def deal(
+    labels: Array, clients: int, how: Partition, generator: np.random.Generator
+) -> Sequence[Array]:
     """Partition with the checks that belong to all of them."""
     if clients < 1:
         raise Mistake(f"a federation needs at least one client, not {clients}")
     if clients > len(labels) and not getattr(how, "overlapping", False):
-        raise Mistake(f"{clients} clients but only {len(labels)} private samples: each client needs at least one")
+        raise Mistake(
+            f"{clients} clients but only {len(labels)} private samples: each client needs at least one"
+        )
     return how(labels, clients, generator)
 
 
@@ -159,7 +179,9 @@ def _equal_sizes(samples: int, clients: int) -> Array:
 
 
 def _take(size: int, wish: Array, left: Array) -> Array:
-    """How many of each class: `size` in proportion to the wish, never more than is left of a class."""
+    """How many of each class: `size` in proportion to the wish, never more than is left of a
+    class.
+    """
     take = np.zeros_like(left)
     while (missing := size - take.sum()) > 0:
         still = left - take

@@ -1,4 +1,6 @@
-"""Engines do the heavy work: `run(list of Fit and Predict) -> list of answers`. `choose` picks one and says why."""
+"""Engines do the heavy work: `run(list of Fit and Predict) -> list of answers`. `choose` picks one
+and says why.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from fedsift.types import Mistake
 
 __all__ = ["DEVICES", "ENGINES", "PRECISIONS", "check", "choose", "place"]
 
-ENGINES: dict[str, type[Batched] | type[Sequential]] = {"batched": Batched, "sequential": Sequential}
+ENGINES: dict[str, type[Batched] | type[Sequential]] = {
+    "batched": Batched,
+    "sequential": Sequential,
+}
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -25,7 +30,9 @@ def check(engine: str, device: str, precision: str = "float32") -> None:
     if device not in DEVICES:
         raise Mistake(shelf.unknown("device", device, DEVICES, "--device auto|cpu|cuda"))
     if device == "cuda" and not torch.cuda.is_available():
-        raise Mistake("device cuda was asked for, but torch finds no CUDA device here; use --device cpu or auto")
+        raise Mistake(
+            "device cuda was asked for, but torch finds no CUDA device here; use --device cpu or auto"
+        )
     Precision(precision, torch.device(place(device)))
 
 
@@ -35,17 +42,25 @@ def place(device: str) -> str:
 
 
 def choose(
-    engine: str = "auto", device: str = "auto", precision: str = "float32", memory: float | None = None
+    engine: str = "auto",
+    device: str = "auto",
+    precision: str = "float32",
+    memory: float | None = None,
 ) -> tuple[Batched | Sequential, str]:
-    """The engine, and one line on what was chosen and why. `engine.explain(model)` says how it runs a network.
+    """The engine, and one line on what was chosen and why. `engine.explain(model)` says how it runs
+    a network.
 
-    "auto" is the batched engine everywhere: it stacks what pays and leaves the rest to the sequential one, by rule
-    and not by the clock, so that two runs of an experiment compute the same. `memory` bounds its programs, in GiB; the
-    sequential engine trains one network a thread and needs no bound.
+    "auto" is the batched engine everywhere: it stacks what pays and leaves the rest to the
+    sequential one, by rule and not by the clock, so that two runs of an experiment compute the
+    same. `memory` bounds its programs, in GiB; the sequential engine trains one network a thread
+    and needs no bound.
     """
     check(engine, device, precision)
     name = "batched" if engine == "auto" else engine
     bound: dict[str, Any] = {} if memory is None or name == "sequential" else {"memory": memory}
     chosen = ENGINES[name](place(device), precision=precision, **bound)
     why = "asked for" if engine != "auto" else "auto: stacks equal networks where that pays"
-    return chosen, f"{name} engine on {chosen.device.type}, {precision}, {chosen.workers.threads} thread(s) ({why})"
+    return (
+        chosen,
+        f"{name} engine on {chosen.device.type}, {precision}, {chosen.workers.threads} thread(s) ({why})",
+    )

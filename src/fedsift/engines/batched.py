@@ -1,7 +1,9 @@
-"""The fast engine: jobs of equal architecture and recipe, step sizes apart, are stacked and run as one program.
+"""The fast engine: jobs of equal architecture and recipe, step sizes apart, are stacked and run as
+one program.
 
-Same jobs in, same answers out as the sequential engine, within rounding; what cannot be stacked goes there, and the
-engine says why. An answer does not depend on what else is in the list: docs/engines.md says to which digit.
+Same jobs in, same answers out as the sequential engine, within rounding; what cannot be stacked
+goes there, and the engine says why. An answer does not depend on what else is in the list:
+docs/engines.md says to which digit.
 """
 
 from __future__ import annotations
@@ -26,21 +28,34 @@ from fedsift.engines.tracing import Unstackable
 from fedsift.engines.workers import Stop, give_back_memory
 from fedsift.types import Fit, Mistake, Model, Predict, Samples, State, Work
 
-LARGEST_ON_CPU = 2_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
+LARGEST_ON_CPU = (
+    2_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
+)
 LARGEST_BY_HAND = 25_000_000  # the same for training networks whose images need not be turned over
-TOGETHER_ON_CPU = 16, 65_000_000  # models, and their multiplications a sample, in one program: caches are small
+TOGETHER_ON_CPU = (
+    16,
+    65_000_000,
+)  # models, and their multiplications a sample, in one program: caches are small
 ASKED_ON_CPU = 64  # samples a model in one prediction
 ASKED_ON_CUDA = 16_384  # samples of all models in one prediction
-COPIES = {True: 2, False: 14}  # of an activation held in training on CUDA, where torch's way writes patches out
+COPIES = {
+    True: 2,
+    False: 14,
+}  # of an activation held in training on CUDA, where torch's way writes patches out
 DRAWN = 8  # copies of a batch while it is drawn, normalised and cropped
-SPARE, LARGE = 1.25, 2**25  # free memory that is kept: so much more than programs, of so many bytes at least, use
+SPARE, LARGE = (
+    1.25,
+    2**25,
+)  # free memory that is kept: so much more than programs, of so many bytes at least, use
 GIB, INT32 = 2**30, 2**31 - 1  # kernels count values of an activation in 32 bits
 
 
 class Batched:
-    """Stacks equal networks and runs them as one program; the rest goes to the sequential engine, with a warning.
+    """Stacks equal networks and runs them as one program; the rest goes to the sequential engine,
+    with a warning.
 
-    `memory` bounds what a program may use, in GiB (default: 1 on a CPU, half of what is free on a GPU).
+    `memory` bounds what a program may use, in GiB (default: 1 on a CPU, half of what is free on a
+    GPU).
     """
 
     def __init__(
@@ -53,9 +68,15 @@ class Batched:
         if memory is not None and not memory > 0:
             raise Mistake(f"memory is a number of GiB above 0, not {memory}")
         self._alone = Sequential(device, threads, precision)
-        self.device, self.workers, self.precision = self._alone.device, self._alone.workers, self._alone.precision
+        self.device, self.workers, self.precision = (
+            self._alone.device,
+            self._alone.workers,
+            self._alone.precision,
+        )
         self._cuda = self.device.type == "cuda"
-        self._memory = (memory or (torch.cuda.mem_get_info(self.device)[0] / 2 / GIB if self._cuda else 1.0)) * GIB
+        self._memory = (
+            memory or (torch.cuda.mem_get_info(self.device)[0] / 2 / GIB if self._cuda else 1.0)
+        ) * GIB
         self._kernels = kernels_for(self._cuda, precision)
         self._programs: dict[Model, Program | str] = {}
         self._resident: dict[Any, tuple[Tensor, Tensor]] = {}
@@ -82,13 +103,19 @@ class Batched:
         graphs = ", CUDA graphs" if self._replayed(program) else ""
         exact = program.stored == torch.float32 and self.precision.name == "bfloat16"
         same = ", in float32 all the same" if exact else ""
-        asked = ", predictions one by one" if isinstance(self._program(model, training=False), str) else ""
+        asked = (
+            ", predictions one by one"
+            if isinstance(self._program(model, training=False), str)
+            else ""
+        )
         return f"{model.name}: stacked ({how}{graphs}{same}{asked})"
 
     # --- who goes with whom ---
 
     def _group(self, job: Work, i: int) -> Any:
-        """Jobs of one group make one program; a job that cannot be stacked is a group of its own."""
+        """Jobs of one group make one program; a job that cannot be stacked is a group of its
+        own.
+        """
         samples = _samples(job)
         if isinstance(self._program_of(job), str):
             return i
@@ -110,16 +137,25 @@ class Batched:
         most = max(1, int(self._memory // self._bytes(program, first)))
         if not self._cuda:
             models, macs = TOGETHER_ON_CPU
-            most = min(most, models, max(1, macs // max(1, program.macs)), -(-len(members) // self.workers.threads))
+            most = min(
+                most,
+                models,
+                max(1, macs // max(1, program.macs)),
+                -(-len(members) // self.workers.threads),
+            )
         pieces = -(-len(members) // most)
         if not self._cuda:  # as many for every worker
             pieces = min(len(members), -(-pieces // self.workers.threads) * self.workers.threads)
         return [part.tolist() for part in np.array_split(members, pieces)]  # the larger first
 
     def _bytes(self, program: Program, job: Work) -> int:
-        """What one model of a program needs, roughly: weights with gradient and optimiser, activations, batches."""
+        """What one model of a program needs, roughly: weights with gradient and optimiser,
+        activations, batches.
+        """
         if isinstance(job, Predict):
-            return 4 * (program.layout.size + program.values * (1 if self._cuda else 2 * ASKED_ON_CPU))
+            return 4 * (
+                program.layout.size + program.values * (1 if self._cuda else 2 * ASKED_ON_CPU)
+            )
         steps = job.recipe.epochs * -(-len(job.data) // job.recipe.batch)
         batches = steps * job.recipe.batch * 4 * 4
         copies = program.copies or COPIES[type(self._kernels) is not Kernels]
@@ -142,31 +178,45 @@ class Batched:
                 return self._replay(program, part, values, stop)
             trained = stacked_training.fit(program, part, values, stop)
         if not self._cuda:
-            give_back_memory(SPARE * self.workers.threads * max(LARGE, len(part) * self._bytes(program, part[0])))
+            give_back_memory(
+                SPARE * self.workers.threads * max(LARGE, len(part) * self._bytes(program, part[0]))
+            )
         return trained
 
     def _predict(self, program: Program, part: list[Predict], stop: Stop) -> list[Any]:
         room = min(self._memory / 4, INT32) // (max(1, program.values) * len(part))
-        size = int(max(1, min(ASKED_ON_CUDA // len(part), len(part[0].samples), room))) if self._cuda else ASKED_ON_CPU
+        size = (
+            int(max(1, min(ASKED_ON_CUDA // len(part), len(part[0].samples), room)))
+            if self._cuda
+            else ASKED_ON_CPU
+        )
         with self.precision.products():
-            return stacked_training.predict(program, part, self._values(part[0].samples), size, stop)
+            return stacked_training.predict(
+                program, part, self._values(part[0].samples), size, stop
+            )
 
     def _replay(self, program: Program, part: list[Fit], values: Tensor, stop: Stop) -> list[State]:
         """Graphs are kept and used again while as many jobs of the same kind come by."""
         from fedsift.engines import replay
 
         plan, job = replay.plan_of(program, part), part[0]
-        rule = replace(alike(job.recipe), epochs=1, batch=1)  # how long and how wide it is, the plan says
+        rule = replace(
+            alike(job.recipe), epochs=1, batch=1
+        )  # how long and how wide it is, the plan says
         store = job.data.samples.store
         shapes = (len(part), plan.positions.shape[2], store.mean.shape, store.std.shape)
         key = (job.model, rule, job.temperature, shapes, _place(values))
         if key not in self._replays or not self._replays[key].takes(part, plan):
             self._replays.pop(key, None)  # first give the old one's memory back
             needed = len(part) * self._bytes(program, job)
-            while self._replays and (len(self._replays) >= MOST_REPLAYS or self._kept() + needed > self._memory):
+            while self._replays and (
+                len(self._replays) >= MOST_REPLAYS or self._kept() + needed > self._memory
+            ):
                 self._replays.pop(next(iter(self._replays)))
             self._replays[key] = replay.Replay(program, part, plan, values, needed)
-        self._replays[key] = self._replays.pop(key)  # to the end: the one used longest ago goes first
+        self._replays[key] = self._replays.pop(
+            key
+        )  # to the end: the one used longest ago goes first
         try:
             return self._replays[key].fit(part, plan, stop)
         except BaseException:
@@ -189,12 +239,17 @@ class Batched:
         if key not in self._resident:
             while len(self._resident) >= MOST_STORES:
                 self._resident.pop(next(iter(self._resident)))
-            self._resident[key] = values, values.contiguous().to(self.device)  # the first keeps its address taken
+            self._resident[key] = (
+                values,
+                values.contiguous().to(self.device),
+            )  # the first keeps its address taken
         return self._resident[key][1]
 
     def _program_of(self, job: Work) -> Program | str:
         """The program for a job, or why there is none."""
-        if not len(_samples(job)) or (isinstance(job, Fit) and job.data.classes != job.model.classes):
+        if not len(_samples(job)) or (
+            isinstance(job, Fit) and job.data.classes != job.model.classes
+        ):
             return "its samples or targets do not fit; the reference says how"
         return self._program(job.model, training=isinstance(job, Fit))
 
@@ -214,7 +269,9 @@ class Batched:
         try:
             return stack(model, self._kernels, Stacked if self._cuda else ByHand)
         except Unstackable as error:
-            warnings.warn(f"{model.name} cannot be stacked and runs one by one: {error}", stacklevel=5)
+            warnings.warn(
+                f"{model.name} cannot be stacked and runs one by one: {error}", stacklevel=5
+            )
             return str(error)
 
 
@@ -231,8 +288,8 @@ def _samples(job: Work) -> Samples:
 
 
 def kernels_for(cuda: bool, precision: str) -> Kernels:
-    """Our own kernels use the matrix units, which round; float32 is left to torch's products. A CPU stores bfloat16 if it
-    can compute with it."""
+    """Our own kernels use the matrix units, which round; float32 is left to torch's products. A CPU
+    stores bfloat16 if it can compute with it."""
     if cuda and has_triton() and precision != "float32":
         from fedsift.engines.fused import FusedKernels
 

@@ -18,14 +18,18 @@ from fedsift.types import Recipe
 
 @dataclass(frozen=True)
 class Blocks:
-    """How much of a layer one program of a kernel takes, and by how many warps; all powers of two."""
+    """How much of a layer one program of a kernel takes, and by how many warps; all powers of
+    two.
+    """
 
     programs: int = 1024  # that many in flight fill a large GPU: sums are cut into so many pieces
     rows: int = 128  # pixels, in convolutions
     outputs: int = 64  # channels, at most
     depth: int = 64  # inputs of one step of a product, at most
     warps: int = 4  # of a convolution; twice as many where it has more than 32 outputs
-    gradient_rows: int = 64  # pixels of one step of a weight's gradient; half where there are more than 32 inputs
+    gradient_rows: int = (
+        64  # pixels of one step of a weight's gradient; half where there are more than 32 inputs
+    )
     gradient_warps: int = 2
     gradient_stages: int = 2  # steps whose loads are under way
     norm_values: int = 4096  # of a batch norm
@@ -36,7 +40,9 @@ BLOCKS = {"tf32": Blocks(), "bfloat16": Blocks()}
 
 
 class FusedKernels(Kernels):
-    """Convolution, batch norm, addition and ReLU as few kernels. With bfloat16 what flows between them is stored so."""
+    """Convolution, batch norm, addition and ReLU as few kernels. With bfloat16 what flows between
+    them is stored so.
+    """
 
     places = True
 
@@ -47,11 +53,17 @@ class FusedKernels(Kernels):
     def convolve(self, p: Pass, op: Op, x: Tensor) -> Tensor:
         weight, bias = p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias")
         place = p.places.get(f"{op.name}.weight")
-        return Convolution.apply(x.to(self.stored), weight, bias, op.geometry, self._precision, place)
+        return Convolution.apply(
+            x.to(self.stored), weight, bias, op.geometry, self._precision, place
+        )
 
-    def convolve_and_normalise(self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def convolve_and_normalise(
+        self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None
+    ) -> Tensor:
         assert op.before is not None
-        if f"{op.before.name}.bias" in p.weights:  # rare: a bias before a batch norm does nothing but cost
+        if (
+            f"{op.before.name}.bias" in p.weights
+        ):  # rare: a bias before a batch norm does nothing but cost
             return super().convolve_and_normalise(p, op, x, residual)
         x, residual = x.to(self.stored), None if residual is None else residual.to(self.stored)
         weight = p.weights[f"{op.before.name}.weight"]
@@ -62,12 +74,25 @@ class FusedKernels(Kernels):
             statistics = (mean, variance, p.count)
             names = (f"{op.before.name}.weight", f"{op.name}.weight", f"{op.name}.bias")
             places = [p.places.get(name) for name in names]
-            return ConvolutionAndNorm.apply(x, weight, scale, shift, residual, *statistics, *how, places)
-        gain = scale * (variance + op.layer.eps).rsqrt()  # a fixed scale and shift go into weights and bias
+            return ConvolutionAndNorm.apply(
+                x, weight, scale, shift, residual, *statistics, *how, places
+            )
+        gain = (
+            scale * (variance + op.layer.eps).rsqrt()
+        )  # a fixed scale and shift go into weights and bias
         y = _empty_output(x, weight.shape[2], op.before.geometry)
         folded, bias = weight * gain[:, None], shift - mean * gain
         added = None if residual is None else residual.contiguous()
-        _convolve(x.contiguous(), folded, bias, y, op.before.geometry, self._precision, residual=added, relu=op.relu)
+        _convolve(
+            x.contiguous(),
+            folded,
+            bias,
+            y,
+            op.before.geometry,
+            self._precision,
+            residual=added,
+            relu=op.relu,
+        )
         return y
 
 
@@ -80,7 +105,9 @@ def _convolve(
     parts: Tensor | None = None, count: Tensor | None = None, residual: Tensor | None = None,
     relu: bool = False, back: bool = False,
 ) -> None:  # fmt: skip
-    """Forwards x -> y; with `back`, x is dy and y is dx, and the weights are read the other way round."""
+    """Forwards x -> y; with `back`, x is dy and y is dx, and the weights are read the other way
+    round.
+    """
     (kh, kw), (sh, sw), (ph, pw) = geometry
     m, b, h, width, c = x.shape
     ho, wo, n = y.shape[2:]
@@ -100,8 +127,12 @@ def _convolve(
     )  # fmt: skip
 
 
-def _weight_gradient(x: Tensor, dy: Tensor, geometry: Geometry, precision: str, place: Tensor | None) -> Tensor:
-    """[M, kh * kw * C, O], left in its place where it has one: added up in pieces, then the pieces."""
+def _weight_gradient(
+    x: Tensor, dy: Tensor, geometry: Geometry, precision: str, place: Tensor | None
+) -> Tensor:
+    """[M, kh * kw * C, O], left in its place where it has one: added up in pieces, then the
+    pieces.
+    """
     (kh, kw), (sh, sw), (ph, pw) = geometry
     m, b, h, width, c = x.shape
     ho, wo, n = dy.shape[2:]
@@ -125,7 +156,9 @@ def _weight_gradient(x: Tensor, dy: Tensor, geometry: Geometry, precision: str, 
 
 
 def _run(kw: int, channels: int) -> int:
-    """How much of a row of the kernel a program takes: all of it, or the channels of one place where they are many."""
+    """How much of a row of the kernel a program takes: all of it, or the channels of one place
+    where they are many.
+    """
     return _power(kw * channels) if channels <= 16 else _power(channels, most=64)
 
 
@@ -138,7 +171,13 @@ def _empty_output(x: Tensor, n: int, geometry: Geometry) -> Tensor:
 class Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry, precision: str, place: Tensor | None
+        ctx: Any,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None,
+        geometry: Geometry,
+        precision: str,
+        place: Tensor | None,
     ) -> Tensor:
         x = x.contiguous()
         y = _empty_output(x, w.shape[2], geometry)
@@ -162,7 +201,9 @@ class Convolution(torch.autograd.Function):
 
 
 class ConvolutionAndNorm(torch.autograd.Function):
-    """relu(batch_norm(convolution(x)) + residual), the ReLU and the residual where the network has them."""
+    """relu(batch_norm(convolution(x)) + residual), the ReLU and the residual where the network has
+    them.
+    """
 
     @staticmethod
     def forward(
@@ -187,7 +228,9 @@ class ConvolutionAndNorm(torch.autograd.Function):
             N=n, BC=bc, BR=br, BP=size.rows, BT=max(1, min(triton.next_power_of_2(tiles), 2048 // bc)),
             RELU=relu, RESIDUAL=residual is not None, COUNTED=count is not None, num_warps=size.norm_warps,
         )  # fmt: skip
-        ctx.save_for_backward(x, w, y, out if relu and residual is not None else None, weight, bias, saved, count)
+        ctx.save_for_backward(
+            x, w, y, out if relu and residual is not None else None, weight, bias, saved, count
+        )
         ctx.how = geometry, relu, residual is not None, precision, places
         return out
 
@@ -209,7 +252,18 @@ class ConvolutionAndNorm(torch.autograd.Function):
         flags: dict[str, Any] = {"N": n, "BC": bc, "BR": br, "RELU": relu, "RESIDUAL": added}
         flags["num_warps"] = size.norm_warps
         kernels.norm_sums[(blocks, m)](
-            dout, gate, y, weight, bias, saved, parts, rows, blocks, weight.stride(0), LOOP=loop, **flags
+            dout,
+            gate,
+            y,
+            weight,
+            bias,
+            saved,
+            parts,
+            rows,
+            blocks,
+            weight.stride(0),
+            LOOP=loop,
+            **flags,
         )
         dweight, dbias = (parts.new_empty(m, n) if of is None else of for of in of_norm)
         dy = torch.empty_like(y)
@@ -229,14 +283,17 @@ class ConvolutionAndNorm(torch.autograd.Function):
         return dx, dw, dweight, dbias, dresidual, *[None] * 9
 
 
-# --- the rest of a training step -----------------------------------------------------------------------------------
+# --- the rest of a training step
+# -----------------------------------------------------------------------------------
 
 
 def draw(
     values: Tensor, rows: Tensor, positions: Tensor, moves: Tensor | None, targets: Tensor, counts: Tensor,
     mean: Tensor, std: Tensor, now: Tensor, x: Tensor, t: Tensor, count: Tensor,
 ) -> None:  # fmt: skip
-    """Fill x [A, B, H, W, C] (or [A, B, F]), t [A, B, classes] and count [A] with the batches of step `now`."""
+    """Fill x [A, B, H, W, C] (or [A, B, F]), t [A, B, classes] and count [A] with the batches of
+    step `now`.
+    """
     a, b = x.shape[:2]
     h, w, c = x.shape[2:] if x.ndim == 5 else (1, 1, x.shape[2])
     kernels.draw[(b, a)](
@@ -256,10 +313,17 @@ def pull(logits: Tensor, t: Tensor, count: Tensor, temperature: float) -> Tensor
 
 
 def update(
-    recipe: Recipe, w: Tensor, g: Tensor, state: Tensor, rates: Tensor, counts: Tensor, corrections: Tensor, now: Tensor
+    recipe: Recipe,
+    w: Tensor,
+    g: Tensor,
+    state: Tensor,
+    rates: Tensor,
+    counts: Tensor,
+    corrections: Tensor,
+    now: Tensor,
 ) -> None:
-    """One step of the optimiser for the first A models. `state` [2, M, P] holds its running means, `corrections`
-    [T, 2] what Adam divides them by (optimizers.correction)."""
+    """One step of the optimiser for the first A models. `state` [2, M, P] holds its running means,
+    `corrections` [T, 2] what Adam divides them by (optimizers.correction)."""
     a, size = w.shape
     kernels.update[(triton.cdiv(size, 1024), a)](
         w, g, state[0], state[1], rates, counts, corrections, now, size, counts.shape[1],

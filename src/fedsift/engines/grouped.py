@@ -1,4 +1,6 @@
-"""The three products of a convolution on a CPU, for M models as one grouped convolution of the library."""
+"""The three products of a convolution on a CPU, for M models as one grouped convolution of the
+library.
+"""
 
 from __future__ import annotations
 
@@ -21,51 +23,78 @@ class Together:
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return torch.conv2d(x, weight, bias, *self._how, 1, self._models)
 
-    def back(self, dy: Tensor, x: Tensor, weight: Tensor, wanted: bool) -> tuple[Tensor | None, Tensor]:
+    def back(
+        self, dy: Tensor, x: Tensor, weight: Tensor, wanted: bool
+    ) -> tuple[Tensor | None, Tensor]:
         """The gradients of the input, if wanted, and of the weights."""
         return _pulled(dy, x, weight, self._how, self._models, (wanted, True))
 
 
 class Alone:
-    """One model. The library may take another way for one group than for many, and round otherwise: such a product is
-    done for two, since what a model computes must not depend on its company. Sums that are stored in 16 bits show the
-    order of adding too seldom to be asked, so there all products are done for two."""
+    """One model. The library may take another way for one group than for many, and round otherwise:
+    such a product is done for two, since what a model computes must not depend on its company. Sums
+    that are stored in 16 bits show the order of adding too seldom to be asked, so there all
+    products are done for two."""
 
     def __init__(
-        self, how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool, stored: torch.dtype = torch.float32
+        self,
+        how: How,
+        x: tuple[int, ...],
+        weight: tuple[int, ...],
+        biased: bool,
+        stored: torch.dtype = torch.float32,
     ) -> None:
         self._how = how
-        self._twice = differing(how, x, weight, biased) if stored == torch.float32 else (True, True, True)
+        self._twice = (
+            differing(how, x, weight, biased) if stored == torch.float32 else (True, True, True)
+        )
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._twice[0]:
             return torch.conv2d(x, weight, bias, *self._how)
         bias = None if bias is None else torch.cat([bias, bias])
-        return _half(torch.conv2d(torch.cat([x, x], 1), torch.cat([weight, weight]), bias, *self._how, 1, 2))
+        return _half(
+            torch.conv2d(torch.cat([x, x], 1), torch.cat([weight, weight]), bias, *self._how, 1, 2)
+        )
 
-    def back(self, dy: Tensor, x: Tensor, weight: Tensor, wanted: bool) -> tuple[Tensor | None, Tensor]:
+    def back(
+        self, dy: Tensor, x: Tensor, weight: Tensor, wanted: bool
+    ) -> tuple[Tensor | None, Tensor]:
         _, twice_dx, twice_dw = self._twice
         dx, dw = _pulled(dy, x, weight, self._how, 1, (wanted and not twice_dx, not twice_dw))
         if twice_dw or (wanted and twice_dx):
             pair = torch.cat([dy, dy], 1), torch.cat([x, x], 1), torch.cat([weight, weight])
             both_dx, both_dw = _pulled(*pair, self._how, 2, (wanted and twice_dx, twice_dw))
-            dx, dw = _half(both_dx) if both_dx is not None else dx, both_dw[: len(weight)] if twice_dw else dw
+            dx, dw = (
+                _half(both_dx) if both_dx is not None else dx,
+                both_dw[: len(weight)] if twice_dw else dw,
+            )
         return dx, dw
 
 
 @cache
-def differing(how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool) -> tuple[bool, bool, bool]:
-    """Which products (output, gradient of the input, of the weights) one group rounds otherwise than the first of two:
-    asked of the library, once a shape, with numbers whose sums show the order they are added in."""
+def differing(
+    how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool
+) -> tuple[bool, bool, bool]:
+    """Which products (output, gradient of the input, of the weights) one group rounds otherwise
+    than the first of two: asked of the library, once a shape, with numbers whose sums show the
+    order they are added in."""
     generator = torch.Generator().manual_seed(0)
-    one, w = (torch.randn(n, h, w, c, generator=generator).permute(0, 3, 1, 2) for n, c, h, w in (x, weight))
+    one, w = (
+        torch.randn(n, h, w, c, generator=generator).permute(0, 3, 1, 2)
+        for n, c, h, w in (x, weight)
+    )
     pair, ws = torch.cat([one, one], 1), torch.cat([w, w])
     b = torch.randn(len(w), generator=generator) if biased else None
     y = torch.conv2d(one, w, b, *how)
     ys = torch.conv2d(pair, ws, None if b is None else torch.cat([b, b]), *how, 1, 2)
     dx, dw = _pulled(y, one, w, how, 1, (True, True))
     dxs, dws = _pulled(torch.cat([y, y], 1), pair, ws, how, 2, (True, True))
-    return not torch.equal(y, _half(ys)), not torch.equal(dx, _half(dxs)), not torch.equal(dw, dws[: len(w)])
+    return (
+        not torch.equal(y, _half(ys)),
+        not torch.equal(dx, _half(dxs)),
+        not torch.equal(dw, dws[: len(w)]),
+    )
 
 
 def _pulled(
@@ -74,14 +103,23 @@ def _pulled(
     stride, padding = how
     pixels = wanted[0] and weight.shape[2:] == (1, 1) and padding == (0, 0) and stride != (1, 1)
     dx, dw, _ = aten.convolution_backward(
-        dy, x, weight, None, *how, (1, 1), False, (0, 0), groups, (wanted[0] and not pixels, wanted[1], False)
+        dy,
+        x,
+        weight,
+        None,
+        *how,
+        (1, 1),
+        False,
+        (0, 0),
+        groups,
+        (wanted[0] and not pixels, wanted[1], False),
     )
     return _to_pixels(dy, x, weight, stride, groups) if pixels else dx, dw
 
 
 def _to_pixels(dy: Tensor, x: Tensor, weight: Tensor, stride: Pair, groups: int) -> Tensor:
-    """The gradient of a 1x1 convolution's input where it steps over pixels, for which the library takes longer: a
-    convolution back, to the pixels that were seen."""
+    """The gradient of a 1x1 convolution's input where it steps over pixels, for which the library
+    takes longer: a convolution back, to the pixels that were seen."""
     turned = weight.view(groups, -1, weight.shape[1]).transpose(1, 2).reshape(x.shape[1], -1, 1, 1)
     dx = torch.zeros_like(x)
     dx[:, :, :: stride[0], :: stride[1]] = torch.conv2d(dy, turned, groups=groups)

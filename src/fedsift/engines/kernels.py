@@ -1,15 +1,16 @@
-"""Triton kernels for stacked layers: convolution as an implicit matrix product, batch norm, batches, loss, optimiser.
+"""Triton kernels for stacked layers: convolution as an implicit matrix product, batch norm,
+batches, loss, optimiser.
 
-Layouts and meanings are those of layers.py, which these kernels are tested against. A convolution's kernel also leaves
-the moments of every tile of its output, so that a batch norm reads it once:
+Layouts and meanings are those of layers.py, which these kernels are tested against. A convolution's
+kernel also leaves the moments of every tile of its output, so that a batch norm reads it once:
 
     forward     tile moments (mean, sum of squares about it)  ->  moments of the batch, by Chan's rule  ->  out
     backward    dz = dout where out > 0;  s1 = sum dz,  s2 = sum dz xhat
                 dy = weight / std (dz - s1 / n - xhat s2 / n),  dweight = s2,  dbias = s1
 
-Activations and their gradients are float32 or bfloat16, as their tensors are; whatever is computed with them is
-float32, and a batch norm's moments are those of the values as stored. Sums are taken in a fixed order: the same inputs
-give the same bits. `m` is always the model.
+Activations and their gradients are float32 or bfloat16, as their tensors are; whatever is computed
+with them is float32, and a batch norm's moments are those of the values as stored. Sums are taken
+in a fixed order: the same inputs give the same bits. `m` is always the model.
 """
 
 import triton
@@ -32,9 +33,9 @@ def convolution(
     RELU: tl.constexpr, MOMENTS: tl.constexpr, COUNTED: tl.constexpr, PRECISION: tl.constexpr,
     BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y[p, n] = sum over (kh, kw, c) of x[pixel of p at (kh, kw), c] w[kh, kw, c, n]. BACK: towards the input, where
-    with a stride only every SH-th row and SW-th column meets a given place of the kernel; the output is then done in
-    SH * SW classes of pixels, each of which knows its places."""
+    """y[p, n] = sum over (kh, kw, c) of x[pixel of p at (kh, kw), c] w[kh, kw, c, n]. BACK: towards
+    the input, where with a stride only every SH-th row and SW-th column meets a given place of the
+    kernel; the output is then done in SH * SW classes of pixels, each of which knows its places."""
     tile, m = tl.program_id(0), tl.program_id(1)
     blocks: tl.constexpr = (N + BN - 1) // BN
     n = (tl.program_id(2) % blocks) * BN + tl.arange(0, BN)
@@ -89,7 +90,9 @@ def convolution(
                         c = c0 + k
                         source = x + (base + (dh * W + dw) * C)[:, None] + c[None, :]
                         a = tl.load(source, mask=there[:, None] & (c < C)[None, :], other=0.0)
-                        weights = w + (kh * KW + kw) * w_tap + c[:, None] * w_in + n[None, :] * w_out
+                        weights = (
+                            w + (kh * KW + kw) * w_tap + c[:, None] * w_in + n[None, :] * w_out
+                        )
                         v = tl.load(weights, mask=(c < C)[:, None] & (n < N)[None, :], other=0.0)
                         acc = _dot(a, v, acc, PRECISION)
     if BIASED:
@@ -122,8 +125,9 @@ def weight_gradient(
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, PRECISION: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
-    """dw[kh, j, n] = sum over pixels p of x[pixel of p at row kh, j] dy[p, n], where j counts (kw, c): a row of the
-    kernel is one run of memory. Each program adds up `steps` blocks of pixels for one row."""
+    """dw[kh, j, n] = sum over pixels p of x[pixel of p at row kh, j] dy[p, n], where j counts (kw,
+    c): a row of the kernel is one run of memory. Each program adds up `steps` blocks of pixels for
+    one row."""
     split, m, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     J: tl.constexpr = KW * C
     runs: tl.constexpr = (J + BJ - 1) // BJ
@@ -141,12 +145,21 @@ def weight_gradient(
         b, place = p // pixels, p % pixels
         ih, iw = place // WO * SH - PH + kh, place % WO * SW - PW
         column = iw[:, None] + kw[None, :]
-        there = (inside & (ih >= 0) & (ih < H))[:, None] & (column >= 0) & (column < W) & (j < J)[None, :]
+        there = (
+            (inside & (ih >= 0) & (ih < H))[:, None]
+            & (column >= 0)
+            & (column < W)
+            & (j < J)[None, :]
+        )
         a = tl.load(x + (((b * H + ih) * W + iw) * C)[:, None] + j[None, :], mask=there, other=0.0)
-        g = tl.load(dy + (p * N)[:, None] + n[None, :], mask=inside[:, None] & (n < N)[None, :], other=0.0)
+        g = tl.load(
+            dy + (p * N)[:, None] + n[None, :], mask=inside[:, None] & (n < N)[None, :], other=0.0
+        )
         acc = _dot(tl.trans(g), a, acc, PRECISION)
     part = parts + split.to(tl.int64) * parts_split + m.to(tl.int64) * parts_model
-    tl.store(part + (kh * J + j)[None, :] * N + n[:, None], acc, mask=(j < J)[None, :] & (n < N)[:, None])
+    tl.store(
+        part + (kh * J + j)[None, :] * N + n[:, None], acc, mask=(j < J)[None, :] & (n < N)[:, None]
+    )
 
 
 @triton.jit
@@ -168,7 +181,9 @@ def normalise(
         t = t0 + tl.arange(0, BT)
         held = tl.maximum(tl.minimum(last - t * BP, BP), 0).to(tl.float32)
         at = part + (t * (2 * N))[:, None] + n[None, :]
-        total += tl.sum(tl.load(at, mask=(t < tiles)[:, None] & there[None, :], other=0.0) * held[:, None], 0)
+        total += tl.sum(
+            tl.load(at, mask=(t < tiles)[:, None] & there[None, :], other=0.0) * held[:, None], 0
+        )
     mean = total / values
     squares = tl.zeros((BC,), tl.float32)
     for t0 in range(0, tiles, BT):
@@ -178,7 +193,9 @@ def normalise(
         at = part + (t * (2 * N))[:, None] + n[None, :]
         away = tl.load(at, mask=mask, other=0.0) - mean[None, :]
         kept = tl.load(at + N, mask=mask, other=0.0)
-        squares += tl.sum(tl.where((held > 0)[:, None] & mask, kept + away * away * held[:, None], 0.0), 0)
+        squares += tl.sum(
+            tl.where((held > 0)[:, None] & mask, kept + away * away * held[:, None], 0.0), 0
+        )
     variance = squares / values
     scale = 1.0 / tl.sqrt(variance + eps)
     if block == 0:
@@ -195,7 +212,9 @@ def normalise(
     r = block * BR + tl.arange(0, BR)
     mask = (r < B * pixels)[:, None] & there[None, :]
     at = m.to(tl.int64) * (B * pixels * N) + (r * N)[:, None] + n[None, :]
-    z = (tl.load(y + at, mask=mask, other=0.0).to(tl.float32) - mean[None, :]) * gain[None, :] + shift[None, :]
+    z = (tl.load(y + at, mask=mask, other=0.0).to(tl.float32) - mean[None, :]) * gain[
+        None, :
+    ] + shift[None, :]
     if RESIDUAL:
         z += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
     if RELU:
@@ -204,8 +223,12 @@ def normalise(
 
 
 @triton.jit
-def _gate(dout, out, y, at, mask, mean, scale, gain, shift, RELU: tl.constexpr, RESIDUAL: tl.constexpr):
-    """dz and xhat of a block; where nothing was added, whether the ReLU let pass is told by y itself."""
+def _gate(
+    dout, out, y, at, mask, mean, scale, gain, shift, RELU: tl.constexpr, RESIDUAL: tl.constexpr
+):
+    """dz and xhat of a block; where nothing was added, whether the ReLU let pass is told by y
+    itself.
+    """
     dz = tl.load(dout + at, mask=mask, other=0.0).to(tl.float32)
     away = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) - mean[None, :]
     if RELU:
@@ -286,7 +309,9 @@ def draw(
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CLASSES: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr,
     MOVED: tl.constexpr, PER_CHANNEL: tl.constexpr,
 ):  # fmt: skip
-    """The batch of step `step`: sample b of model m cropped, mirrored and normalised, and its target."""
+    """The batch of step `step`: sample b of model m cropped, mirrored and normalised, and its
+    target.
+    """
     b, m = tl.program_id(0), tl.program_id(1)
     now = tl.load(step)
     if b == 0:
@@ -305,7 +330,9 @@ def draw(
         sh = h - down
         sw = tl.where(mirrored == 1, W - 1 - w, w) - right
         inside = (e < C * H * W) & (sh >= 0) & (sh < H) & (sw >= 0) & (sw < W)
-        raw = tl.load(values + row * (C * H * W) + (c * H + sh) * W + sw, mask=inside, other=0).to(tl.float32)
+        raw = tl.load(values + row * (C * H * W) + (c * H + sh) * W + sw, mask=inside, other=0).to(
+            tl.float32
+        )
         figure = m * C + c if PER_CHANNEL else m
         centre, spread = tl.load(mean + figure), tl.load(std + figure)
         value = tl.where(inside, (raw - centre) / spread, 0.0)
@@ -319,7 +346,9 @@ def draw(
 def pull(
     z, t, out, counts, B, temperature, CLASSES: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """(softmax(z / T) sum(t) - t) / T / batch for real samples, 0 for padding: see loss_gradient."""
+    """(softmax(z / T) sum(t) - t) / T / batch for real samples, 0 for padding: see
+    loss_gradient.
+    """
     b, m = tl.program_id(0), tl.program_id(1)
     count = tl.load(counts + m)
     k = tl.arange(0, BC)
@@ -327,7 +356,9 @@ def pull(
     logits = tl.load(z + at, mask=k < CLASSES, other=-float("inf")) / temperature
     target = tl.load(t + at, mask=k < CLASSES, other=0.0)
     e = tl.exp(logits - tl.max(logits, 0))
-    pull = (e / tl.sum(e, 0) * tl.sum(target, 0) - target) / (temperature * tl.maximum(count, 1).to(tl.float32))
+    pull = (e / tl.sum(e, 0) * tl.sum(target, 0) - target) / (
+        temperature * tl.maximum(count, 1).to(tl.float32)
+    )
     tl.store(out + at, tl.where(b < count, pull, 0.0), mask=k < CLASSES)
 
 
@@ -336,7 +367,9 @@ def update(
     w, g, a, s, rates, counts, corrections, step, P, models, momentum, decay,
     KIND: tl.constexpr, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One step of the optimiser for every model that has a batch; a and s are its two running means."""
+    """One step of the optimiser for every model that has a batch; a and s are its two running
+    means.
+    """
     block, m = tl.program_id(0), tl.program_id(1)
     now = tl.load(step)
     rate = tl.load(rates + now * models + m)

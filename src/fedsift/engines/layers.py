@@ -1,8 +1,10 @@
-"""Layers of M networks at once, in plain torch: right on every device, and what faster kernels are tested against.
+"""Layers of M networks at once, in plain torch: right on every device, and what faster kernels are
+tested against.
 
-Images are [M, B, H, W, C], rows [M, B, F]. Weights are stacked too, inputs before outputs: a convolution's are
-[M, kh * kw * C, O], a linear layer's [M, F, O]. A model's batch may be shorter than B: `count` [M] says how many of
-its samples are real. They come first; the rest is padding, which no statistic and no gradient may see.
+Images are [M, B, H, W, C], rows [M, B, F]. Weights are stacked too, inputs before outputs: a
+convolution's are [M, kh * kw * C, O], a linear layer's [M, F, O]. A model's batch may be shorter
+than B: `count` [M] says how many of its samples are real. They come first; the rest is padding,
+which no statistic and no gradient may see.
 """
 
 from __future__ import annotations
@@ -22,13 +24,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y.add_(bias[:, None])  # a third quicker than baddbmm on a CPU
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, kernel: Pair, stride: Pair, padding: Pair
+) -> Tensor:
     """One matrix product a model over all patches; zeros are padded."""
     return _Convolution.apply(x, weight, bias, kernel, stride, padding)
 
 
 def side_by_side(x: Tensor) -> Tensor:
-    """[M, B, H, W, C] -> [B, M * C, H, W], channels last; no copy where it came from `one_by_one`."""
+    """[M, B, H, W, C] -> [B, M * C, H, W], channels last; no copy where it came from
+    `one_by_one`.
+    """
     m, b, h, w, c = x.shape
     return x.permute(1, 2, 3, 0, 4).reshape(b, h, w, m * c).permute(0, 3, 1, 2)
 
@@ -40,11 +46,19 @@ def one_by_one(y: Tensor, models: int) -> Tensor:
 
 
 class _Convolution(torch.autograd.Function):
-    """y = patches(x) w. Backward: dw = patches(x)^T dy, and dx adds up what each patch passes back."""
+    """y = patches(x) w. Backward: dw = patches(x)^T dy, and dx adds up what each patch passes
+    back.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kernel: Pair, stride: Pair, padding: Pair
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair,
     ) -> Tensor:
         patches, (height, width) = _patches(x, kernel, stride, padding)
         y = linear(patches, weight, bias)
@@ -77,12 +91,16 @@ def _patches(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[Tens
     strides = (at[0], at[1], at[2] * sh, at[3] * sw, at[2], at[3], at[4])
     seen = x.as_strided((m, b, height, width, kh, kw, c), strides)
     if c < 4:  # copying runs of a row of pixels is quicker than runs of one or three channels
-        seen = seen.permute(0, 4, 5, 6, 1, 2, 3).contiguous().view(m, kh * kw * c, -1).transpose(1, 2)
+        seen = (
+            seen.permute(0, 4, 5, 6, 1, 2, 3).contiguous().view(m, kh * kw * c, -1).transpose(1, 2)
+        )
         return seen, (height, width)
     return seen.reshape(m, b * height * width, kh * kw * c), (height, width)
 
 
-def _unpatch(dpatches: Tensor, shape: torch.Size, size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
+def _unpatch(
+    dpatches: Tensor, shape: torch.Size, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> Tensor:
     (height, width), (kh, kw), (sh, sw), (ph, pw) = size, kernel, stride, padding
     m, b, h, w, c = shape
     parts = dpatches.view(m, b, height, width, kh, kw, c)
@@ -94,7 +112,9 @@ def _unpatch(dpatches: Tensor, shape: torch.Size, size: Pair, kernel: Pair, stri
 
 
 def moments(x: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor, Tensor | float]:
-    """Per model and channel: mean and biased variance over the real samples, [M, C] each, and how many values."""
+    """Per model and channel: mean and biased variance over the real samples, [M, C] each, and how
+    many values.
+    """
     x = x.reshape(x.shape[0], x.shape[1], -1, x.shape[-1])
     real = None if count is None else real_samples(count, x.shape[1])[:, :, None, None]
     values = _values(x, count)
@@ -122,8 +142,9 @@ def batch_norm(
 
 
 class _BatchNorm(torch.autograd.Function):
-    """Written out, so that every sum runs over memory in one order, whatever came before: x may lie with the models'
-    channels side by side, and then the order would depend on how many models there are.
+    """Written out, so that every sum runs over memory in one order, whatever came before: x may lie
+    with the models' channels side by side, and then the order would depend on how many models there
+    are.
 
     Backward: dx = weight / std (dy - mean(dy) - xhat mean(dy xhat)), 0 for padding.
     """
@@ -159,7 +180,9 @@ def per_channel(figure: Tensor, x: Tensor) -> Tensor:
     return figure.view(x.shape[0], *[1] * (x.ndim - 2), x.shape[-1])
 
 
-def normalise(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def normalise(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias, all [M, C]."""
     scale = weight * (variance + eps).rsqrt()
     shift = bias - mean * scale
@@ -168,16 +191,24 @@ def normalise(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: T
 
 @torch.no_grad()
 def remember(running: Tensor, seen: Tensor, momentum: float, count: Tensor | None) -> None:
-    """running <- (1 - momentum) running + momentum seen, for the models that had samples in this step."""
+    """running <- (1 - momentum) running + momentum seen, for the models that had samples in this
+    step.
+    """
     if count is None:
         running.lerp_(seen, momentum)
     else:
         running.copy_(torch.where(count[:, None] > 0, running.lerp(seen, momentum), running))
 
 
-def group_norm(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def group_norm(
+    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     shape = x.shape
-    x = F.group_norm(_as_images(x), groups, eps=eps) if x.ndim == 5 else F.group_norm(x.flatten(0, 1), groups, eps=eps)
+    x = (
+        F.group_norm(_as_images(x), groups, eps=eps)
+        if x.ndim == 5
+        else F.group_norm(x.flatten(0, 1), groups, eps=eps)
+    )
     x = x.permute(0, 2, 3, 1).reshape(shape) if len(shape) == 5 else x.view(shape)
     if weight is None or bias is None:
         return x

@@ -1,6 +1,8 @@
-"""SGD, Adam and AdamW on one flat [M, P] matrix, a row a model, as torch.optim has them for one model.
+"""SGD, Adam and AdamW on one flat [M, P] matrix, a row a model, as torch.optim has them for one
+model.
 
-`t` counts steps from 0; since every model's steps are consecutive, it is the same for all that are still training.
+`t` counts steps from 0; since every model's steps are consecutive, it is the same for all that are
+still training.
 """
 
 from __future__ import annotations
@@ -35,10 +37,17 @@ class Sgd:
 
 
 class Adam:
-    """Adam, and for that recipe AdamW, as torch's own fused step over all rows, or where their rates differ over each."""
+    """Adam, and for that recipe AdamW, as torch's own fused step over all rows, or where their
+    rates differ over each.
+    """
 
     def __init__(self, recipe: Recipe, weights: Tensor) -> None:
-        self._settings = {"beta1": BETA1, "beta2": BETA2, "eps": EPS, "weight_decay": recipe.weight_decay}
+        self._settings = {
+            "beta1": BETA1,
+            "beta2": BETA2,
+            "eps": EPS,
+            "weight_decay": recipe.weight_decay,
+        }
         self._settings |= {"amsgrad": False, "maximize": False}
         self._step: Any = torch._fused_adamw_ if recipe.optimizer == "adamw" else torch._fused_adam_
         self._mean, self._square = torch.zeros_like(weights), torch.zeros_like(weights)
@@ -56,7 +65,9 @@ class Adam:
 
 
 def correction(t: int) -> tuple[float, float]:
-    """What Adam's mean, and the root of its mean square, are divided by after step t: both start at 0."""
+    """What Adam's mean, and the root of its mean square, are divided by after step t: both start at
+    0.
+    """
     return 1 - BETA1 ** (t + 1), sqrt(1 - BETA2 ** (t + 1))
 
 

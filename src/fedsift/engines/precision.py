@@ -15,19 +15,26 @@ PRECISIONS = ("float32", "tf32", "bfloat16")
 
 
 class Precision:
-    """`float32`: exact. `tf32`: inputs of products cut to 10 bits (CUDA only). `bfloat16`: rounded to 7 bits, and what
-    flows between convolutions may be stored so. Weights, sums and optimiser stay float32 in all of them."""
+    """`float32`: exact. `tf32`: inputs of products cut to 10 bits (CUDA only). `bfloat16`: rounded
+    to 7 bits, and what flows between convolutions may be stored so. Weights, sums and optimiser
+    stay float32 in all of them."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         if name not in PRECISIONS:
-            raise Mistake(shelf.unknown("precision", name, PRECISIONS, "--precision float32|tf32|bfloat16"))
+            raise Mistake(
+                shelf.unknown("precision", name, PRECISIONS, "--precision float32|tf32|bfloat16")
+            )
         if name == "tf32" and device.type != "cuda":
-            raise Mistake("precision tf32 is a mode of CUDA devices; on a CPU use float32 or bfloat16")
+            raise Mistake(
+                "precision tf32 is a mode of CUDA devices; on a CPU use float32 or bfloat16"
+            )
         self.name, self.device = name, device
 
     @contextlib.contextmanager
     def products(self) -> Iterator[None]:
-        """torch's own switches for CUDA products; by default it rounds in convolutions and not elsewhere."""
+        """torch's own switches for CUDA products; by default it rounds in convolutions and not
+        elsewhere.
+        """
         if self.device.type != "cuda":
             yield
             return
@@ -44,4 +51,6 @@ class Precision:
     def forward(self) -> contextlib.AbstractContextManager[Any]:
         """To be entered for each forward pass of an ordinary nn.Module."""
         half = self.name == "bfloat16"
-        return torch.autocast(self.device.type, torch.bfloat16) if half else contextlib.nullcontext()
+        return (
+            torch.autocast(self.device.type, torch.bfloat16) if half else contextlib.nullcontext()
+        )

@@ -1,7 +1,8 @@
-"""Training on CUDA: one step of a group of models, captured once as a CUDA graph and replayed to the end.
+"""Training on CUDA: one step of a group of models, captured once as a CUDA graph and replayed to
+the end.
 
-Everything a step needs lies in fixed places on the device: weights [M, P], the data as they came, the schedule. A
-counter there says which step it is, so a replay needs nothing from the host.
+Everything a step needs lies in fixed places on the device: weights [M, P], the data as they came,
+the schedule. A counter there says which step it is, so a replay needs nothing from the host.
 """
 
 from __future__ import annotations
@@ -30,9 +31,15 @@ LOOK_UP = 64  # replays between two looks at whether to stop
 class Replay:
     """A place for M models with batches of B, and the graphs that train them there."""
 
-    def __init__(self, program: Program, jobs: Sequence[Fit], plan: Schedule, values: Tensor, needed: int) -> None:
+    def __init__(
+        self, program: Program, jobs: Sequence[Fit], plan: Schedule, values: Tensor, needed: int
+    ) -> None:
         self.bytes = needed  # what it holds on the device, roughly
-        self._program, self._recipe, self._temperature = program, jobs[0].recipe, jobs[0].temperature
+        self._program, self._recipe, self._temperature = (
+            program,
+            jobs[0].recipe,
+            jobs[0].temperature,
+        )
         self._values, self._counted = values, _uneven(plan)
         steps, models, width = plan.positions.shape
         samples, classes = _roomy(sum(len(job.data) for job in jobs)), jobs[0].data.classes
@@ -40,8 +47,13 @@ class Replay:
         flat, buffers = program.layout.stack([jobs[0].state] * models)
         figures = Inputs.of([job.data.samples for job in jobs], values)
         with values.device:
-            self._flat, self._buffers = _here(flat), {name: _here(value) for name, value in buffers.items()}
-            both = torch.broadcast_tensors(figures.mean, figures.std, torch.empty(models, *[1] * values.ndim))[:2]
+            self._flat, self._buffers = (
+                _here(flat),
+                {name: _here(value) for name, value in buffers.items()},
+            )
+            both = torch.broadcast_tensors(
+                figures.mean, figures.std, torch.empty(models, *[1] * values.ndim)
+            )[:2]
             self._mean, self._std = (figure.flatten(1).contiguous() for figure in both)
             self._gradient = torch.zeros_like(self._flat)
             self._moments = torch.zeros(2, *self._flat.shape)
@@ -62,10 +74,16 @@ class Replay:
         self._pool: Any = None
 
     def takes(self, jobs: Sequence[Fit], plan: Schedule) -> bool:
-        """Whether there is room for these jobs here, and the graphs know about short batches where there are some."""
+        """Whether there is room for these jobs here, and the graphs know about short batches where
+        there are some.
+        """
         samples = sum(len(job.data) for job in jobs)
         room = len(plan) <= len(self._rates) and samples <= len(self._rows)
-        return room and plan.positions.shape[2] == self._x.shape[1] and (self._counted or not _uneven(plan))
+        return (
+            room
+            and plan.positions.shape[2] == self._x.shape[1]
+            and (self._counted or not _uneven(plan))
+        )
 
     def fit(self, jobs: Sequence[Fit], plan: Schedule, stop: Stop) -> list[State]:
         active = plan.active
@@ -106,20 +124,37 @@ class Replay:
         data = (self._values, self._rows, self._positions, self._moves, self._targets, self._counts)
         fused.draw(*data, self._mean, self._std, self._now, x, t, count)
         w = self._flat[:a]
-        weights = {name: view.detach().requires_grad_() for name, view in program.weights(w).items()}
+        weights = {
+            name: view.detach().requires_grad_() for name, view in program.weights(w).items()
+        }
         buffers = {name: value[:a] for name, value in self._buffers.items()}
         counted = count if self._counted else None
         gradient = self._gradient[:a]
-        places = {name: view for name, view in program.weights(gradient).items() if name in program.placed}
-        logits = program(Pass(weights, buffers, True, counted, self._seeds[:a], self._now, places), x)
+        places = {
+            name: view for name, view in program.weights(gradient).items() if name in program.placed
+        }
+        logits = program(
+            Pass(weights, buffers, True, counted, self._seeds[:a], self._now, places), x
+        )
         pull = fused.pull(logits.detach(), t, count, self._temperature)
         gradients = torch.autograd.grad(logits, list(weights.values()), pull)
         program.layout.joined(gradients, gradient, program.placed)
-        fused.update(self._recipe, w, gradient, self._moments, self._rates, self._counts, self._corrections, self._now)
+        fused.update(
+            self._recipe,
+            w,
+            gradient,
+            self._moments,
+            self._rates,
+            self._counts,
+            self._corrections,
+            self._now,
+        )
         self._now += 1
 
     def _graph(self, models: int) -> None:
-        """Capture a step; a few are run first, so that every kernel is compiled and every library set up."""
+        """Capture a step; a few are run first, so that every kernel is compiled and every library
+        set up.
+        """
         if models in self._graphs:
             return
         aside = _aside(self._flat.device)
@@ -130,13 +165,17 @@ class Replay:
                 self._step(models)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=aside, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=aside, capture_error_mode="thread_local"
+        ):
             self._step(models)
         self._pool = self._pool or graph.pool()
         self._graphs[models] = graph
 
     def _sizes(self, active: Any) -> list[int]:
-        """How many models each step's graph has: all, or the half, quarter ... that is left, where that pays."""
+        """How many models each step's graph has: all, or the half, quarter ... that is left, where
+        that pays.
+        """
         sizes, size = [], len(self._flat)
         steps = len(active)
         for t, models in enumerate(active.tolist()):
@@ -148,7 +187,9 @@ class Replay:
 
 @cache
 def _aside(device: torch.device) -> torch.cuda.Stream:
-    """One stream for all captures: the library of matrix products keeps 32 MiB for every stream it has seen."""
+    """One stream for all captures: the library of matrix products keeps 32 MiB for every stream it
+    has seen.
+    """
     return torch.cuda.Stream(device)
 
 

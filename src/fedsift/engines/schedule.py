@@ -1,4 +1,6 @@
-"""What each model of a group does in each step: its batch, padded where it is short, its step size, its crops."""
+"""What each model of a group does in each step: its batch, padded where it is short, its step size,
+its crops.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,13 @@ from fedsift.types import Array, Fit, Recipe
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """T steps of M models, B places in a batch. Model i's samples are positions[:, i], counted over all models' data
-    laid end to end; a model that has finished has batches of 0 samples and step size 0."""
+    """T steps of M models, B places in a batch. Model i's samples are positions[:, i], counted over
+    all models' data laid end to end; a model that has finished has batches of 0 samples and step
+    size 0."""
 
     positions: Array  # [T, M, B] int64
-    counts: Array  # [T, M] int64: real samples; they come first, the rest of the batch repeats the first
+    # [T, M] int64: real samples; they come first, the rest of the batch repeats the first
+    counts: Array
     rates: Array  # [T, M] float32
     moves: Array | None  # [T, M, B, 3] int16: crops and mirrorings
 
@@ -32,24 +36,30 @@ class Schedule:
 
 
 def sorted_by_length(jobs: Sequence[Fit]) -> list[int]:
-    """Longest first, so that models finish from the back and little work is done for those that have."""
+    """Longest first, so that models finish from the back and little work is done for those that
+    have.
+    """
     return sorted(range(len(jobs)), key=lambda i: -len(jobs[i].data))
 
 
 @cache
 def alike(recipe: Recipe) -> Recipe:
-    """What recipes must have in common to be followed in one program: all but step sizes, which every model has of its own."""
+    """What recipes must have in common to be followed in one program: all but step sizes, which
+    every model has of its own.
+    """
     return replace(recipe, lr=1.0, milestones=(), decay=1.0)
 
 
 def padded(count: int, batch: int) -> int:
-    """How long a short batch is made: the next power of two from 8 on, but no longer than a full one."""
+    """How long a short batch is made: the next power of two from 8 on, but no longer than a full
+    one.
+    """
     return min(batch, max(8, 1 << (count - 1).bit_length()))
 
 
 def schedule(jobs: Sequence[Fit]) -> Schedule:
-    """The batches every engine draws, side by side. The jobs share all of a recipe but step sizes (`alike`) and are sorted
-    by length."""
+    """The batches every engine draws, side by side. The jobs share all of a recipe but step sizes
+    (`alike`) and are sorted by length."""
     recipe, shape = jobs[0].recipe, jobs[0].data.samples.shape
     drawn = [training.orders(recipe, len(job.data), job.key) for job in jobs]
     batch, epochs = recipe.batch, recipe.epochs

@@ -1,7 +1,9 @@
-"""The reference engine: any nn.Module, one job at a time with torch.optim, jobs spread over the cores by threads.
+"""The reference engine: any nn.Module, one job at a time with torch.optim, jobs spread over the
+cores by threads.
 
-On a CPU every job runs on one intra-op thread, however many jobs there are, so an answer never depends on what else
-is in the list: a client alone on a device and a client in a cohort of a hundred compute the same bits.
+On a CPU every job runs on one intra-op thread, however many jobs there are, so an answer never
+depends on what else is in the list: a client alone on a device and a client in a cohort of a
+hundred compute the same bits.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ PREDICT_BATCH = 512
 
 
 class Sequential:
-    """The reference: any nn.Module, job by job with torch.optim, spread over the cores of a CPU or on one GPU.
+    """The reference: any nn.Module, job by job with torch.optim, spread over the cores of a CPU or
+    on one GPU.
 
-    `device` as torch names it; `threads` defaults to the number of cores on a CPU, and is 1 elsewhere; `precision` is
-    that of matrix products (fedsift.engines.precision).
+    `device` as torch names it; `threads` defaults to the number of cores on a CPU, and is 1
+    elsewhere; `precision` is that of matrix products (fedsift.engines.precision).
     """
 
     def __init__(
@@ -38,13 +41,17 @@ class Sequential:
         self.device = torch.device(device)
         self.precision = Precision(precision, self.device)
         self.workers = Workers(self.device, threads)
-        self._networks: dict[tuple[int, Model], tuple[nn.Module, list[training.Dropout], State]] = {}
+        self._networks: dict[
+            tuple[int, Model], tuple[nn.Module, list[training.Dropout], State]
+        ] = {}
         self._random: dict[tuple[Model, bool], bool] = {}
         self._formats: dict[Model, torch.memory_format] = {}
         self.dice = threading.Lock()  # held by whoever uses torch's global randomness
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
-        """The answers, in the order of the jobs. On an interrupt the jobs stop at their next batch."""
+        """The answers, in the order of the jobs. On an interrupt the jobs stop at their next
+        batch.
+        """
         return self.workers.run([self.task(job) for job in jobs])
 
     def task(self, job: Work) -> Task:
@@ -54,15 +61,28 @@ class Sequential:
         return f"{model.name}: one by one on {self.device}, {self.workers.threads} at a time"
 
     def _do(self, job: Work, stop: Stop) -> State | Array:
-        """torch has one global source of randomness: a network that draws from it must have it to itself."""
+        """torch has one global source of randomness: a network that draws from it must have it to
+        itself.
+        """
         net = self._network(job)
         with self.precision.products():
             if not self._rolls_dice(job):
-                return self._predict(net, job) if isinstance(job, Predict) else self._fit(net, job, stop)
+                return (
+                    self._predict(net, job)
+                    if isinstance(job, Predict)
+                    else self._fit(net, job, stop)
+                )
             key = ("predict", job.model.name) if isinstance(job, Predict) else (*job.key, "dropout")
-            with self.dice, torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            with (
+                self.dice,
+                torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []),
+            ):
                 torch.manual_seed(seeding.torch_seed(*key))
-                return self._predict(net, job) if isinstance(job, Predict) else self._fit(net, job, stop)
+                return (
+                    self._predict(net, job)
+                    if isinstance(job, Predict)
+                    else self._fit(net, job, stop)
+                )
 
     def _fit(self, net: nn.Module, job: Fit, stop: Stop) -> State:
         recipe, n = job.recipe, len(job.data)
@@ -83,7 +103,10 @@ class Sequential:
                     logits = net(inputs)
                 training.loss(logits.float(), targets[batch], job.temperature).backward()
                 optimizer.step()
-        return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in net.state_dict().items()}
+        return {
+            name: value.detach().to("cpu", copy=True).contiguous()
+            for name, value in net.state_dict().items()
+        }
 
     @torch.no_grad()
     def _predict(self, net: nn.Module, job: Predict) -> Array:
@@ -97,7 +120,9 @@ class Sequential:
         return x.contiguous(memory_format=self._format(model)) if x.ndim == 4 else x
 
     def _format(self, model: Model) -> torch.memory_format:
-        """Channels last is faster, but a network may insist on the usual order (x.view(len(x), -1)): tried once."""
+        """Channels last is faster, but a network may insist on the usual order (x.view(len(x),
+        -1)): tried once.
+        """
         if model not in self._formats:
             channels_last = torch.channels_last
             with self.dice, torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -111,13 +136,17 @@ class Sequential:
         return self._formats[model]
 
     def _network(self, job: Work) -> nn.Module:
-        """One skeleton per thread and architecture; weights, buffers no state holds and dice are set before every job."""
+        """One skeleton per thread and architecture; weights, buffers no state holds and dice are
+        set before every job.
+        """
         key = (threading.get_ident(), job.model)
         if key not in self._networks:
             with self.dice, torch.random.fork_rng(devices=[]):
                 net = job.model.build()
             dropouts = training.keyed(net)
-            unsaved = {name: value.clone() for name, value in net.named_buffers() if name not in job.state}
+            unsaved = {
+                name: value.clone() for name, value in net.named_buffers() if name not in job.state
+            }
             net.to(self.device, memory_format=self._format(job.model))  # type: ignore[call-overload]
             self._networks[key] = net, dropouts, unsaved
         net, dropouts, unsaved = self._networks[key]
@@ -130,7 +159,9 @@ class Sequential:
         return net
 
     def _rolls_dice(self, job: Work) -> bool:
-        """Whether a forward pass draws random numbers: tried once per architecture, in training and in prediction."""
+        """Whether a forward pass draws random numbers: tried once per architecture, in training and
+        in prediction.
+        """
         key = (job.model, isinstance(job, Fit))
         if key not in self._random:
             with self.dice:

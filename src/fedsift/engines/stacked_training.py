@@ -1,4 +1,6 @@
-"""A group of jobs of one architecture as one program: M models trained, or asked, at once. Plain torch, any device."""
+"""A group of jobs of one architecture as one program: M models trained, or asked, at once. Plain
+torch, any device.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,16 @@ class Inputs:
         """`values` are the store's, where they lie on another device already."""
         first = samples[0].store
         values = first.values if values is None else values
-        alike = all(torch.equal(s.store.mean, first.mean) and torch.equal(s.store.std, first.std) for s in samples)
+        alike = all(
+            torch.equal(s.store.mean, first.mean) and torch.equal(s.store.std, first.std)
+            for s in samples
+        )
         stores = [first] if alike else [s.store for s in samples]
         axes = first.values.ndim - 1
         mean, std = (
-            torch.stack([figure.reshape((1,) * (axes - figure.ndim) + figure.shape) for figure in figures])[:, None].to(
-                values.device
-            )
+            torch.stack(
+                [figure.reshape((1,) * (axes - figure.ndim) + figure.shape) for figure in figures]
+            )[:, None].to(values.device)
             for figures in ([s.mean for s in stores], [s.std for s in stores])
         )
         return cls(values, mean, std)
@@ -56,10 +61,12 @@ AHEAD = 2**20  # values drawn at once, where a step takes less
 
 
 def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> list[State]:
-    """Train the jobs of one group, which are sorted by length, where `values` lie. Answers in their order.
+    """Train the jobs of one group, which are sorted by length, where `values` lie. Answers in their
+    order.
 
-    A short batch is padded to the next power of two, whatever the other models have, so that what a model computes
-    depends on its own job alone: to the last bit where batches are a multiple of 8 (docs/decisions.md).
+    A short batch is padded to the next power of two, whatever the other models have, so that what a
+    model computes depends on its own job alone: to the last bit where batches are a multiple of 8
+    (docs/decisions.md).
     """
     here = values.device
     recipe, temperature = jobs[0].recipe, jobs[0].temperature
@@ -79,18 +86,29 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
         counts = plan.counts[t]
         for turn in turns_of(tuple(counts[counts > 0].tolist())):
             some = turn.some
-            part = all_of_them(some.stop) if isinstance(some, slice) else Part(program, models, some)
+            part = (
+                all_of_them(some.stop) if isinstance(some, slice) else Part(program, models, some)
+            )
             part.gradient.zero_()
             p = Pass(part.weights, part.buffers, True, turn.count, part.seeds, t)
-            pull = partial(_pull, targets=targets[some, : turn.width], temperature=temperature, shares=turn.shares)
+            pull = partial(
+                _pull,
+                targets=targets[some, : turn.width],
+                temperature=temperature,
+                shares=turn.shares,
+            )
             program.learn(p, x[some, : turn.width], pull, part.pulled)
             rule.step(part.flat, part.gradient, rates[t, some, None], t, part.some)
             part.put_back(models)
     return finished(program, models.flat, models.buffers, plan)
 
 
-def _drawn(program: Program, jobs: Sequence[Fit], values: Tensor, plan: Schedule) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every step's batches as the program takes them, [M, B, ...], and targets [M, B, classes]; some steps ahead."""
+def _drawn(
+    program: Program, jobs: Sequence[Fit], values: Tensor, plan: Schedule
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every step's batches as the program takes them, [M, B, ...], and targets [M, B, classes];
+    some steps ahead.
+    """
     here = values.device
     inputs = Inputs.of([job.data.samples for job in jobs], values)
     rows = torch.from_numpy(np.concatenate([job.data.samples.rows for job in jobs])).to(here)
@@ -106,7 +124,9 @@ def _drawn(program: Program, jobs: Sequence[Fit], values: Tensor, plan: Schedule
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """Parameters [M, P], buffers {name: [M, ...]} and seeds of dropout [M] of all models of a group."""
+    """Parameters [M, P], buffers {name: [M, ...]} and seeds of dropout [M] of all models of a
+    group.
+    """
 
     flat: Tensor
     buffers: dict[str, Tensor]
@@ -114,12 +134,17 @@ class Models:
 
 
 class Part:
-    """Some of the models, for a step: views of theirs where they are the first ones, else copies to be put back."""
+    """Some of the models, for a step: views of theirs where they are the first ones, else copies to
+    be put back.
+    """
 
     def __init__(self, program: Program, models: Models, some: slice | Tensor) -> None:
         self.some, self.flat, self.seeds = some, models.flat[some], models.seeds[some]
         self.buffers = {name: value[some] for name, value in models.buffers.items()}
-        self.weights = {name: view.detach().requires_grad_() for name, view in program.weights(self.flat).items()}
+        self.weights = {
+            name: view.detach().requires_grad_()
+            for name, view in program.weights(self.flat).items()
+        }
         self.gradient = torch.empty_like(self.flat)
         self.pulled = program.weights(self.gradient)
 
@@ -148,11 +173,15 @@ def turns(program: Program, batch: int, here: torch.device, counts: tuple[int, .
         mine = np.flatnonzero(widths == width)
         some = slice(len(counts)) if len(mine) == len(counts) else torch.from_numpy(mine).to(here)
         count = torch.tensor(counts, device=here)[some]
-        found.append(Turn(some, width, count if (count < width).any() else None, _shares(count, width)))
+        found.append(
+            Turn(some, width, count if (count < width).any() else None, _shares(count, width))
+        )
     return found
 
 
-def finished(program: Program, flat: Tensor, buffers: dict[str, Tensor], plan: Schedule) -> list[State]:
+def finished(
+    program: Program, flat: Tensor, buffers: dict[str, Tensor], plan: Schedule
+) -> list[State]:
     buffers = {name: value.cpu() for name, value in buffers.items()}
     for name in program.counters:
         buffers[name] = buffers[name] + torch.from_numpy((plan.counts > 0).sum(0))
@@ -160,8 +189,8 @@ def finished(program: Program, flat: Tensor, buffers: dict[str, Tensor], plan: S
 
 
 def loss_gradient(logits: Tensor, targets: Tensor, temperature: float, count: Tensor) -> Tensor:
-    """Of the mean over a model's batch of -sum t log softmax(z / T), by z: (s sum(t) - t) / T / batch, 0 for padding.
-    [A, b, C]; count [A] is how many samples are real."""
+    """Of the mean over a model's batch of -sum t log softmax(z / T), by z: (s sum(t) - t) / T /
+    batch, 0 for padding. [A, b, C]; count [A] is how many samples are real."""
     return _pull(logits, targets, temperature, _shares(count, logits.shape[1]))
 
 
@@ -176,7 +205,9 @@ def _shares(count: Tensor, size: int) -> Tensor:
 
 
 @torch.no_grad()
-def predict(program: Program, jobs: Sequence[Predict], values: Tensor, size: int, stop: Stop) -> list[Array]:
+def predict(
+    program: Program, jobs: Sequence[Predict], values: Tensor, size: int, stop: Stop
+) -> list[Array]:
     """Outputs of the models on their samples, `size` samples of each at a time."""
     here = values.device
     inputs = Inputs.of([job.samples for job in jobs], values)
@@ -184,9 +215,14 @@ def predict(program: Program, jobs: Sequence[Predict], values: Tensor, size: int
     rows = np.stack([job.samples.rows for job in jobs])
     shared = bool((rows == rows[:1]).all()) and len(inputs.mean) == 1
     rest = -samples % ALIGNED if program.pads else 0
-    at = torch.from_numpy(np.pad(rows[:1] if shared else rows, ((0, 0), (0, rest)), "edge")).to(here)
+    at = torch.from_numpy(np.pad(rows[:1] if shared else rows, ((0, 0), (0, rest)), "edge")).to(
+        here
+    )
     flat, buffers = program.layout.stack([job.state for job in jobs])
-    weights, kept = program.weights(flat.to(here)), {name: value.to(here) for name, value in buffers.items()}
+    weights, kept = (
+        program.weights(flat.to(here)),
+        {name: value.to(here) for name, value in buffers.items()},
+    )
     pieces = []
     for piece in at.split(size, 1):
         carry_on(stop)

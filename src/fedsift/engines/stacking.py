@@ -1,8 +1,9 @@
 """A network turned into a program over M copies of itself.
 
-`stack(model)` traces the network once. If it is made of layers that are known here, the program runs on stacked layers
-(`Stacked`); any other network that torch.func can batch runs under vmap (`Vmapped`); what neither can do raises
-`Unstackable` with the reason. Nothing has to be changed in the network.
+`stack(model)` traces the network once. If it is made of layers that are known here, the program
+runs on stacked layers (`Stacked`); any other network that torch.func can batch runs under vmap
+(`Vmapped`); what neither can do raises `Unstackable` with the reason. Nothing has to be changed in
+the network.
 """
 
 from __future__ import annotations
@@ -36,25 +37,36 @@ class Pass:
     count: Tensor | None = None  # [M]: real samples in each batch, where some batches are padded
     seeds: Tensor | None = None  # [M]: of dropout
     step: Tensor | int = 0
-    places: dict[str, Tensor] = field(default_factory=dict)  # where the gradients of a program's `placed` weights go
+    places: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # where the gradients of a program's `placed` weights go
 
     @property
     def models(self) -> int:
         return len(next(iter(self.weights.values())))
 
 
-ALIGNED = 16  # floats, 64 bytes: products may round by where their operands lie, so every model's lie alike
+# floats, 64 bytes: products may round by where their operands lie, so every model's lie alike
+ALIGNED = 16
 
 
 class Layout:
-    """Where each parameter of a network lies in its row of one flat [M, P] matrix, and which buffers it has."""
+    """Where each parameter of a network lies in its row of one flat [M, P] matrix, and which
+    buffers it has.
+    """
 
-    def __init__(self, net: nn.Module, inputs_first: Sequence[str] = (), channels_last: Sequence[str] = ()) -> None:
+    def __init__(
+        self, net: nn.Module, inputs_first: Sequence[str] = (), channels_last: Sequence[str] = ()
+    ) -> None:
         self.parameters = {name: value.shape for name, value in net.named_parameters()}
         self.buffers = {name: value.detach().clone() for name, value in net.named_buffers()}
         self.names = tuple(net.state_dict())
-        self._inputs_first = set(inputs_first)  # weights [O, I, ...] that the program wants as [..., I, O]
-        self._channels_last = set(channels_last)  # weights [O, I, ...] that the program wants as [O, ..., I]
+        self._inputs_first = set(
+            inputs_first
+        )  # weights [O, I, ...] that the program wants as [..., I, O]
+        self._channels_last = set(
+            channels_last
+        )  # weights [O, I, ...] that the program wants as [O, ..., I]
         if missing := set(self.names) - self.parameters.keys() - self.buffers.keys():
             raise Unstackable(f"{min(missing)} shares its values with another parameter")
         for name, parameter in net.named_parameters():
@@ -69,34 +81,56 @@ class Layout:
 
     @torch.no_grad()
     def stack(self, states: Sequence[State]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The models' parameters [M, P] and buffers {name: [M, ...]}; a buffer no state holds starts as built."""
+        """The models' parameters [M, P] and buffers {name: [M, ...]}; a buffer no state holds
+        starts as built.
+        """
         for state in states:
             if state.keys() != set(self.names):
-                raise RuntimeError(f"missing or unexpected keys: {sorted(state.keys() ^ set(self.names))}")
-        for name, shape in (*self.parameters.items(), *((n, v.shape) for n, v in self.buffers.items())):
+                raise RuntimeError(
+                    f"missing or unexpected keys: {sorted(state.keys() ^ set(self.names))}"
+                )
+        for name, shape in (
+            *self.parameters.items(),
+            *((n, v.shape) for n, v in self.buffers.items()),
+        ):
             for state in states:
                 if name in state and state[name].shape != shape:
-                    raise RuntimeError(f"size mismatch for {name}: {tuple(state[name].shape)}, not {tuple(shape)}")
+                    raise RuntimeError(
+                        f"size mismatch for {name}: {tuple(state[name].shape)}, not {tuple(shape)}"
+                    )
         flat = torch.zeros(len(states), self.size)
         for name, part in self._parts(flat).items():
             stacked = torch.stack([state[name].to("cpu", torch.float32) for state in states])
             part.copy_(_rows(self._to_program(name, stacked)))
         buffers = {
-            n: torch.stack([state.get(n, start).to(start) for state in states]) for n, start in self.buffers.items()
+            n: torch.stack([state.get(n, start).to(start) for state in states])
+            for n, start in self.buffers.items()
         }
         return flat, buffers
 
     def unstack(self, flat: Tensor, buffers: dict[str, Tensor]) -> list[State]:
         """The other way: one state a model, each tensor its own memory."""
-        stacked = {name: self._from_program(name, part) for name, part in self._parts(flat).items()} | buffers
-        return [{name: stacked[name][i].clone().contiguous() for name in self.names} for i in range(len(flat))]
+        stacked = {
+            name: self._from_program(name, part) for name, part in self._parts(flat).items()
+        } | buffers
+        return [
+            {name: stacked[name][i].clone().contiguous() for name in self.names}
+            for i in range(len(flat))
+        ]
 
     def weights(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of the flat matrix in the program's shapes."""
-        return {name: part.view(len(flat), *self._program_shape(name)) for name, part in self._parts(flat).items()}
+        return {
+            name: part.view(len(flat), *self._program_shape(name))
+            for name, part in self._parts(flat).items()
+        }
 
-    def joined(self, gradients: Sequence[Tensor], into: Tensor | None = None, placed: Collection[str] = ()) -> Tensor:
-        """The gradients of `weights(flat)` as one matrix like it; `into` one where those `placed` lie already."""
+    def joined(
+        self, gradients: Sequence[Tensor], into: Tensor | None = None, placed: Collection[str] = ()
+    ) -> Tensor:
+        """The gradients of `weights(flat)` as one matrix like it; `into` one where those `placed`
+        lie already.
+        """
         if into is None or not placed:
             rows = [_rows(gradient) for gradient in gradients]
             return torch.cat([*rows, rows[0].new_zeros(len(rows[0]), self._sizes[-1])], 1, out=into)
@@ -142,12 +176,20 @@ class Program:
     pads = True  # whether batches of unequal length may be padded
     macs = 0  # multiplications a sample, forward
     values = 0  # activations a sample, forward
-    copies: int | None = None  # of these held in training, where the program knows better than the engine
-    smallest_norm: int | None = None  # the fewest values a sample gives to a batch norm, where there is one
+    copies: int | None = (
+        None  # of these held in training, where the program knows better than the engine
+    )
+    smallest_norm: int | None = (
+        None  # the fewest values a sample gives to a batch norm, where there is one
+    )
     stored = torch.float32  # what flows between convolutions
     takes = torch.float32  # what its input is best stored in
-    placed: frozenset[str] = frozenset()  # weights whose gradients can be written where they are wanted (Pass.places)
-    counters: tuple[str, ...] = ()  # buffers that count batches; whoever trains adds the steps at the end
+    placed: frozenset[str] = (
+        frozenset()
+    )  # weights whose gradients can be written where they are wanted (Pass.places)
+    counters: tuple[
+        str, ...
+    ] = ()  # buffers that count batches; whoever trains adds the steps at the end
 
     def __call__(self, p: Pass, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -156,11 +198,17 @@ class Program:
         return self.layout.weights(flat)
 
     def arranged(self, x: Tensor) -> Tensor:
-        """Images [..., C, H, W] as [..., H, W, C], in the order of memory that is best for this program."""
+        """Images [..., C, H, W] as [..., H, W, C], in the order of memory that is best for this
+        program.
+        """
         return x.movedim(-3, -1).contiguous()
 
-    def learn(self, p: Pass, x: Tensor, pull: Callable[[Tensor], Tensor], into: dict[str, Tensor]) -> None:
-        """Forward, and back from what `pull` makes of the logits; the weights' gradients are added to `into`."""
+    def learn(
+        self, p: Pass, x: Tensor, pull: Callable[[Tensor], Tensor], into: dict[str, Tensor]
+    ) -> None:
+        """Forward, and back from what `pull` makes of the logits; the weights' gradients are added
+        to `into`.
+        """
         logits = self(p, x)
         pulled = torch.autograd.grad(logits, list(p.weights.values()), pull(logits.detach()))
         for mine, gradient in zip(into.values(), pulled, strict=True):
@@ -174,10 +222,14 @@ class Stacked(Program):
         net = model.build()
         self._programs = {mode: trace(net.train(mode), model.shape) for mode in (True, False)}
         ops = self._programs[True]
-        products = [op for o in ops for op in (o, o.before) if op and op.kind in ("convolution", "linear")]
+        products = [
+            op for o in ops for op in (o, o.before) if op and op.kind in ("convolution", "linear")
+        ]
         self.layout = self._layout(net, products)
         layers_used = {op.name for o in ops for op in (o, o.before) if op}
-        if unused := [name for name in self.layout.parameters if name.rpartition(".")[0] not in layers_used]:
+        if unused := [
+            name for name in self.layout.parameters if name.rpartition(".")[0] not in layers_used
+        ]:
             raise Unstackable(f"{unused[0]} is not used")
         self.macs, self.values = sum(op.macs for op in ops), sum(op.values for op in ops)
         norms = [op for op in ops if op.kind in ("batch_norm", "norm_after_convolution")]
@@ -198,7 +250,9 @@ class Stacked(Program):
 
     @torch.no_grad()
     def _compare(self, net: nn.Module, shape: tuple[int, ...]) -> None:
-        """The program must say what the network says; a tracer does not see everything (z += y, for one)."""
+        """The program must say what the network says; a tracer does not see everything (z += y, for
+        one).
+        """
         state = {name: value.clone() for name, value in net.state_dict().items()}
         x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
         rolls = any(op.kind == "dropout" for op in self._programs[True])
@@ -227,15 +281,17 @@ class Stacked(Program):
 
 
 class Vmapped(Program):
-    """Any network torch.func can batch, in its own layout [M, B, C, H, W]. It may look across a batch in ways we do
-    not know, so its batches are never padded."""
+    """Any network torch.func can batch, in its own layout [M, B, C, H, W]. It may look across a
+    batch in ways we do not know, so its batches are never padded."""
 
     pads = False
     copies = 7  # of what is kept: as much again flows back, and torch.func makes copies of its own
 
     def __init__(self, model: Model) -> None:
         self._nets = {mode: model.build().train(mode) for mode in (True, False)}
-        self._mine = threading.local()  # torch.func puts the weights into the network: each thread has its own
+        self._mine = (
+            threading.local()
+        )  # torch.func puts the weights into the network: each thread has its own
         self.layout = Layout(self._nets[True])
         self._try(model)
 
@@ -252,8 +308,9 @@ class Vmapped(Program):
             return vmap(one)(p.weights, p.buffers, x)
 
     def _try(self, model: Model) -> None:
-        """Two networks, two samples each, forward and backward: whatever torch.func cannot do shows here. Where it loses
-        something without a word (a buffer that is not changed but replaced), the network itself says otherwise."""
+        """Two networks, two samples each, forward and backward: whatever torch.func cannot do shows
+        here. Where it loses something without a word (a buffer that is not changed but replaced),
+        the network itself says otherwise."""
         net = model.build()
         state = {name: value.clone() for name, value in net.state_dict().items()}
         samples = torch.randn(2, *model.shape, generator=torch.Generator().manual_seed(0))
@@ -272,15 +329,25 @@ class Vmapped(Program):
             raise Unstackable(str(error).partition("\n")[0]) from None
         self.values = self._kept(Pass(weights, buffers, True), x) // 4
 
-    def _compare(self, said: Tensor, expected: Tensor, buffers: dict[str, Tensor], kept: dict[str, Tensor]) -> None:
-        pairs = {"the output": (said, expected)} | {name: (buffers[name][1], kept[name]) for name in buffers}
+    def _compare(
+        self, said: Tensor, expected: Tensor, buffers: dict[str, Tensor], kept: dict[str, Tensor]
+    ) -> None:
+        pairs = {"the output": (said, expected)} | {
+            name: (buffers[name][1], kept[name]) for name in buffers
+        }
         for name, (mine, its) in pairs.items():
             if not torch.allclose(mine.float(), its.float(), rtol=1e-3, atol=1e-4):
-                raise Unstackable(f"{name} is another one there (is a buffer replaced, not changed?)")
+                raise Unstackable(
+                    f"{name} is another one there (is a buffer replaced, not changed?)"
+                )
 
     def _kept(self, p: Pass, x: Tensor) -> int:
-        """How many values the way back needs beside the weights; some networks cannot be watched while they run."""
-        kept: dict[int, Tensor] = {}  # by their place in memory; held, so that no place is used twice
+        """How many values the way back needs beside the weights; some networks cannot be watched
+        while they run.
+        """
+        kept: dict[
+            int, Tensor
+        ] = {}  # by their place in memory; held, so that no place is used twice
 
         def keep(tensor: Tensor) -> Tensor:
             kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
@@ -305,22 +372,25 @@ def stack(model: Model, kernels: Kernels, known: type[Stacked] = Stacked) -> Pro
     with torch.random.fork_rng(devices=[]):
         try:
             return known(model, kernels)
-        except Exception as unknown:  # whatever a network does to its reader, it is not for the user to see
+        except (
+            Exception
+        ) as unknown:  # whatever a network does to its reader, it is not for the user to see
             try:
                 return Vmapped(model)
             except Unstackable as refused:
                 raise Unstackable(f"{unknown}; under torch.func: {refused}") from None
 
 
-# --- layers, as programs call them ---------------------------------------------------------------------------------
+# --- layers, as programs call them
+# ---------------------------------------------------------------------------------
 
 
 CONVOLUTIONS = ("convolution", "norm_after_convolution")
 
 
 class Kernels:
-    """Convolution and what follows it, in plain torch. Others may take and give what is `stored` in fewer bits; all
-    other layers get float32."""
+    """Convolution and what follows it, in plain torch. Others may take and give what is `stored` in
+    fewer bits; all other layers get float32."""
 
     places = False  # whether gradients can be written where they are wanted
 
@@ -328,16 +398,22 @@ class Kernels:
         self.stored = stored
 
     def convolve(self, p: Pass, op: Op, x: Tensor) -> Tensor:
-        return layers.convolve(x, p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias"), *op.geometry)
+        return layers.convolve(
+            x, p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias"), *op.geometry
+        )
 
-    def convolve_and_normalise(self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def convolve_and_normalise(
+        self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None
+    ) -> Tensor:
         """Convolution, batch norm, and where the network has them next an addition and ReLU."""
         assert op.before is not None
         return _batch_norm(p, op, self.convolve(p, op.before, x).float(), residual)
 
 
 def _weights_of_kernels(ops: Sequence[Op]) -> list[str]:
-    """Of convolutions and the norms joined to them; a layer used twice adds up two gradients, so it is left out."""
+    """Of convolutions and the norms joined to them; a layer used twice adds up two gradients, so it
+    is left out.
+    """
     uses = Counter(op.name for o in ops for op in (o, o.before) if op)
     names = []
     for op in ops:

@@ -1,4 +1,6 @@
-"""A network read as a list of known layers (by torch.fx), with neighbours joined where one kernel can do both."""
+"""A network read as a list of known layers (by torch.fx), with neighbours joined where one kernel
+can do both.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Unstackable(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """One layer: what it is, its place in the network, and the outputs it reads ("" is the network's input)."""
+    """One layer: what it is, its place in the network, and the outputs it reads ("" is the
+    network's input).
+    """
 
     kind: str
     output: str
@@ -47,8 +51,30 @@ class Op:
         return self.layer.kernel_size, self.layer.stride, self.layer.padding
 
 
-ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.LeakyReLU, nn.Hardtanh, nn.Softplus)
-EACH = {F.relu, torch.relu, F.gelu, F.silu, torch.tanh, F.tanh, torch.sigmoid, F.elu, F.leaky_relu, "relu", "tanh"}
+ACTIVATIONS = (
+    nn.ReLU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.ELU,
+    nn.LeakyReLU,
+    nn.Hardtanh,
+    nn.Softplus,
+)
+EACH = {
+    F.relu,
+    torch.relu,
+    F.gelu,
+    F.silu,
+    torch.tanh,
+    F.tanh,
+    torch.sigmoid,
+    F.elu,
+    F.leaky_relu,
+    "relu",
+    "tanh",
+}
 POOLS = {F.max_pool2d, F.avg_pool2d}
 FLATTEN = {torch.flatten, "flatten"}
 AVERAGE = {torch.mean, "mean"}
@@ -64,7 +90,9 @@ def trace(net: nn.Module, shape: tuple[int, ...]) -> list[Op]:
         _check(not any(hooks), f"{name or 'the network'} has hooks")
         _check(module.training == net.training, f"{name} is not in the mode of the network")
     graph = _symbolic(net, shape)
-    _check(sum(node.op == "placeholder" for node in graph.nodes) == 1, "it takes more than one input")
+    _check(
+        sum(node.op == "placeholder" for node in graph.nodes) == 1, "it takes more than one input"
+    )
     dropouts = dropout_names(net)
     ops: list[Op] = []
     for node in graph.nodes:
@@ -105,8 +133,12 @@ def _symbolic(net: nn.Module, shape: tuple[int, ...]) -> fx.Graph:
 def _read(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
     """One node of the graph, with its sizes."""
     op, shape = _recognised(node, modules), _shape(node)
-    macs = op.layer.weight.numel() * _product(shape[2:]) if op.kind in ("convolution", "linear") else 0
-    return replace(op, output=node.name, macs=macs, values=_product(shape[1:]), spatial=_product(shape[2:]))
+    macs = (
+        op.layer.weight.numel() * _product(shape[2:]) if op.kind in ("convolution", "linear") else 0
+    )
+    return replace(
+        op, output=node.name, macs=macs, values=_product(shape[1:]), spatial=_product(shape[2:])
+    )
 
 
 def _recognised(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
@@ -125,7 +157,12 @@ def _recognised(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
     options = {key: value for key, value in node.kwargs.items() if key != "inplace"}
     rest = node.args[1:]
     plain = not any(isinstance(value, fx.Node) for value in (*rest, *options.values()))
-    if node.target in ADD and len(inputs) == 2 and not options and shape == before == _shape(node.args[1]):
+    if (
+        node.target in ADD
+        and len(inputs) == 2
+        and not options
+        and shape == before == _shape(node.args[1])
+    ):
         return Op("add", "", inputs, inplace=node.target is operator.iadd)
     if node.target in EACH and plain:
         function = getattr(torch, node.target) if isinstance(node.target, str) else node.target
@@ -137,7 +174,13 @@ def _recognised(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
         return Op("average", "", inputs, keep=True)
     if node.target in FLATTEN and (*rest, *options.values()) == (1,) and "end_dim" not in options:
         return Op("flatten", "", inputs)
-    if node.target in AVERAGE and len(before) == 4 and plain and shape[1] == before[1] and shape[2:] in ((), (1, 1)):
+    if (
+        node.target in AVERAGE
+        and len(before) == 4
+        and plain
+        and shape[1] == before[1]
+        and shape[2:] in ((), (1, 1))
+    ):
         axes = rest[0] if rest else options.get("dim")
         _check(_axes(axes) == (2, 3), f"a mean over axes {axes}")
         return Op("average", "", inputs, keep=len(shape) == 4)
@@ -150,18 +193,29 @@ def _kind(layer: nn.Module, before: tuple[int, ...]) -> str:
     if kind is nn.Conv2d:
         assert isinstance(layer, nn.Conv2d)
         simple = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
-        _check(simple and not isinstance(layer.padding, str), f"{layer} has groups, dilation or another padding")
+        _check(
+            simple and not isinstance(layer.padding, str),
+            f"{layer} has groups, dilation or another padding",
+        )
         return "convolution"
     if kind in (nn.BatchNorm1d, nn.BatchNorm2d):
         assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
         usual = layer.affine and layer.track_running_stats and layer.momentum is not None
         _check(usual and len(before) in (2, 4), f"{layer} is not the usual batch norm")
         return "batch_norm"
-    if kind is nn.AdaptiveAvgPool2d and isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1)):
+    if (
+        kind is nn.AdaptiveAvgPool2d
+        and isinstance(layer, nn.AdaptiveAvgPool2d)
+        and layer.output_size in (1, (1, 1))
+    ):
         return "average_kept"
     if kind in ACTIVATIONS:
         return "each"
-    if kind is nn.Flatten and isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
+    if (
+        kind is nn.Flatten
+        and isinstance(layer, nn.Flatten)
+        and (layer.start_dim, layer.end_dim) == (1, -1)
+    ):
         return "flatten"
     known: dict[type, tuple[str, bool]] = {
         nn.Linear: ("linear", len(before) == 2),
@@ -176,20 +230,28 @@ def _kind(layer: nn.Module, before: tuple[int, ...]) -> str:
     return name
 
 
-# --- joining neighbours --------------------------------------------------------------------------------------------
+# --- joining neighbours
+# --------------------------------------------------------------------------------------------
 
 
 def _joined(ops: list[Op]) -> list[Op]:
-    """Convolution, batch norm, addition and ReLU in a row become one; a ReLU before a pool moves behind it, where
-    there is less to do (the largest of the positive parts is the positive part of the largest)."""
-    ops = [replace(op, kind="average", keep=True) if op.kind == "average_kept" else op for op in ops]
-    ops = [replace(op, layer=F.relu) if op.kind == "each" and _is_relu(op.layer) else op for op in ops]
+    """Convolution, batch norm, addition and ReLU in a row become one; a ReLU before a pool moves
+    behind it, where there is less to do (the largest of the positive parts is the positive part of
+    the largest)."""
+    ops = [
+        replace(op, kind="average", keep=True) if op.kind == "average_kept" else op for op in ops
+    ]
+    ops = [
+        replace(op, layer=F.relu) if op.kind == "each" and _is_relu(op.layer) else op for op in ops
+    ]
     for join in (_convolution_and_norm, _norm_and_add, _norm_and_relu, _relu_and_pool):
         ops = join(ops)
     return ops
 
 
-def _pairs(ops: list[Op], first: Callable[[Op], bool], second: Callable[[Op], bool]) -> list[tuple[Op, Op]]:
+def _pairs(
+    ops: list[Op], first: Callable[[Op], bool], second: Callable[[Op], bool]
+) -> list[tuple[Op, Op]]:
     """Neighbours in the flow of data where nobody else reads the first one's output."""
     by_output = {op.output: op for op in ops}
     readers: dict[str, int] = {}
@@ -241,7 +303,11 @@ def _norm_and_add(ops: list[Op]) -> list[Op]:
 
 def _norm_and_relu(ops: list[Op]) -> list[Op]:
     kinds = ("norm_after_convolution", "batch_norm")
-    pairs = _pairs(ops, lambda a: a.kind in kinds and not a.relu, lambda b: b.kind == "each" and b.layer is F.relu)
+    pairs = _pairs(
+        ops,
+        lambda a: a.kind in kinds and not a.relu,
+        lambda b: b.kind == "each" and b.layer is F.relu,
+    )
     return _replaced(ops, pairs, lambda a, b: replace(a, output=b.output, relu=True))
 
 
@@ -253,7 +319,10 @@ def _relu_and_pool(ops: list[Op]) -> list[Op]:
     for op in ops:
         if op.output in behind:
             relu, inner = behind[op.output], f"{op.output} before relu"
-            moved += [replace(op, inputs=relu.inputs, output=inner), replace(relu, inputs=(inner,), output=op.output)]
+            moved += [
+                replace(op, inputs=relu.inputs, output=inner),
+                replace(relu, inputs=(inner,), output=op.output),
+            ]
         elif op.output not in gone:
             moved.append(op)
     return moved
@@ -263,12 +332,15 @@ def _with_last_uses(ops: list[Op]) -> list[Op]:
     """So that a prediction need not hold every activation."""
     last = {name: i for i, op in enumerate(ops) for name in op.inputs if name}
     return [
-        replace(op, last_used=tuple(name for name in dict.fromkeys(op.inputs) if last.get(name) == i))
+        replace(
+            op, last_used=tuple(name for name in dict.fromkeys(op.inputs) if last.get(name) == i)
+        )
         for i, op in enumerate(ops)
     ]
 
 
-# --- small questions -----------------------------------------------------------------------------------------------
+# --- small questions
+# -----------------------------------------------------------------------------------------------
 
 
 def _shape(node: Any) -> tuple[int, ...]:

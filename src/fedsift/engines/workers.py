@@ -1,4 +1,6 @@
-"""Threads that do an engine's tasks side by side and stop between two batches when one fails or the user interrupts."""
+"""Threads that do an engine's tasks side by side and stop between two batches when one fails or the
+user interrupts.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ class Interrupted(Exception):
 
 
 class Workers:
-    """On a CPU every task has one intra-op thread, however many there are: its sums never depend on its company."""
+    """On a CPU every task has one intra-op thread, however many there are: its sums never depend on
+    its company.
+    """
 
     def __init__(self, device: torch.device, threads: int | None = None) -> None:
         cpu = self._cpu = device.type == "cpu"
-        self.threads = (threads or cores()) if cpu else 1  # a GPU is one, and its programs are not shared
+        self.threads = (
+            (threads or cores()) if cpu else 1
+        )  # a GPU is one, and its programs are not shared
         if cpu:
             keep_memory()
         self._pool = ThreadPoolExecutor(self.threads, "fedsift")
@@ -43,7 +49,9 @@ class Workers:
             wait(futures)
 
     def _do(self, task: Task, stop: Stop) -> Any:
-        if self._cpu:  # every time: a part of this setting is one for all threads, and the caller may have changed it
+        # every time: a part of this setting is one for all threads, and the caller may have changed
+        # it
+        if self._cpu:
             torch.set_num_threads(1)
         return task(stop)
 
@@ -55,8 +63,9 @@ def carry_on(stop: Stop) -> None:
 
 
 def keep_memory() -> None:
-    """Ask the C library (glibc) to keep memory that is freed for the next step, which needs as much: by default it goes
-    back to the system after every step and is zeroed page by page when it returns, a tenth of the time."""
+    """Ask the C library (glibc) to keep memory that is freed for the next step, which needs as
+    much: by default it goes back to the system after every step and is zeroed page by page when it
+    returns, a tenth of the time."""
     trim_threshold, mmap_threshold = -1, -3
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
@@ -67,12 +76,17 @@ def keep_memory() -> None:
 class _Heap(ctypes.Structure):
     """What glibc's mallinfo2 tells: ten numbers, of which the ninth is the bytes that are free."""
 
-    _fields_ = [("others", 8 * ctypes.c_size_t), ("free", ctypes.c_size_t), ("on_top", ctypes.c_size_t)]
+    _fields_ = [
+        ("others", 8 * ctypes.c_size_t),
+        ("free", ctypes.c_size_t),
+        ("on_top", ctypes.c_size_t),
+    ]
 
 
 def give_back_memory(beyond: float) -> None:
-    """Return what is free to the system where that is more than the next step can use. After a large program its answers
-    lie scattered in what it has freed, the next one does not fit in between, and a process would grow with every one."""
+    """Return what is free to the system where that is more than the next step can use. After a
+    large program its answers lie scattered in what it has freed, the next one does not fit in
+    between, and a process would grow with every one."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
         libc.mallinfo2.restype = _Heap

@@ -1,6 +1,8 @@
-"""The same turns on a real Flower federation: `server_app(task)` and `client_app(task)` make the two apps of a project.
+"""The same turns on a real Flower federation: `server_app(task)` and `client_app(task)` make the
+two apps of a project.
 
-`task` is the project's own module: CLASSES and three functions (experiment, node) -> data, `public`, `test` and `private`.
+`task` is the project's own module: CLASSES and three functions (experiment, node) -> data,
+`public`, `test` and `private`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from fedsift.types import Mistake
 try:
     import flwr  # noqa: F401
 except ImportError:
-    raise Mistake("Flower is not installed here; install it with: pip install 'fedsift[flower]'") from None
+    raise Mistake(
+        "Flower is not installed here; install it with: pip install 'fedsift[flower]'"
+    ) from None
 
 if TYPE_CHECKING:
     from fedsift.flower.client import client_app

@@ -1,4 +1,6 @@
-"""A private certificate authority, the server's certificate and the nodes' keys: what TLS and authentication need."""
+"""A private certificate authority, the server's certificate and the nodes' keys: what TLS and
+authentication need.
+"""
 
 from __future__ import annotations
 
@@ -47,22 +49,32 @@ class Certificates:
 def create(
     folder: Path, nodes: int, hosts: Sequence[str] = ("127.0.0.1", "localhost"), days: int = 365
 ) -> Certificates:
-    """An authority that signs one server certificate for `hosts`, and a key pair for each node. Old files stay."""
+    """An authority that signs one server certificate for `hosts`, and a key pair for each node. Old
+    files stay.
+    """
     made = Certificates(folder)
     if made.ca.exists():
-        raise Mistake(f"{folder} has certificates already; choose another folder, or remove it to start anew")
+        raise Mistake(
+            f"{folder} has certificates already; choose another folder, or remove it to start anew"
+        )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority, authority_key = _authority(days)
     server_key = ec.generate_private_key(ec.SECP384R1())
-    certificate = _signed("fedsift server", server_key.public_key(), authority, authority_key, hosts, days)
+    certificate = _signed(
+        "fedsift server", server_key.public_key(), authority, authority_key, hosts, days
+    )
     for node in range(nodes):
         key = ec.generate_private_key(ec.SECP384R1())
-        write_atomically(made.node_key(node), _private(key, serialization.PrivateFormat.OpenSSH), SECRET)
+        write_atomically(
+            made.node_key(node), _private(key, serialization.PrivateFormat.OpenSSH), SECRET
+        )
         write_atomically(made.node_public_key(node), _public(key))
     write_atomically(folder / "ca.key", _private(authority_key), SECRET)
     write_atomically(made.server_key, _private(server_key), SECRET)
     write_atomically(made.server, certificate.public_bytes(serialization.Encoding.PEM))
-    write_atomically(made.ca, authority.public_bytes(serialization.Encoding.PEM))  # last: now it is complete
+    write_atomically(
+        made.ca, authority.public_bytes(serialization.Encoding.PEM)
+    )  # last: now it is complete
     return made
 
 
@@ -77,7 +89,10 @@ def commands(made: Certificates, nodes: int, host: str) -> str:
         "# where you submit from: ~/.flwr/config.toml",
         f'#   [superlink]\n#   default = "ours"\n#   [superlink.ours]\n#   address = "{host}:8000"',
         f'#   root-certificates = "{made.ca.resolve()}"',
-        *(f"flwr supernode register {made.node_public_key(node).name} ours" for node in range(nodes)),
+        *(
+            f"flwr supernode register {made.node_public_key(node).name} ours"
+            for node in range(nodes)
+        ),
         "flwr run PROJECT ours --stream",
     ]
     for node in range(nodes):
@@ -122,7 +137,9 @@ def _signed(
     )
 
 
-def _dated(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+def _dated(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -147,10 +164,13 @@ def _name(text: str) -> x509.Name:
 
 
 def _private(
-    key: ec.EllipticCurvePrivateKey, format: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8
+    key: ec.EllipticCurvePrivateKey,
+    format: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
 ) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, format, serialization.NoEncryption())
 
 
 def _public(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )

@@ -1,4 +1,6 @@
-"""A node's side: say who you are, take your turn. Everything it needs beside the message lies on the node itself."""
+"""A node's side: say who you are, take your turn. Everything it needs beside the message lies on
+the node itself.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def client_app(task: Any) -> ClientApp:
 
     @app.train("turn")
     def turn(message: Message, context: Context) -> Message:
-        return _replied(message, lambda: take_turn(_party(task, context), letters.read(message.content, Call), context))
+        return _replied(
+            message,
+            lambda: take_turn(_party(task, context), letters.read(message.content, Call), context),
+        )
 
     return app
 
@@ -54,7 +59,9 @@ def take_turn(here: Party, call: Call, context: Context) -> Letter:
         return Refusal(f"client {client.id} has lost its memory of round {call.last}", lost=True)
     federation = here.federation(client.data)
     engine, _ = choose(*here.experiment.where)
-    turn = federation.algorithm.client_turn(client, memory, call.payload, federation.round(call.round))
+    turn = federation.algorithm.client_turn(
+        client, memory, call.payload, federation.round(call.round)
+    )
     memory, message = drive(turn, engine)
     memories.keep(call.round, call.last, memory)
     return Answer(call.round, bool(memory), message, own_accuracy(here, client, memory, engine))
@@ -74,7 +81,9 @@ def _party(task: Any, context: Context) -> Party:
 
 
 def _replied(message: Message, answer: Callable[[], Letter]) -> Message:
-    """The answer, or a word on why there is none. Other errors' texts may quote private data: they stay in the node's log."""
+    """The answer, or a word on why there is none. Other errors' texts may quote private data: they
+    stay in the node's log.
+    """
     try:
         letter = answer()
     except (Mistake, WireError) as error:

@@ -1,4 +1,6 @@
-"""What crosses on Flower: the very bytes of a codec, and beside them a few plain values. All of it is hostile."""
+"""What crosses on Flower: the very bytes of a codec, and beside them a few plain values. All of it
+is hostile.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Hello:
 
 @dataclass(frozen=True)
 class Call:
-    """The server to a client: your turn. `last` is the latest round whose answer the server took up and built on."""
+    """The server to a client: your turn. `last` is the latest round whose answer the server took up
+    and built on.
+    """
 
     run: str  # names the run across restarts
     round: int
@@ -42,7 +46,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's turn. Where it keeps a model of its own, also how good that is on the test samples it has."""
+    """A client's turn. Where it keeps a model of its own, also how good that is on the test samples
+    it has.
+    """
 
     round: int
     remembers: bool  # whether the next turn will need what this one left behind
@@ -80,7 +86,9 @@ def read(records: RecordDict, *expected: type[Letter]) -> Any:
     types = {name: field.type for name, field in kind.__dataclass_fields__.items()}
     if "payload" in types:
         values["payload"] = _payload(records)
-    if values.keys() != types.keys() or any(type(values[name]).__name__ != types[name] for name in types):
+    if values.keys() != types.keys() or any(
+        type(values[name]).__name__ != types[name] for name in types
+    ):
         raise WireError("malformed message: its values are not those of its kind")
     letter = kind(**values)  # type: ignore[arg-type]
     _check(letter)
@@ -95,7 +103,9 @@ def _payload(records: RecordDict) -> bytes:
 
 
 def _check(letter: Letter) -> None:
-    if isinstance(letter, Call) and not (_TOKEN.fullmatch(letter.run) and letter.round > letter.last >= NEVER):
+    if isinstance(letter, Call) and not (
+        _TOKEN.fullmatch(letter.run) and letter.round > letter.last >= NEVER
+    ):
         raise WireError("malformed message: an impossible run or round")
     if isinstance(letter, Answer) and not (isnan(letter.accuracy) or 0 <= letter.accuracy <= 1):
         raise WireError("malformed message: an impossible accuracy")

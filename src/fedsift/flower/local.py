@@ -1,4 +1,6 @@
-"""A SuperLink and SuperNodes on this machine's loopback: started here, and stopped here whatever happens."""
+"""A SuperLink and SuperNodes on this machine's loopback: started here, and stopped here whatever
+happens.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,8 @@ from fedsift.runs import rounds_played, write_atomically
 from fedsift.types import Mistake
 
 HOST = "127.0.0.1"
-MARK = (
-    "FEDSIFT_STARTED_BY"  # in the environment of everything started here, so that it can be told from everything else
-)
+# in the environment of everything started here, so that it can be told from everything else
+MARK = "FEDSIFT_STARTED_BY"
 RETRIES = 3  # of a node to reach the SuperLink, which is there before any node is
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -37,16 +38,24 @@ QUIET = {
 
 
 class Deployment:
-    """Use it in a `with`; logs and Flower's own files go into `home`. With certificates: TLS and authenticated nodes."""
+    """Use it in a `with`; logs and Flower's own files go into `home`. With certificates: TLS and
+    authenticated nodes.
+    """
 
-    def __init__(self, home: Path, certificates: Certificates | None = None, *, simulation: bool = False) -> None:
+    def __init__(
+        self, home: Path, certificates: Certificates | None = None, *, simulation: bool = False
+    ) -> None:
         self.home, self.certificates, self.simulation = home.resolve(), certificates, simulation
         self.port = free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
         self.mark = uuid.uuid4().hex
         self.seen: dict[int, str] = {}  # pid -> born
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.home / "flwr"), "PATH": path, MARK: self.mark}
+        self.environment = (
+            os.environ
+            | QUIET
+            | {"FLWR_HOME": str(self.home / "flwr"), "PATH": path, MARK: self.mark}
+        )
 
     def __enter__(self) -> Deployment:
         (self.home / "flwr").mkdir(parents=True, exist_ok=True)
@@ -61,9 +70,14 @@ class Deployment:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # --- starting --------------------------------------------------------------------------------------------------
+    # --- starting
+    #
+    #
+    # --------------------------------------------------------------------------------------------------
 
-    def node(self, settings: Mapping[str, Any], key: Path | None = None, trust: bool = True) -> subprocess.Popen[bytes]:
+    def node(
+        self, settings: Mapping[str, Any], key: Path | None = None, trust: bool = True
+    ) -> subprocess.Popen[bytes]:
         """A SuperNode; `key` is its private key, and without `trust` it speaks plaintext."""
         where = ["--superlink", f"{HOST}:{self.port}", "--port", str(free_port())]
         if self.certificates and trust:
@@ -73,13 +87,28 @@ class Deployment:
         where += ["--auth-supernode-private-key", str(key)] if key else []
         where += ["--max-retries", str(RETRIES)]
         config = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
-        return self._start(f"node-{len(self.processes) - 1}", "flower-supernode", *where, "--node-config", config)
+        return self._start(
+            f"node-{len(self.processes) - 1}", "flower-supernode", *where, "--node-config", config
+        )
 
     def _start_link(self) -> None:
-        options = ["--host", HOST, "--port", str(self.port), *(["--simulation"] if self.simulation else [])]
+        options = [
+            "--host",
+            HOST,
+            "--port",
+            str(self.port),
+            *(["--simulation"] if self.simulation else []),
+        ]
         if self.certificates:
             c = self.certificates
-            files = ["--ssl-ca-certfile", c.ca, "--ssl-certfile", c.server, "--ssl-keyfile", c.server_key]
+            files = [
+                "--ssl-ca-certfile",
+                c.ca,
+                "--ssl-certfile",
+                c.server,
+                "--ssl-keyfile",
+                c.server_key,
+            ]
             options += [*map(str, files), "--enable-supernode-auth"]
         else:
             options += ["--insecure"]
@@ -93,40 +122,65 @@ class Deployment:
     def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         with open(self.home / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
-                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self.processes.append(process)
         return process
 
     def _healthy(self) -> bool:
-        trust = ssl.create_default_context(cafile=str(self.certificates.ca)) if self.certificates else None
+        trust = (
+            ssl.create_default_context(cafile=str(self.certificates.ca))
+            if self.certificates
+            else None
+        )
         scheme = "https" if trust else "http"
-        handlers = [urllib.request.ProxyHandler({}), *([urllib.request.HTTPSHandler(context=trust)] if trust else [])]
+        handlers = [
+            urllib.request.ProxyHandler({}),
+            *([urllib.request.HTTPSHandler(context=trust)] if trust else []),
+        ]
         with contextlib.suppress(OSError):
             return (
-                urllib.request.build_opener(*handlers).open(f"{scheme}://{HOST}:{self.port}/health", timeout=2).status
+                urllib.request.build_opener(*handlers)
+                .open(f"{scheme}://{HOST}:{self.port}/health", timeout=2)
+                .status
                 == 200
             )
         return False
 
     def _connection(self) -> str:
         secure = (
-            f"root-certificates = {json.dumps(str(self.certificates.ca))}" if self.certificates else "insecure = true"
+            f"root-certificates = {json.dumps(str(self.certificates.ca))}"
+            if self.certificates
+            else "insecure = true"
         )
         return f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "{HOST}:{self.port}"\n{secure}\n'
 
-    # --- driving ---------------------------------------------------------------------------------------------------
+    # --- driving
+    #
+    #
+    # ---------------------------------------------------------------------------------------------------
 
     def submit(self, app: Path, run_config: Mapping[str, Any], nodes: int | None = None) -> str:
-        """Hand the project in; the id of the run. `nodes` is for Flower's simulation, which makes its own."""
+        """Hand the project in; the id of the run. `nodes` is for Flower's simulation, which makes
+        its own.
+        """
         config = " ".join(f"{name}={json.dumps(value)}" for name, value in run_config.items())
         simulated = ["--federation-config", f"num-supernodes={nodes}"] if self.simulation else []
-        answer = self.flwr("run", str(app), "local", "--run-config", config, *simulated, "--format", "json")
+        answer = self.flwr(
+            "run", str(app), "local", "--run-config", config, *simulated, "--format", "json"
+        )
         return str(answer["run-id"])
 
     def status(self, run: str) -> str:
         """pending, starting, running, finished:completed, finished:failed or finished:stopped."""
-        return str(self.flwr("list", "local", "--run-id", run, "--format", "json")["runs"][0]["status"])
+        return str(
+            self.flwr("list", "local", "--run-id", run, "--format", "json")["runs"][0]["status"]
+        )
 
     def log(self, run: str) -> str:
         """What the server of a run has said."""
@@ -136,7 +190,9 @@ class Deployment:
         """Why a run failed: the last line of its last traceback; the whole log is kept."""
         log = self.log(run)
         (self.home / "server.log").write_text(log)
-        errors = [line for line in log.splitlines() if re.match(r"[\w.]+(Error|Mistake|TooFew)\b", line)]
+        errors = [
+            line for line in log.splitlines() if re.match(r"[\w.]+(Error|Mistake|TooFew)\b", line)
+        ]
         return errors[-1] if errors else f"see {self.home / 'server.log'}"
 
     def register(self, public_key: Path) -> None:
@@ -148,7 +204,9 @@ class Deployment:
         try:
             done = self._run("flwr", *arguments)
         except subprocess.TimeoutExpired as late:
-            raise Mistake(f"`flwr {arguments[0]}` has not answered within {late.timeout:g} s") from None
+            raise Mistake(
+                f"`flwr {arguments[0]}` has not answered within {late.timeout:g} s"
+            ) from None
         try:
             answer = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError:
@@ -159,9 +217,14 @@ class Deployment:
         return dict(answer)
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=120
+        )
 
-    # --- stopping --------------------------------------------------------------------------------------------------
+    # --- stopping
+    #
+    #
+    # --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Everything that was started here, and only that: first politely, then for good."""
@@ -179,13 +242,15 @@ class Deployment:
             time.sleep(0.1)
 
     def alive(self) -> set[int]:
-        """Processes started here that still run, and theirs. Some detach themselves and some rub out our mark, so whoever was
-        once seen among them is remembered."""
+        """Processes started here that still run, and theirs. Some detach themselves and some rub
+        out our mark, so whoever was once seen among them is remembered."""
         now = processes()
         mine = {process.pid for process in self.processes if process.poll() is None}
         roots = mine | set(marked(self.mark))
         self.seen |= {pid: now[pid].born for pid in roots | descendants(roots, now) if pid in now}
-        return mine | {pid for pid, born in self.seen.items() if pid in now and now[pid].born == born}
+        return mine | {
+            pid for pid, born in self.seen.items() if pid in now and now[pid].born == born
+        }
 
 
 class Process(NamedTuple):
@@ -228,8 +293,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def follow(deployment: Deployment, run: str, folder: Path, done: int, rounds: int, look: float = 15.0) -> Iterator[int]:
-    """The number of rounds saved, whenever it has grown; until all are, or the run has ended in another way."""
+def follow(
+    deployment: Deployment, run: str, folder: Path, done: int, rounds: int, look: float = 15.0
+) -> Iterator[int]:
+    """The number of rounds saved, whenever it has grown; until all are, or the run has ended in
+    another way.
+    """
     checked = time.monotonic()
     while done < rounds:
         time.sleep(0.3)

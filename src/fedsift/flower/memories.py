@@ -1,7 +1,9 @@
-"""A client's memory between its turns, so kept that a repeated, late or lost message can do no harm.
+"""A client's memory between its turns, so kept that a repeated, late or lost message can do no
+harm.
 
-The server says which round of a client it took up last; the client goes on from its memory after that very round. So a
-turn is a function of the message alone: asked again it answers the same, and what the server never got never happened.
+The server says which round of a client it took up last; the client goes on from its memory after
+that very round. So a turn is a function of the message alone: asked again it answers the same, and
+what the server never got never happened.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class InFolder:
         self.folder = folder
 
     def rounds(self) -> list[int]:
-        return [int(path.stem) for path in self.folder.glob("*.safetensors") if path.stem.isdecimal()]
+        return [
+            int(path.stem) for path in self.folder.glob("*.safetensors") if path.stem.isdecimal()
+        ]
 
     def get(self, round: int) -> bytes | None:
         with contextlib.suppress(FileNotFoundError):
@@ -88,7 +92,9 @@ class Memories:
     def of(cls, context: Context, run: str, client: int) -> Memories:
         """In the folder the node's settings name as `memory`, else in the state of the run."""
         folder = context.node_config.get("memory")
-        return cls(InFolder(Path(str(folder), run, str(client))) if folder else InRun(context.state, run))
+        return cls(
+            InFolder(Path(str(folder), run, str(client))) if folder else InRun(context.state, run)
+        )
 
     def recall(self, last: int) -> Tree | None:
         """The memory after round `last`; None if it is lost."""

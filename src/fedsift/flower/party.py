@@ -1,4 +1,6 @@
-"""What every machine of a federation works out for itself from the project's files, so that only bytes need to cross."""
+"""What every machine of a federation works out for itself from the project's files, so that only
+bytes need to cross.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ Node = Mapping[str, Any]  # a node's own settings (--node-config); empty on the 
 
 @dataclass(frozen=True, eq=False)
 class Party:
-    """One machine's view: the experiment, the user's task, and the public set as this machine has it."""
+    """One machine's view: the experiment, the user's task, and the public set as this machine has
+    it.
+    """
 
     experiment: Experiment
     task: Any
@@ -39,48 +43,72 @@ class Party:
         return classes_of(self.task)
 
     def test(self) -> Labelled:
-        return labelled("test", self.task.test(self.experiment, self.node), self.public, self.classes)
+        return labelled(
+            "test", self.task.test(self.experiment, self.node), self.public, self.classes
+        )
 
     def federation(self, test: Labelled, models: Sequence[Model] | None = None) -> Federation:
-        """The federation as seen from here: clients without their data, which stay where they are."""
+        """The federation as seen from here: clients without their data, which stay where they
+        are.
+        """
         nothing = np.empty(0, np.int64)
         nobody = Labelled(self.public[nothing], torch.empty(0, self.classes))
         e, everyone = self.experiment, self.models if models is None else models
         clients = Clients(nobody, [nothing] * len(everyone), everyone)
-        clients.models = tuple(dict.fromkeys(self.models))  # the server has a student of each, whoever is there
+        clients.models = tuple(
+            dict.fromkeys(self.models)
+        )  # the server has a student of each, whoever is there
         algorithm = config.algorithm(e)
         if isinstance(algorithm, PeerToPeer):
-            raise Mistake(f"{e.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`")
-        return Federation(algorithm, clients, Task(nobody, self.public, test), e.clients.cohort, e.seed)
+            raise Mistake(
+                f"{e.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`"
+            )
+        return Federation(
+            algorithm, clients, Task(nobody, self.public, test), e.clients.cohort, e.seed
+        )
 
     def client(self) -> Client:
         """The client this node is, with its private data."""
         id = self.node.get("partition-id")
         if type(id) is not int or not 0 <= id < len(self.models):
             most = len(self.models) - 1
-            raise Mistake(f"start this SuperNode with --node-config 'partition-id=N', N from 0 to {most}, not {id!r}")
+            raise Mistake(
+                f"start this SuperNode with --node-config 'partition-id=N', N from 0 to {most}, not {id!r}"
+            )
         names = {model.name: model for model in self.models}
-        model = shelf.find(names, "model", str(self.node.get("model", self.models[id].name)), "clients.models")
-        private = labelled("private", self.task.private(self.experiment, self.node), self.public, self.classes)
+        model = shelf.find(
+            names, "model", str(self.node.get("model", self.models[id].name)), "clients.models"
+        )
+        private = labelled(
+            "private", self.task.private(self.experiment, self.node), self.public, self.classes
+        )
         return Client(id, model, private)
 
     @cached_property
     def digest(self) -> str:
         """Of everything that both ends must have alike in the experiment."""
-        return hashlib.sha256(f"{__version__}\n{config.to_toml(self.experiment)}".encode()).hexdigest()
+        return hashlib.sha256(
+            f"{__version__}\n{config.to_toml(self.experiment)}".encode()
+        ).hexdigest()
 
     @cached_property
     def fingerprint(self) -> str:
         """Of the public set: every raw value, in order."""
         values = self.public.store.values[torch.from_numpy(self.public.rows)].contiguous().numpy()
-        return hashlib.sha256(f"{values.dtype} {values.shape}".encode() + values.tobytes()).hexdigest()
+        return hashlib.sha256(
+            f"{values.dtype} {values.shape}".encode() + values.tobytes()
+        ).hexdigest()
 
 
 def party(task: Any, settings: Settings, node: Node) -> Party:
-    e = config.read(str(Path(task.__file__).parent / settings.experiment), shlex.split(settings.overrides))
+    e = config.read(
+        str(Path(task.__file__).parent / settings.experiment), shlex.split(settings.overrides)
+    )
     engines.check(e.engine, e.device, e.precision)  # said before the first round, not at every turn
     shared = public_set(task.public(e, node), e.data.normalise, classes_of(task))
-    models = models_of(e.clients.models or e.clients.model, e.clients.count, shared.shape, classes_of(task))
+    models = models_of(
+        e.clients.models or e.clients.model, e.clients.count, shared.shape, classes_of(task)
+    )
     return Party(e, task, node, shared, tuple(models))
 
 
@@ -92,7 +120,9 @@ def classes_of(task: Any) -> int:
 
 
 def public_set(given: Any, normalise: str, classes: int) -> Samples:
-    """The public samples of a task: as fedsift has them, or an array of inputs, normalised by its own figures."""
+    """The public samples of a task: as fedsift has them, or an array of inputs, normalised by its
+    own figures.
+    """
     if isinstance(given, Samples):
         return given
     x = data.dataset(given, np.zeros(len(given), np.int64), classes).x
@@ -101,16 +131,24 @@ def public_set(given: Any, normalise: str, classes: int) -> Samples:
 
 
 def labelled(name: str, given: Any, public: Samples, classes: int) -> Labelled:
-    """Labelled samples of a task: as fedsift has them, or arrays (x, y), normalised as the public set is."""
+    """Labelled samples of a task: as fedsift has them, or arrays (x, y), normalised as the public
+    set is.
+    """
     if not isinstance(given, Labelled):
         x, y = given
         made = data.dataset(x, y, classes)
-        given = Labelled(_beside(made.x, public), F.one_hot(torch.from_numpy(made.y), made.classes).float())
+        given = Labelled(
+            _beside(made.x, public), F.one_hot(torch.from_numpy(made.y), made.classes).float()
+        )
     if given.samples.shape != public.shape or given.classes != classes or not len(given):
         found = f"{len(given)} samples of shape {given.samples.shape} in {given.classes} classes"
-        raise Mistake(f"{name} gives {found}; the public set has shape {public.shape}, and there are {classes} classes")
+        raise Mistake(
+            f"{name} gives {found}; the public set has shape {public.shape}, and there are {classes} classes"
+        )
     return given
 
 
 def _beside(x: Array, public: Samples) -> Samples:
-    return Samples(Store(torch.from_numpy(x), public.store.mean, public.store.std), np.arange(len(x)))
+    return Samples(
+        Store(torch.from_numpy(x), public.store.mean, public.store.std), np.arange(len(x))
+    )

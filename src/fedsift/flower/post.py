@@ -1,4 +1,6 @@
-"""Letters out and replies in over Flower's grid, against a deadline, counting what Flower adds to our bytes."""
+"""Letters out and replies in over Flower's grid, against a deadline, counting what Flower adds to
+our bytes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from fedsift.flower.letters import Letter, Refusal
 
 @dataclass
 class Traffic:
-    """Bytes as Flower serialises them, payloads included, and replies that answer nothing that was asked."""
+    """Bytes as Flower serialises them, payloads included, and replies that answer nothing that was
+    asked.
+    """
 
     sent: int = 0
     received: int = 0
@@ -40,14 +44,23 @@ class Post:
     traffic: Traffic = field(default_factory=Traffic)
 
     def exchange(
-        self, kind: str, out: Mapping[int, Letter | None], expected: type[Letter], deadline: float, group: str = ""
+        self,
+        kind: str,
+        out: Mapping[int, Letter | None],
+        expected: type[Letter],
+        deadline: float,
+        group: str = "",
     ) -> Replies:
-        """One letter a node; the replies that come before the deadline. Messages are dead after it: ttl is the deadline."""
+        """One letter a node; the replies that come before the deadline. Messages are dead after it:
+        ttl is the deadline.
+        """
         replies, until = Replies(), time.monotonic() + deadline
         waiting: dict[str, int] = {}
         for node, letter in out.items():
             content = letters.write(letter) if letter else letters.nothing()
-            message = Message(content, dst_node_id=node, message_type=kind, ttl=deadline, group_id=group)
+            message = Message(
+                content, dst_node_id=node, message_type=kind, ttl=deadline, group_id=group
+            )
             self.traffic.sent += size(message)
             id = next(iter(self.grid.push_messages([message])), None)
             if id:
@@ -69,7 +82,9 @@ class Post:
 
 def _sort(replies: Replies, node: int, reply: Message, expected: type[Letter]) -> None:
     if reply.has_error():
-        replies.silent[node] = letters.one_line(f"Flower error {reply.error.code}: {reply.error.reason}")
+        replies.silent[node] = letters.one_line(
+            f"Flower error {reply.error.code}: {reply.error.reason}"
+        )
         return
     try:
         letter = letters.read(reply.content, expected, Refusal)

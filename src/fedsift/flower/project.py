@@ -1,4 +1,6 @@
-"""A new project: a Flower app that runs at once on the embedded digits, for the user to put their own data into."""
+"""A new project: a Flower app that runs at once on the embedded digits, for the user to put their
+own data into.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ class Roll:
     silent: Counter[int] = field(default_factory=Counter)  # node -> how often
 
     def gather(self, wanted: set[int], wait: float) -> None:
-        """Call the roll until all the wanted clients are there or turned away, or for `wait` seconds."""
+        """Call the roll until all the wanted clients are there or turned away, or for `wait`
+        seconds.
+        """
         until = time.monotonic() + wait
         while True:
             self.call(wait)
@@ -49,8 +51,12 @@ class Roll:
             if why:
                 self._refuse(node, why)
                 self.away.add(hello.client)
-            elif hello.client in self.nodes:  # its old node may be gone without Flower having noticed: ask again
-                LOG.warning("fedsift: node %s says it is client %s, who is here already", node, hello.client)
+            elif (
+                hello.client in self.nodes
+            ):  # its old node may be gone without Flower having noticed: ask again
+                LOG.warning(
+                    "fedsift: node %s says it is client %s, who is here already", node, hello.client
+                )
             else:
                 self._admit(node, hello)
         for node, refusal in replies.refusals.items():
@@ -74,7 +80,9 @@ class Roll:
 
     def _admit(self, node: int, hello: Hello) -> None:
         self.nodes[hello.client] = node
-        self.models[hello.client] = next(model for model in self.here.models if model.name == hello.model)
+        self.models[hello.client] = next(
+            model for model in self.here.models if model.name == hello.model
+        )
         LOG.info("fedsift: node %s is client %s with model %s", node, hello.client, hello.model)
 
     def _wonder(self, node: int, why: str) -> None:

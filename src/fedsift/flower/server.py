@@ -1,4 +1,6 @@
-"""The server's side: the loop of `Federation.play`, with a real network in the place of the cohort side by side."""
+"""The server's side: the loop of `Federation.play`, with a real network in the place of the cohort
+side by side.
+"""
 
 from __future__ import annotations
 
@@ -52,16 +54,27 @@ def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
     here = party(task, how, node)
     federation = here.federation(here.test())
     if not 1 <= how.minimum <= federation.cohort:
-        raise Mistake(f"a minimum of {how.minimum} replies in a cohort of {federation.cohort}; set it to 1 .. cohort")
+        raise Mistake(
+            f"a minimum of {how.minimum} replies in a cohort of {federation.cohort}; set it to 1 .. cohort"
+        )
     engine, why = choose(*here.experiment.where)
     folder = Path(how.folder or Path("runs", here.experiment.name)).resolve()
     run = runs.begin(
-        folder, here.experiment, resume=True, note=f"Flower; server: {why}", built=(federation, federation.start())
+        folder,
+        here.experiment,
+        resume=True,
+        note=f"Flower; server: {why}",
+        built=(federation, federation.start()),
     )
     try:
         if run.finished:
             raise Mistake(f"the run in {folder} is finished; set folder to another for a new one")
-        LOG.info("fedsift: run folder %s, round %s of %s", folder, run.state.round, here.experiment.rounds)
+        LOG.info(
+            "fedsift: run folder %s, round %s of %s",
+            folder,
+            run.state.round,
+            here.experiment.rounds,
+        )
         Host(grid, run, here, how, engine).play()
     finally:
         run.lock.release()
@@ -98,7 +111,9 @@ class Host:
             LOG.info("fedsift: round %s done, accuracy %.4f", record.round, record.accuracy)
 
     def _round(self) -> Record:
-        """Played again while fewer than the minimum answer; clients answer a repeated round alike."""
+        """Played again while fewer than the minimum answer; clients answer a repeated round
+        alike.
+        """
         state = self.run.state
         for attempt in range(self.how.tries):
             federation = self._federation()
@@ -111,8 +126,13 @@ class Host:
                 LOG.warning("fedsift: round %s is without client %s: %s", r.number, client, why)
             if len(talk.said) >= self.how.minimum:
                 state = State(state.round, talk.server, state.memories)
-                return drive(federation.conclude(state, talk.heard, talk.said, talk.learnt, talk.missing), self.engine)
-            LOG.warning("fedsift: round %s has %s replies of %s", r.number, len(talk.said), self.how.minimum)
+                return drive(
+                    federation.conclude(state, talk.heard, talk.said, talk.learnt, talk.missing),
+                    self.engine,
+                )
+            LOG.warning(
+                "fedsift: round %s has %s replies of %s", r.number, len(talk.said), self.how.minimum
+            )
         raise TooFew(
             f"round {state.round} had fewer than {self.how.minimum} replies in {self.how.tries} tries; the last time: "
             f"{'; '.join(f'client {client}: {why}' for client, why in talk.missing.items())}"
@@ -128,7 +148,9 @@ class Host:
         until = time.monotonic() + self.how.deadline
         talk = Talk(state.server, missing={c.id: "no node of this client is there" for c in cohort})
         there = [client for client in cohort if client.id in self.roll.nodes]
-        last = {id: int(memory["last"]) for id, memory in state.memories.items() if "last" in memory}
+        last = {
+            id: int(memory["last"]) for id, memory in state.memories.items() if "last" in memory
+        }
         lost = self._ask(federation, talk, there, last, r, self.how.deadline)
         for client in lost:
             LOG.warning("fedsift: client %s has lost its memory and starts anew", client.id)
@@ -141,19 +163,36 @@ class Host:
         return Talk(talk.server, talk.heard, order, talk.learnt, talk.missing)
 
     def _ask(
-        self, federation: Federation, talk: Talk, clients: list[Client], last: dict[int, int], r: Round, deadline: float
+        self,
+        federation: Federation,
+        talk: Talk,
+        clients: list[Client],
+        last: dict[int, int],
+        r: Round,
+        deadline: float,
     ) -> list[Client]:
-        """One exchange; the outcome goes into `talk`. Returns the clients that have lost their memory."""
+        """One exchange; the outcome goes into `talk`. Returns the clients that have lost their
+        memory.
+        """
         announced = federation.algorithm.announce(talk.server, clients, r)
-        calls = {c.id: Call(self.token, r.number, last.get(c.id, NEVER), announced[c.id]) for c in clients}
+        calls = {
+            c.id: Call(self.token, r.number, last.get(c.id, NEVER), announced[c.id])
+            for c in clients
+        }
         out = {self.roll.nodes[id]: call for id, call in calls.items()}
         replies = self.post.exchange(letters.TURN, out, Answer, deadline, str(r.number))
         for client in clients:
             talk.heard[client.id] = announced[client.id]
             self._take_up(federation, talk, client.id, replies, r)
-        return [c for c in clients if (no := replies.refusals.get(self.roll.nodes[c.id])) and no.lost and c.id in last]
+        return [
+            c
+            for c in clients
+            if (no := replies.refusals.get(self.roll.nodes[c.id])) and no.lost and c.id in last
+        ]
 
-    def _take_up(self, federation: Federation, talk: Talk, client: int, replies: Replies, r: Round) -> None:
+    def _take_up(
+        self, federation: Federation, talk: Talk, client: int, replies: Replies, r: Round
+    ) -> None:
         node = self.roll.nodes[client]
         answer = replies.letters.get(node)
         if answer is None:
@@ -169,14 +208,23 @@ class Host:
             talk.learnt[client] = _noted(answer)
 
     def _measured(self, record: Record) -> dict[str, int]:
-        """What Flower adds to the payloads in the ledger: envelopes, greetings, repeats, replies not taken up."""
+        """What Flower adds to the payloads in the ledger: envelopes, greetings, repeats, replies
+        not taken up.
+        """
         traffic, counted = self.post.traffic, record.bytes
-        overhead = {"overhead_down": traffic.sent - counted.downlink, "overhead_up": traffic.received - counted.uplink}
+        overhead = {
+            "overhead_down": traffic.sent - counted.downlink,
+            "overhead_up": traffic.received - counted.uplink,
+        }
         return overhead | {"ignored_replies": traffic.ignored}
 
 
-def objection(federation: Federation, server: Server, client: int, message: bytes, r: Round) -> str | None:
-    """Why the server cannot read this message. The first step of its turn reads all of them: it is tried with one alone."""
+def objection(
+    federation: Federation, server: Server, client: int, message: bytes, r: Round
+) -> str | None:
+    """Why the server cannot read this message. The first step of its turn reads all of them: it is
+    tried with one alone.
+    """
     turn = federation.algorithm.server_turn(server, {client: message}, r)
     try:
         next(turn)
@@ -184,14 +232,17 @@ def objection(federation: Federation, server: Server, client: int, message: byte
         return None
     except (WireError, Mistake) as error:
         return str(error)
-    except Exception as error:  # whatever a message does to a decoder, it costs its sender the round and nobody else
+    # whatever a message does to a decoder, it costs its sender the round and nobody else
+    except Exception as error:
         return f"{type(error).__name__}: {error}"[:200]
     turn.close()
     return None
 
 
 def _noted(answer: Answer) -> Tree:
-    """All the server keeps of a client: the round to go on from, and how good the model is that it keeps to itself."""
+    """All the server keeps of a client: the round to go on from, and how good the model is that it
+    keeps to itself.
+    """
     last = {"last": np.array(answer.round)} if answer.remembers else {}
     return last | ({} if isnan(answer.accuracy) else {"accuracy": np.array(answer.accuracy)})
 

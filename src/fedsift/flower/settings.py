@@ -1,4 +1,6 @@
-"""How a run behaves on Flower: the keys of [tool.flwr.app.config] in a project's pyproject.toml, or of --run-config."""
+"""How a run behaves on Flower: the keys of [tool.flwr.app.config] in a project's pyproject.toml, or
+of --run-config.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,23 @@ class Settings:
     poll: float = 0.5  # seconds between two looks for replies
 
     def __post_init__(self) -> None:
-        low = {key: value for key, value in asdict(self).items() if not isinstance(value, str) and not value > 0}
+        low = {
+            key: value
+            for key, value in asdict(self).items()
+            if not isinstance(value, str) and not value > 0
+        }
         if low:
-            raise Mistake(f"these settings must be above 0: {', '.join(f'{k} = {v}' for k, v in low.items())}")
+            raise Mistake(
+                f"these settings must be above 0: {', '.join(f'{k} = {v}' for k, v in low.items())}"
+            )
 
 
 def settings(run_config: Mapping[str, Any]) -> Settings:
     """Checked values; an unknown key names the nearest one."""
-    kinds = {field.name: {"str": str, "int": int, "float": float}[str(field.type)] for field in fields(Settings)}
+    kinds = {
+        field.name: {"str": str, "int": int, "float": float}[str(field.type)]
+        for field in fields(Settings)
+    }
     values: dict[str, Any] = {}
     for key, value in run_config.items():
         kind = shelf.find(kinds, "setting", key, "[tool.flwr.app.config]")

@@ -13,8 +13,20 @@ from fedsift import config, evaluation, ledger
 from fedsift.overriding import short_name
 from fedsift.runs import History
 
-NOT_A_METHOD = {"seed", "name", "engine", "device", "memory"}  # what two runs of one method may differ in
-PAIRED = ("data.", "partition.", "clients.count", "clients.cohort", "rounds")  # what compared methods should share
+NOT_A_METHOD = {
+    "seed",
+    "name",
+    "engine",
+    "device",
+    "memory",
+}  # what two runs of one method may differ in
+PAIRED = (
+    "data.",
+    "partition.",
+    "clients.count",
+    "clients.cohort",
+    "rounds",
+)  # what compared methods should share
 
 
 @dataclass(frozen=True)
@@ -30,21 +42,27 @@ class Method:
         return [evaluation.settled(run.accuracies) for run in self.runs]
 
     def uplink_to(self, target: float) -> float | None:
-        """Bytes uploaded until the accuracy first reached the target, mean over seeds; None if a seed never did."""
+        """Bytes uploaded until the accuracy first reached the target, mean over seeds; None if a
+        seed never did.
+        """
         costs = [_uplink_to(run, target) for run in self.runs]
         return None if None in costs else round(float(np.mean([c for c in costs if c is not None])))
 
     def row(self) -> dict[str, Any]:
         """Figures per run, averaged over the seeds."""
         totals = [ledger.total(run.ledger) for run in self.runs]
-        uplink, downlink, broadcast = np.mean([(t.uplink, t.downlink, t.broadcast) for t in totals], axis=0)
+        uplink, downlink, broadcast = np.mean(
+            [(t.uplink, t.downlink, t.broadcast) for t in totals], axis=0
+        )
         uploads = np.mean([sum(len(row.up) for row in run.ledger) for run in self.runs])
         return {
             "method": self.label,
             "seeds": [run.experiment.seed for run in self.runs],
             "rounds": len(self.runs[0].metrics),
             "accuracy": round(float(np.mean(self.accuracies)), 6),
-            "accuracy_sd": round(float(np.std(self.accuracies, ddof=1)), 6) if len(self.runs) > 1 else None,
+            "accuracy_sd": round(float(np.std(self.accuracies, ddof=1)), 6)
+            if len(self.runs) > 1
+            else None,
             "uplink_bytes": round(uplink),
             "uplink_bytes_per_upload": round(uplink / uploads),
             "downlink_bytes": round(downlink),
@@ -54,17 +72,25 @@ class Method:
 
 
 def methods(runs: Sequence[History]) -> list[Method]:
-    """Group runs by all that makes a method; label them by name and, where needed, by what sets them apart."""
+    """Group runs by all that makes a method; label them by name and, where needed, by what sets
+    them apart.
+    """
     groups: list[list[History]] = []
     for run in runs:
-        alike = (g for g in groups if len(g[0].metrics) == len(run.metrics) and not _apart(g[0], run))
+        alike = (
+            g for g in groups if len(g[0].metrics) == len(run.metrics) and not _apart(g[0], run)
+        )
         home = next(alike, None)
         groups.append([run]) if home is None else home.append(run)
-    return [Method(_label(group[0], [other[0] for other in groups]), tuple(group)) for group in groups]
+    return [
+        Method(_label(group[0], [other[0] for other in groups]), tuple(group)) for group in groups
+    ]
 
 
 def without_repeats(runs: Sequence[History]) -> tuple[list[History], dict[str, str]]:
-    """Each method and seed once, as the run that got furthest, the first of equals; and folder: folder it repeats."""
+    """Each method and seed once, as the run that got furthest, the first of equals; and folder:
+    folder it repeats.
+    """
     kept: list[History] = []
     repeats: dict[str, str] = {}
     for run in sorted(runs, key=lambda run: -len(run.metrics)):
@@ -83,12 +109,18 @@ def default_target(compared: Sequence[Method]) -> float:
 
 
 def unpaired(runs: Sequence[History]) -> list[str]:
-    """What keeps these runs from being a fair comparison: keys that differ, seeds that are not the same."""
+    """What keeps these runs from being a fair comparison: keys that differ, seeds that are not the
+    same.
+    """
     reasons = {key for run in runs for key in _apart(runs[0], run) if key.startswith(PAIRED)}
     seeds = [sorted(run.experiment.seed for run in method.runs) for method in methods(runs)]
     different = any(mine != seeds[0] for mine in seeds)
     unfinished = len({len(run.metrics) for run in runs}) > 1
-    return sorted(reasons) + ["seed"] * different + ["rounds played"] * (unfinished and "rounds" not in reasons)
+    return (
+        sorted(reasons)
+        + ["seed"] * different
+        + ["rounds played"] * (unfinished and "rounds" not in reasons)
+    )
 
 
 def _apart(one: History, other: History) -> dict[str, tuple[Any, Any]]:
@@ -97,14 +129,19 @@ def _apart(one: History, other: History) -> dict[str, tuple[Any, Any]]:
 
 
 def _label(run: History, all_runs: Sequence[History]) -> str:
-    """The name, and what sets this method apart from its namesakes, in the short form of the command line; a cell of a
-    sweep says some of it in its name."""
+    """The name, and what sets this method apart from its namesakes, in the short form of the
+    command line; a cell of a sweep says some of it in its name."""
     name, values = run.experiment.name, config.resolved(run.experiment)
     namesakes = [other for other in all_runs if _first_name(other) == _first_name(run)]
     keys = sorted({key for other in namesakes for key in _apart(run, other)})
     said = re.findall(r" (\S+?)=", name)
-    more = [f"{short_name(key)}={_plain(values[key])}" for key in keys if short_name(key) not in said]
-    if len(run.metrics) < run.experiment.rounds and len({len(other.metrics) for other in all_runs}) > 1:
+    more = [
+        f"{short_name(key)}={_plain(values[key])}" for key in keys if short_name(key) not in said
+    ]
+    if (
+        len(run.metrics) < run.experiment.rounds
+        and len({len(other.metrics) for other in all_runs}) > 1
+    ):
         more.append(f"({len(run.metrics)} of {run.experiment.rounds} rounds)")
     return " ".join([name, *more])
 

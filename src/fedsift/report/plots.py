@@ -1,4 +1,6 @@
-"""Pictures of runs: accuracy against rounds, accuracy against uplink bytes, and who has which labels."""
+"""Pictures of runs: accuracy against rounds, accuracy against uplink bytes, and who has which
+labels.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def colours() -> Iterator[Any]:
 
 
 def plot(runs: Sequence[History], file: Path) -> None:
-    """Three panels in one file; several seeds of a method become a line (mean) and a band (lowest to highest)."""
+    """Three panels in one file; several seeds of a method become a line (mean) and a band (lowest
+    to highest).
+    """
     file_kind(file)  # before anything is drawn
     import matplotlib
 
@@ -60,20 +64,30 @@ def plot(runs: Sequence[History], file: Path) -> None:
 
     compared = methods(runs)
     longest = max(len(method.label) for method in compared)
-    columns = max(1, min(4, len(compared), int(WIDTH / (0.7 + LETTER * longest))))  # 0.7: the line before a name
+    columns = max(
+        1, min(4, len(compared), int(WIDTH / (0.7 + LETTER * longest)))
+    )  # 0.7: the line before a name
     height = 3.6 + 0.2 * -(-len(compared) // columns)
-    figure, (rounds, uplink, labels) = plt.subplots(1, 3, figsize=(WIDTH, height), layout="constrained")
+    figure, (rounds, uplink, labels) = plt.subplots(
+        1, 3, figsize=(WIDTH, height), layout="constrained"
+    )
     for method, colour in zip(compared, colours(), strict=False):
         _curve(rounds, method, colour, [np.arange(1, len(r.metrics) + 1) for r in method.runs])
-        _curve(uplink, method, colour, [np.cumsum([b.uplink for b in r.ledger]) for r in method.runs])
+        _curve(
+            uplink, method, colour, [np.cumsum([b.uplink for b in r.ledger]) for r in method.runs]
+        )
     rounds.set(xlabel="round", ylabel="test accuracy", title="accuracy against rounds")
-    uplink.set(xlabel="bytes uploaded by all clients", title="accuracy against uplink bytes", xscale="log")
+    uplink.set(
+        xlabel="bytes uploaded by all clients", title="accuracy against uplink bytes", xscale="log"
+    )
     uplink.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     for set_formatter in (uplink.xaxis.set_major_formatter, uplink.xaxis.set_minor_formatter):
         set_formatter(EngFormatter("B"))
     uplink.tick_params(axis="x", which="both", labelsize="x-small")
     handles, names = rounds.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=columns, fontsize="small", frameon=False
+    )
     for axes in (rounds, uplink):
         axes.set_ylim(0, 1)
         axes.grid(alpha=0.3)
@@ -84,32 +98,60 @@ def plot(runs: Sequence[History], file: Path) -> None:
 
 
 def _dealt_otherwise(runs: Sequence[History]) -> bool:
-    """Whether the clients of some run have other data than those of the first, by more than the seed."""
+    """Whether the clients of some run have other data than those of the first, by more than the
+    seed.
+    """
     found = (config.differences(runs[0].experiment, run.experiment) for run in runs)
-    return any(key.startswith(("data.", "partition.", "clients.count")) for keys in found for key in keys)
+    return any(
+        key.startswith(("data.", "partition.", "clients.count")) for keys in found for key in keys
+    )
 
 
 def _curve(axes: Any, method: Method, colour: Any, positions: Sequence[Any]) -> None:
     accuracy = np.array([run.accuracies for run in method.runs])  # [seeds, rounds]
     x = np.mean(positions, axis=0)
-    axes.plot(x, accuracy.mean(0), color=colour, label=method.label, marker="." if len(x) == 1 else None)
+    axes.plot(
+        x, accuracy.mean(0), color=colour, label=method.label, marker="." if len(x) == 1 else None
+    )
     if len(accuracy) > 1:
-        axes.fill_between(x, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(
+            x, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.15, linewidth=0
+        )
 
 
 def _label_bars(axes: Any, run: History, whose: str) -> None:
     """A bar a client, a colour a class; `whose`, where it could be another's."""
     drawn = run.clients[:BARS]
-    ids, counts = [client["client"] for client in drawn], np.array([client["labels"] for client in drawn])  # [., C]
+    ids, counts = (
+        [client["client"] for client in drawn],
+        np.array([client["labels"] for client in drawn]),
+    )  # [., C]
     left = np.zeros(len(counts))
     for label, column in enumerate(counts.T):
-        axes.barh(np.arange(len(counts)), column, left=left, color=f"C{label % 10}", height=0.85, label=str(label))
+        axes.barh(
+            np.arange(len(counts)),
+            column,
+            left=left,
+            color=f"C{label % 10}",
+            height=0.85,
+            label=str(label),
+        )
         left += column
     if counts.shape[1] <= 10:
-        axes.legend(fontsize="x-small", frameon=False, title="class", bbox_to_anchor=(1, 1), loc="upper left")
+        axes.legend(
+            fontsize="x-small",
+            frameon=False,
+            title="class",
+            bbox_to_anchor=(1, 1),
+            loc="upper left",
+        )
     everyone = run.experiment.clients.count
     who = f"{len(drawn)} of {everyone:,}" if len(drawn) < everyone else "the"
     title = f"labels of {who} clients, seed {run.experiment.seed}"
-    axes.set(xlabel="private samples", ylabel="client", title=title + f"\n{textwrap.shorten(whose, 45)}" * bool(whose))
+    axes.set(
+        xlabel="private samples",
+        ylabel="client",
+        title=title + f"\n{textwrap.shorten(whose, 45)}" * bool(whose),
+    )
     axes.yaxis.set_major_formatter(lambda row, _: str(ids[int(row)]) if 0 <= row < len(ids) else "")
     axes.invert_yaxis()

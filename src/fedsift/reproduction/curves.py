@@ -1,4 +1,5 @@
-"""The experiments of a reproduction: TOML files, one a curve, each holding what sets it apart from a recipe.
+"""The experiments of a reproduction: TOML files, one a curve, each holding what sets it apart from
+a recipe.
 
 experiments/SETTING/recipe-NAME.toml    all that the curves of a setting share; `anew = N`: the public samples to choose
                                         from are drawn anew in every round, out of N
@@ -68,7 +69,9 @@ class Plan:
             overriding.apply(values, axes, override)
         chosen = config.flat(values)
         if axes or (chosen.get("partition.alpha"), chosen.get("seed")) != (cell.alpha, seed):
-            raise Mistake("a reproduction has its own alphas and seeds; leave out alpha=, seed= and any sweep")
+            raise Mistake(
+                "a reproduction has its own alphas and seeds; leave out alpha=, seed= and any sweep"
+            )
         return config.experiment(values)
 
     def label(self, curve: str) -> str:
@@ -77,12 +80,18 @@ class Plan:
 
     def curves(self, pattern: str) -> list[str]:
         """The curves of this setting whose name matches, the smaller budget first."""
-        names = [name.removesuffix(".toml") for name in _files(self.setting) if not name.startswith(RECIPE)]
+        names = [
+            name.removesuffix(".toml")
+            for name in _files(self.setting)
+            if not name.startswith(RECIPE)
+        ]
         found = [name for name in names if fnmatch(name, pattern)]
         return sorted(found, key=lambda name: (self._budget(name), name))
 
     def _budget(self, curve: str) -> int:
-        return int(_parsed(_files(self.setting)[f"{curve}.toml"]).get("algorithm", {}).get("budget", 0))
+        return int(
+            _parsed(_files(self.setting)[f"{curve}.toml"]).get("algorithm", {}).get("budget", 0)
+        )
 
     def _recipe(self) -> dict[str, Any]:
         if self.recipe.endswith(".toml"):
@@ -92,14 +101,23 @@ class Plan:
                 raise Mistake(f"cannot read the recipe {self.recipe}: {error}") from None
         known = recipes(self.setting)
         return _parsed(
-            shelf.find(known, "recipe", self.recipe, f"{self.setting} has {', '.join(known)}; or a TOML file")
+            shelf.find(
+                known,
+                "recipe",
+                self.recipe,
+                f"{self.setting} has {', '.join(known)}; or a TOML file",
+            )
         )
 
 
 def recipes(setting: str) -> dict[str, Traversable]:
     """The recipes that come with fedsift, by name."""
     files = _files(setting).items()
-    return {n.removeprefix(RECIPE).removesuffix(".toml"): file for n, file in files if n.startswith(RECIPE)}
+    return {
+        n.removeprefix(RECIPE).removesuffix(".toml"): file
+        for n, file in files
+        if n.startswith(RECIPE)
+    }
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -129,13 +147,19 @@ def _draw_anew(values: dict[str, Any], curve: str, out_of: Any) -> None:
         )
     remembers = "download" in algorithm or str(algorithm.get("codec", "")).startswith("delta")
     if algorithm["name"] not in ("fd", "fas") or remembers or "public_from" in data:
-        raise NotWithThisRecipe(f"{curve} cannot draw its public samples anew in every round, as this recipe has it")
+        raise NotWithThisRecipe(
+            f"{curve} cannot draw its public samples anew in every round, as this recipe has it"
+        )
     algorithm["pool"], data["public"] = data["public"], out_of
 
 
 def _files(setting: str) -> dict[str, Traversable]:
     folder = resources.files("fedsift.reproduction") / "experiments" / setting
-    return {file.name: file for file in sorted(folder.iterdir(), key=lambda f: f.name) if file.name.endswith(".toml")}
+    return {
+        file.name: file
+        for file in sorted(folder.iterdir(), key=lambda f: f.name)
+        if file.name.endswith(".toml")
+    }
 
 
 def _parsed(file: Traversable) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""What the paper shows, item by item: the cells to be run, the paper's figures, and the claims to be judged."""
+"""What the paper shows, item by item: the cells to be run, the paper's figures, and the claims to
+be judged.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from fedsift.reproduction.verdicts import Above, Beats, Cheaper, Claim, Grows, N
 
 ALPHAS = (100.0, 1.0, 0.1)
 SAMPLERS = ("none", "random", "low-entropy", "mixed")
-WITHIN, CLEARLY = 0.01, 0.02  # "comparable": a point of accuracy; "clearly", "greatly": more than two
+WITHIN, CLEARLY = (
+    0.01,
+    0.02,
+)  # "comparable": a point of accuracy; "clearly", "greatly": more than two
 
 PAPER = {
     "table1": {
@@ -29,21 +34,29 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Item:
-    """One table or figure: `cells` and `claims` are functions of the plan, since settings have curves of their own."""
+    """One table or figure: `cells` and `claims` are functions of the plan, since settings have
+    curves of their own.
+    """
 
     title: str
     cells: Callable[[Plan], list[Cell]]
     claims: Callable[[Plan], list[Claim]]
     paper: Mapping[Cell, float] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)  # what curves are called here, where not by their own name
-    layout: str = (
-        "curves"  # or "table": curves across and skew down; "budget": accuracy against bytes; "variants": a row each
-    )
+    labels: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what curves are called here, where not by their own name
+    # or "table": curves across and skew down; "budget": accuracy against bytes; "variants": a row
+    # each
+    layout: str = "curves"
 
 
 def _paper(table: str) -> dict[Cell, float]:
     rows = PAPER[table].items()
-    return {Cell(f"{table}-{s}", alpha): v for alpha, row in rows for s, v in zip(SAMPLERS, row, strict=True)}
+    return {
+        Cell(f"{table}-{s}", alpha): v
+        for alpha, row in rows
+        for s, v in zip(SAMPLERS, row, strict=True)
+    }
 
 
 def _table(name: str, title: str) -> Item:
@@ -51,10 +64,20 @@ def _table(name: str, title: str) -> Item:
     none, random, low, mixed = curves
 
     def claims(plan: Plan) -> list[Claim]:
-        sampled = [Above(Cell(curve, a), Cell(none, a)) for curve in (random, low, mixed) for a in ALPHAS]
+        sampled = [
+            Above(Cell(curve, a), Cell(none, a)) for curve in (random, low, mixed) for a in ALPHAS
+        ]
         worst = [Above(Cell(other, 100), Cell(low, 100)) for other in (none, random, mixed)]
-        ahead = [Above(Cell(sure, 0.1), Cell(other, 0.1)) for sure in (low, mixed) for other in (none, random)]
-        level = [Above(Cell(mixed, a), Cell(other, a), WITHIN) for a in ALPHAS for other in (none, random, low)]
+        ahead = [
+            Above(Cell(sure, 0.1), Cell(other, 0.1))
+            for sure in (low, mixed)
+            for other in (none, random)
+        ]
+        level = [
+            Above(Cell(mixed, a), Cell(other, a), WITHIN)
+            for a in ALPHAS
+            for other in (none, random, low)
+        ]
         return [
             Claim("Strong skew (alpha = 0.1): low-entropy and mixed are ahead of none and random", tuple(ahead)),
             Claim("Strong skew: mixed is the best", tuple(Above(Cell(mixed, 0.1), Cell(other, 0.1)) for other in (none, random, low))),
@@ -78,8 +101,13 @@ def _fig_data() -> Item:
     def claims(plan: Plan) -> list[Claim]:
         below = tuple(Above(same, other, slack=-CLEARLY) for other in shifted(plan))
         return [
-            Claim("Public data of another distribution: clearly below the same distribution", below),
-            Claim("Public data of the same distribution: comparable to FedAvg", (Near(same, fedavg, 0.03),)),
+            Claim(
+                "Public data of another distribution: clearly below the same distribution", below
+            ),
+            Claim(
+                "Public data of the same distribution: comparable to FedAvg",
+                (Near(same, fedavg, 0.03),),
+            ),
         ]
 
     title = "Figure (a): the distribution of the public data"
@@ -98,7 +126,10 @@ def _fig_size() -> Item:
             Claim("More uploaded soft labels are better", tuple(more)),
             Claim("... and converge faster", tuple(more), figure="pace"),
             Claim("The last doubling brings little", (Near(sizes[-1], sizes[-2], 0.015),)),
-            Claim("... and less than the first step", (Grows((sizes[1], sizes[0]), (sizes[-1], sizes[-2])),)),
+            Claim(
+                "... and less than the first step",
+                (Grows((sizes[1], sizes[0]), (sizes[-1], sizes[-2])),),
+            ),
         ]
 
     return Item("Figure (b): how many soft labels are uploaded", cells, claims)
@@ -110,23 +141,38 @@ def _fig_aggregation() -> Item:
 
     claims = [
         Claim("Strong skew (alpha = 0.1): ERA helps greatly", (Above(*pair(0.1), slack=-CLEARLY),)),
-        Claim("ERA helps where data are not i.i.d. (alpha = 1 and 0.1)", (Above(*pair(1)), Above(*pair(0.1)))),
+        Claim(
+            "ERA helps where data are not i.i.d. (alpha = 1 and 0.1)",
+            (Above(*pair(1)), Above(*pair(0.1))),
+        ),
         Claim("ERA helps more the stronger the skew", (Grows(pair(0.1), pair(100)),)),
     ]
     title = "Figure (c): the mean against entropy reduction (ERA)"
     labels = {"table2-none": "mean", "era": "ERA"}
-    return Item(title, lambda plan: cells_of(["table2-none", "era"], ALPHAS), lambda plan: claims, labels=labels)
+    return Item(
+        title,
+        lambda plan: cells_of(["table2-none", "era"], ALPHAS),
+        lambda plan: claims,
+        labels=labels,
+    )
 
 
 def _download() -> Item:
-    faster = tuple(Above(Cell("table1-none", alpha), Cell("soft-labels-down", alpha)) for alpha in ALPHAS)
+    faster = tuple(
+        Above(Cell("table1-none", alpha), Cell("soft-labels-down", alpha)) for alpha in ALPHAS
+    )
     claims = [
         Claim("Weights down converge faster than soft labels down", faster, figure="pace"),
         Claim("... and end higher", faster),
     ]
     cells = cells_of(["table1-none", "soft-labels-down"], ALPHAS)
     labels = {"table1-none": "weights down"}
-    return Item("Weights down against soft labels down", lambda plan: cells, lambda plan: claims, labels=labels)
+    return Item(
+        "Weights down against soft labels down",
+        lambda plan: cells,
+        lambda plan: claims,
+        labels=labels,
+    )
 
 
 CHEAP = ("-best", "-more", "-wide")  # the curves that are to beat the paper with fewer bytes
@@ -142,9 +188,14 @@ def _beyond(name: str, table: str) -> Item:
     def claims(plan: Plan) -> list[Claim]:
         ours = [(plan.label(cell.curve), cell) for cell in cells(plan)[1:]]
         better = [
-            Claim(f"{label} is better than mixed with a plain mean", (Above(cell, base),)) for label, cell in ours
+            Claim(f"{label} is better than mixed with a plain mean", (Above(cell, base),))
+            for label, cell in ours
         ]
-        fewer = [(label, cell) for label, cell in ours if plan.setting == PAPERS and cell.curve.endswith(CHEAP)]
+        fewer = [
+            (label, cell)
+            for label, cell in ours
+            if plan.setting == PAPERS and cell.curve.endswith(CHEAP)
+        ]
         return better + [
             Claim(
                 f"{label} beats the paper's best figure, {best}, with fewer bytes",
@@ -167,7 +218,9 @@ def _budget() -> Item:
     def cells(plan: Plan) -> list[Cell]:
         return cells_of([*plan.curves("budget-*"), "beyond-best", "fedavg"], [100.0, 0.1])
 
-    return Item("All systems: accuracy against bytes of an upload", cells, lambda plan: [], layout="budget")
+    return Item(
+        "All systems: accuracy against bytes of an upload", cells, lambda plan: [], layout="budget"
+    )
 
 
 ITEMS = {

@@ -1,4 +1,6 @@
-"""Pictures of a reproduction, drawn from its JSON: accuracy against rounds, or against the bytes of an upload."""
+"""Pictures of a reproduction, drawn from its JSON: accuracy against rounds, or against the bytes of
+an upload.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     alphas = list(dict.fromkeys(cell["alpha"] for cell in report["cells"]))
     panel, family = LAYOUTS.get(report["layout"], (_against_rounds, str))
     size, level = (1.5 + 4.8 * len(alphas), 4.8), panel is _against_rounds
-    figure, panels = plt.subplots(1, len(alphas), figsize=size, sharey=level, squeeze=False, layout="constrained")
+    figure, panels = plt.subplots(
+        1, len(alphas), figsize=size, sharey=level, squeeze=False, layout="constrained"
+    )
     families = dict.fromkeys(family(cell["label"]) for cell in report["cells"])
     coloured = dict(zip(families, colours(), strict=False))
     for axes, alpha in zip(panels[0], alphas, strict=True):
@@ -33,30 +37,48 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
         axes.grid(alpha=0.3)
     if panel is not _side_by_side:
         panels[0][0].set_ylabel("test accuracy")
-    entries = {name: one for axes in panels[0] for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    legend: dict[str, Any] = {"loc": "outside lower center", "ncols": 1 + 2 * len(alphas), "frameon": False}
+    entries = {
+        name: one
+        for axes in panels[0]
+        for one, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    legend: dict[str, Any] = {
+        "loc": "outside lower center",
+        "ncols": 1 + 2 * len(alphas),
+        "frameon": False,
+    }
     figure.legend(entries.values(), entries.keys(), fontsize="small", **legend)
-    seeds, planned = f"{report['seeds']} seeds" if report["seeds"] > 1 else "one seed", report.get("planned")
+    seeds, planned = (
+        f"{report['seeds']} seeds" if report["seeds"] > 1 else "one seed",
+        report.get("planned"),
+    )
     rounds = f"{report['rounds']}{f' of {planned}' if report['unfinished'] else ''} rounds"
     made = f"{report['setting']}, recipe {Path(report['recipe']).stem}, {rounds}, {seeds}"
     figure.suptitle(f"{report['title']}\n{made}", fontsize="medium")
     if panel is _against_bytes:
         figure.draw_without_rendering()
         for axes, alpha in zip(panels[0], alphas, strict=True):
-            _name_variants(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], coloured)
+            _name_variants(
+                axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], coloured
+            )
     save(figure, file)
 
 
 def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
-    """A line a curve, as far as all its seeds go, its band from the lowest to the highest of them, and the paper's
-    figure as a dash at the end."""
+    """A line a curve, as far as all its seeds go, its band from the lowest to the highest of them,
+    and the paper's figure as a dash at the end."""
     for cell in cells:
         common = min(map(len, cell["by_round"]))
-        colour, by_round = colours[cell["label"]], np.array([run[:common] for run in cell["by_round"]])
+        colour, by_round = (
+            colours[cell["label"]],
+            np.array([run[:common] for run in cell["by_round"]]),
+        )
         x = np.arange(1, by_round.shape[1] + 1)
         axes.plot(x, by_round.mean(0), color=colour, label=cell["label"], linewidth=1.2)
         if len(by_round) > 1:
-            axes.fill_between(x, by_round.min(0), by_round.max(0), color=colour, alpha=0.12, linewidth=0)
+            axes.fill_between(
+                x, by_round.min(0), by_round.max(0), color=colour, alpha=0.12, linewidth=0
+            )
         if cell["paper"] is not None:
             axes.plot([x[-1] + 0.5, x[-1] + 2], [cell["paper"]] * 2, color=colour, linewidth=2.5)
     several = any(len(cell["by_round"]) > 1 for cell in cells)
@@ -78,12 +100,16 @@ def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[s
         x, y = ([cell[key] for cell in own] for key in ("uplink_bytes_per_upload", "accuracy"))
         spread = [cell["sd"] or 0 for cell in own]
         axes.errorbar(x, y, yerr=spread, color=colours[system], capsize=2, linewidth=0.6)
-        axes.plot(x, y, "o", color=colours[system], markersize=5, label=system, zorder=4)  # above the names
+        axes.plot(
+            x, y, "o", color=colours[system], markersize=5, label=system, zorder=4
+        )  # above the names
     axes.set_xlim(right=axes.get_xlim()[1] * 2)  # room for the last names
 
 
 def _name_variants(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
-    """What was varied, near its point and clear of other points and names; once the panel has its final size."""
+    """What was varied, near its point and clear of other points and names; once the panel has its
+    final size.
+    """
     from matplotlib.patheffects import withStroke
     from matplotlib.text import Text
 
@@ -99,7 +125,13 @@ def _name_variants(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[s
         system, _, variant = cell["label"].partition(", ")
         if not variant:
             continue
-        line = {"arrowstyle": "-", "color": colours[system], "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
+        line = {
+            "arrowstyle": "-",
+            "color": colours[system],
+            "linewidth": 0.4,
+            "shrinkA": 0,
+            "shrinkB": 2,
+        }
         name = axes.annotate(
             variant, (cell["uplink_bytes_per_upload"], cell["accuracy"]), (0, 0), textcoords="offset points",
             fontsize=6.5, color=colours[system], ha="center", va="center", arrowprops=line,
@@ -109,11 +141,17 @@ def _name_variants(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[s
         room = _room((x, y), (extent.width, extent.height), taken, panel)
         taken.append(room)
         middle = (room[0] + room[2]) / 2, (room[1] + room[3]) / 2
-        name.set_position([(a - b) * 72 / axes.figure.dpi for a, b in zip(middle, (x, y), strict=True)])
+        name.set_position(
+            [(a - b) * 72 / axes.figure.dpi for a, b in zip(middle, (x, y), strict=True)]
+        )
 
 
-def _room(point: tuple[float, float], size: tuple[float, float], taken: Sequence[Box], panel: Box) -> Box:
-    """A place for a name of this size: near its point, inside the panel, on as little as possible of what is taken."""
+def _room(
+    point: tuple[float, float], size: tuple[float, float], taken: Sequence[Box], panel: Box
+) -> Box:
+    """A place for a name of this size: near its point, inside the panel, on as little as possible
+    of what is taken.
+    """
     (x, y), (width, height) = point, size
 
     def cost(room: Box) -> float:
@@ -137,12 +175,22 @@ def _shared(one: Box, other: Box) -> float:
 
 
 def _side_by_side(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
-    """A row a variant, the best on top, with the bytes of an upload; the paper's figures as dashes."""
+    """A row a variant, the best on top, with the bytes of an upload; the paper's figures as
+    dashes.
+    """
     cells = sorted(cells, key=lambda cell: cell["accuracy"])
     rows = range(len(cells))
     for row, cell in zip(rows, cells, strict=True):
         colour = colours[_system(cell["label"])]
-        axes.errorbar(cell["accuracy"], row, xerr=cell["sd"] or 0, color=colour, marker="o", markersize=5, capsize=2)
+        axes.errorbar(
+            cell["accuracy"],
+            row,
+            xerr=cell["sd"] or 0,
+            color=colour,
+            marker="o",
+            markersize=5,
+            capsize=2,
+        )
         if cell["paper"] is not None:
             axes.plot([cell["paper"]] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2.5)
     names = [f"{cell['label']} ({cell['uplink_bytes_per_upload']:,} bytes)" for cell in cells]

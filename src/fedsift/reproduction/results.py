@@ -1,4 +1,6 @@
-"""From run folders to what is said about them: one dictionary an item, which is also its JSON, and Markdown made of it."""
+"""From run folders to what is said about them: one dictionary an item, which is also its JSON, and
+Markdown made of it.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,20 @@ from fedsift.types import Mistake
 WHERE = {"name", *config.WHERE}  # runs may differ in these from what would be played here
 
 
-def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cell, str]) -> dict[str, Any]:
-    """All that is known of an item: its cells, seed by seed and round by round, and the verdicts. Where runs are not
-    finished, all are compared after as many rounds as the shortest has."""
+def gathered(
+    name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cell, str]
+) -> dict[str, Any]:
+    """All that is known of an item: its cells, seed by seed and round by round, and the verdicts.
+    Where runs are not finished, all are compared after as many rounds as the shortest has."""
     cells = item.cells(plan)
     whole = {cell: _histories(out, cell, plan) for cell in cells if cell not in left_out}
     every = [run for of in whole.values() for run in of]
     rounds = min(len(run.metrics) for run in every)
     found = {cell: [_until(rounds, run) for run in of] for cell, of in whole.items()}
     figures = {
-        "accuracy": {cell: [evaluation.settled(run.accuracies) for run in of] for cell, of in found.items()},
+        "accuracy": {
+            cell: [evaluation.settled(run.accuracies) for run in of] for cell, of in found.items()
+        },
         "pace": {cell: [fmean(run.accuracies) for run in of] for cell, of in found.items()},
     }
     uploads = {cell: [fmean(_uploads(run)) for run in of] for cell, of in found.items()}
@@ -55,9 +61,15 @@ def gathered(name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cel
             | {"label": item.labels.get(cell.curve) or plan.label(cell.curve)}
             for cell in found
         ],
-        "unfinished": {run.folder.name: len(run.metrics) for run in every if len(run.metrics) < run.experiment.rounds},
+        "unfinished": {
+            run.folder.name: len(run.metrics)
+            for run in every
+            if len(run.metrics) < run.experiment.rounds
+        },
         "left_out": {str(cell): why for cell, why in left_out.items()},
-        "claims": [judged(claim, figures[claim.figure], item.paper, uploads) for claim in item.claims(plan)],
+        "claims": [
+            judged(claim, figures[claim.figure], item.paper, uploads) for claim in item.claims(plan)
+        ],
     }
 
 
@@ -70,7 +82,9 @@ def _histories(out: Path, cell: Cell, plan: Plan) -> list[History]:
     found = [runs.load(run_folder(out, cell, seed)) for seed in range(plan.seeds)]
     for seed, run in enumerate(found):
         changed = config.differences(run.experiment, plan.experiment(cell, seed))
-        if told := [f"{k} is {a!r} there, {b!r} here" for k, (a, b) in changed.items() if k not in WHERE]:
+        if told := [
+            f"{k} is {a!r} there, {b!r} here" for k, (a, b) in changed.items() if k not in WHERE
+        ]:
             raise Mistake(
                 f"{run.folder} was made with other settings: {', '.join(told)}; give the same recipe and overrides"
             )
@@ -84,7 +98,9 @@ def _until(rounds: int, run: History) -> History:
 
 def _environment(every: Sequence[History]) -> dict[str, Any]:
     """What the runs were made with, and gone on with; where they differ, all of it in turn."""
-    made = [each for run in every for each in (run.environment, *run.environment.get("resumed", []))]
+    made = [
+        each for run in every for each in (run.environment, *run.environment.get("resumed", []))
+    ]
     kept = ("fedsift", "commit", "torch", "processor", "cores", "gpu", "engine")
     said = {key: [each.get(key) for each in made] for key in kept}
     return {key: _in_turn(values) for key, values in said.items()} | {
@@ -95,7 +111,11 @@ def _environment(every: Sequence[History]) -> dict[str, Any]:
 def _in_turn(values: Sequence[Any]) -> Any:
     """The value all have, or the different ones, joined."""
     different = list(dict.fromkeys(values))
-    return different[0] if len(different) == 1 else ", ".join("not known" if v is None else str(v) for v in different)
+    return (
+        different[0]
+        if len(different) == 1
+        else ", ".join("not known" if v is None else str(v) for v in different)
+    )
 
 
 def _command(name: str, plan: Plan, experiment: Experiment) -> str:
@@ -108,7 +128,9 @@ def _command(name: str, plan: Plan, experiment: Experiment) -> str:
     return shlex.join(["fedsift", "reproduce", name, *quick, *recipe, *seeds, *where, *ours])
 
 
-def _cell(cell: Cell, of: Sequence[History], whole: Sequence[History], paper: float | None) -> dict[str, Any]:
+def _cell(
+    cell: Cell, of: Sequence[History], whole: Sequence[History], paper: float | None
+) -> dict[str, Any]:
     """`of` are the runs as far as they are compared, `whole` as far as they were played."""
     settled = [evaluation.settled(run.accuracies) for run in of]
     uploads = [_uploads(run) for run in of]
@@ -130,12 +152,20 @@ def _cell(cell: Cell, of: Sequence[History], whole: Sequence[History], paper: fl
     }
 
 
-# --- Markdown ------------------------------------------------------------------------------------------------------
+# --- Markdown
+#
+#
+# ------------------------------------------------------------------------------------------------------
 
 
 def markdown(report: Mapping[str, Any]) -> str:
     seeds, made = report["seeds"], report["environment"]
-    lines = [f"## {report['title']}", "", f"{about(report)}{', ± over the seeds' if seeds > 1 else ''}.", ""]
+    lines = [
+        f"## {report['title']}",
+        "",
+        f"{about(report)}{', ± over the seeds' if seeds > 1 else ''}.",
+        "",
+    ]
     lines += _grid(report) if report["layout"] == "table" else _list(report)
     for cell, why in report["left_out"].items():
         lines += ["", f"Left out: {cell} ({why})."]
@@ -144,7 +174,10 @@ def markdown(report: Mapping[str, Any]) -> str:
     if report["claims"]:
         once = " (one seed: none for good)" if seeds == 1 else ""
         lines += ["", f"| claim | verdict{once} | decided by (the paper's gap) |", "|---|---|---|"]
-        lines += [f"| {c['claim']} | **{c['verdict']}** | {evidence_in_words(c)} |" for c in report["claims"]]
+        lines += [
+            f"| {c['claim']} | **{c['verdict']}** | {evidence_in_words(c)} |"
+            for c in report["claims"]
+        ]
     where = made.get("gpu") or made.get("processor")
     lines += [
         "",
@@ -165,9 +198,7 @@ def about(report: Mapping[str, Any]) -> str:
     first = report["cells"][0]
     size = f", {_samples(first)}" if report["layout"] == "table" else ""
     if rounds == 1:
-        return (
-            f"{report['setting']}{size}, recipe {report['recipe']}, one round, {each}; accuracy is that of this round"
-        )
+        return f"{report['setting']}{size}, recipe {report['recipe']}, one round, {each}; accuracy is that of this round"
     over = evaluation.settled_over(rounds)
     return f"{report['setting']}{size}, recipe {report['recipe']}, {rounds} rounds, {each}; accuracy is the {over}"
 
@@ -190,7 +221,10 @@ def told(accuracy: float, sd: float | None) -> str:
 def _grid(report: Mapping[str, Any]) -> list[str]:
     """Curves across, skew down, the paper's figure in brackets."""
     at = {(cell["label"], cell["alpha"]): cell for cell in report["cells"]}
-    labels, alphas = list(dict.fromkeys(label for label, _ in at)), list(dict.fromkeys(alpha for _, alpha in at))
+    labels, alphas = (
+        list(dict.fromkeys(label for label, _ in at)),
+        list(dict.fromkeys(alpha for _, alpha in at)),
+    )
     rows = [f"| alpha | {' | '.join(labels)} |", "|---" * (len(labels) + 1) + "|"]
     for alpha in alphas:
         figures = [_figure(at[label, alpha]) if (label, alpha) in at else "" for label in labels]

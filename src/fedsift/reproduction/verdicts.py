@@ -1,7 +1,9 @@
-"""What is claimed, and whether runs bear it out. Runs are compared seed by seed: same split, same clients, same cohorts.
+"""What is claimed, and whether runs bear it out. Runs are compared seed by seed: same split, same
+clients, same cohorts.
 
-A comparison holds, or fails, only if every seed says so; where they disagree it is open. One seed decides nothing for
-good, which is always said beside the verdict, and nothing at all that is as small as what rounding alone moves.
+A comparison holds, or fails, only if every seed says so; where they disagree it is open. One seed
+decides nothing for good, which is always said beside the verdict, and nothing at all that is as
+small as what rounding alone moves.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from fedsift.reproduction.curves import Cell
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "open", "not run"
 PARTLY = "holds where it was run"
-ROUNDING = 0.015  # so far, or a little more, the same experiment comes out otherwise when it is run again beside others
+# so far, or a little more, the same experiment comes out otherwise when it is run again beside
+# others
+ROUNDING = 0.015
 Figures = Mapping[Cell, Sequence[float]]  # a figure a seed, in the order of the seeds
 
 
 class Comparison(Protocol):
-    """Some cells, what is compared of them, and by how much that is more (above 0) or less than it should be."""
+    """Some cells, what is compared of them, and by how much that is more (above 0) or less than it
+    should be.
+    """
 
     @property
     def cells(self) -> tuple[Cell, ...]: ...
@@ -46,7 +52,9 @@ class _Pair:
 
 @dataclass(frozen=True)
 class Above(_Pair):
-    """`left` is above `right`; or, with a slack, not below it by more than that; or, below 0, above it by more."""
+    """`left` is above `right`; or, with a slack, not below it by more than that; or, below 0, above
+    it by more.
+    """
 
     slack: float = 0.0
 
@@ -140,8 +148,8 @@ def verdict(comparison: Comparison, gaps: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, or what a prototype saw, as comparisons that can fail. `figure` is what is compared:
-    "accuracy" over the last rounds, or "pace", the mean over all rounds."""
+    """A sentence of the paper, or what a prototype saw, as comparisons that can fail. `figure` is
+    what is compared: "accuracy" over the last rounds, or "pace", the mean over all rounds."""
 
     text: str
     comparisons: tuple[Comparison, ...]
@@ -157,8 +165,9 @@ def gaps(comparison: Comparison, figures: Figures) -> list[float]:
 def judged(
     claim: Claim, figures: Figures, paper: Mapping[Cell, float], uploads: Figures | None = None
 ) -> dict[str, Any]:
-    """The claim with its evidence, ready to be written down, and which of it decides: of what has the verdict of all, the
-    comparison that is furthest from holding. `uploads` are the bytes of one, for those that compare them."""
+    """The claim with its evidence, ready to be written down, and which of it decides: of what has
+    the verdict of all, the comparison that is furthest from holding. `uploads` are the bytes of
+    one, for those that compare them."""
     rows = [
         _row(comparison, uploads or {}, {}) | {"unit": "bytes"}
         if isinstance(comparison, Cheaper)
@@ -166,13 +175,17 @@ def judged(
         for comparison in claim.comparisons
     ]
     run = [n for n, row in enumerate(rows) if row["verdict"] != NOT_RUN]
-    overall = next((v for v in (FAILS, OPEN, HOLDS) if any(rows[n]["verdict"] == v for n in run)), NOT_RUN)
+    overall = next(
+        (v for v in (FAILS, OPEN, HOLDS) if any(rows[n]["verdict"] == v for n in run)), NOT_RUN
+    )
     deciding = [n for n in run if rows[n]["verdict"] == overall]
     return {
         "claim": claim.text,
         "verdict": PARTLY if overall == HOLDS and len(run) < len(rows) else overall,
         "figure": claim.figure,
-        "decided_by": min(deciding, key=lambda n: claim.comparisons[n].margin(rows[n]["gap"]), default=None),
+        "decided_by": min(
+            deciding, key=lambda n: claim.comparisons[n].margin(rows[n]["gap"]), default=None
+        ),
         "evidence": rows,
     }
 
@@ -185,5 +198,9 @@ def _row(comparison: Comparison, figures: Figures, paper: Mapping[Cell, float]) 
     if all(cell in paper for cell in cells):
         row["paper"] = round(gaps(comparison, {cell: [paper[cell]] for cell in cells})[0], 6)
     found = gaps(comparison, figures)
-    row |= {"verdict": verdict(comparison, found), "gap": round(fmean(found), 6), "gaps": [round(g, 6) for g in found]}
+    row |= {
+        "verdict": verdict(comparison, found),
+        "gap": round(fmean(found), 6),
+        "gaps": [round(g, 6) for g in found],
+    }
     return row | {"sd": round(stdev(found), 6) if len(found) > 1 else None}

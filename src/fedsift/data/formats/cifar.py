@@ -1,4 +1,6 @@
-"""CIFAR-10 and CIFAR-100: the python version (pickles), the binary version, and CIFAR-10 as pictures of rows."""
+"""CIFAR-10 and CIFAR-100: the python version (pickles), the binary version, and CIFAR-10 as
+pictures of rows.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ Batch = tuple[Array, Array]  # images [S, 3, 32, 32] and labels [S]
 
 def ten(folder: Folder) -> dict[str, Array]:
     if folder.find("data_batch_1.bin"):
-        return _read(partial(_binary, labels=1), folder, [f"{name}.bin" for name in _BATCHES], "test_batch.bin")
+        return _read(
+            partial(_binary, labels=1),
+            folder,
+            [f"{name}.bin" for name in _BATCHES],
+            "test_batch.bin",
+        )
     return _read(partial(_pickled, labels="labels"), folder, _BATCHES, "test_batch")
 
 
@@ -34,14 +41,21 @@ def hundred(folder: Folder) -> dict[str, Array]:
 
 
 def ten_as_pictures(folder: Folder) -> dict[str, Array]:
-    """Pictures in which every row of 1,024 pixels is an image, and the labels as JSON (sic: "lables")."""
+    """Pictures in which every row of 1,024 pixels is an image, and the labels as JSON (sic:
+    "lables").
+    """
     x = np.concatenate([_picture(folder, f"{name}.png") for name in _BATCHES])
     y, y_test = (_json_labels(folder, f"{name}_lables.json") for name in ("train", "test"))
     return {"x": x, "y": y, "x_test": _picture(folder, "test_batch.png"), "y_test": y_test}
 
 
-def _read(batch: Callable[[Folder, str], Batch], folder: Folder, train: Sequence[str], test: str) -> dict[str, Array]:
-    x, y = (np.concatenate(parts) for parts in zip(*(batch(folder, name) for name in train), strict=True))
+def _read(
+    batch: Callable[[Folder, str], Batch], folder: Folder, train: Sequence[str], test: str
+) -> dict[str, Array]:
+    x, y = (
+        np.concatenate(parts)
+        for parts in zip(*(batch(folder, name) for name in train), strict=True)
+    )
     x_test, y_test = batch(folder, test)
     return {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
 
@@ -49,8 +63,15 @@ def _read(batch: Callable[[Folder, str], Batch], folder: Folder, train: Sequence
 def _pickled(folder: Folder, name: str, labels: str) -> Batch:
     found = pickles.read(folder.read(name), name)
     x, y = found.get("data"), found.get(labels)
-    if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != _PIXELS or not isinstance(y, list):
-        raise Mistake(f"{name} is not a CIFAR batch: it needs data [S, {_PIXELS}] and a list of {labels}")
+    if (
+        not isinstance(x, np.ndarray)
+        or x.ndim != 2
+        or x.shape[1] != _PIXELS
+        or not isinstance(y, list)
+    ):
+        raise Mistake(
+            f"{name} is not a CIFAR batch: it needs data [S, {_PIXELS}] and a list of {labels}"
+        )
     return x.reshape(-1, 3, 32, 32), _label_bytes(y, name)
 
 
@@ -58,7 +79,9 @@ def _binary(folder: Folder, name: str, labels: int) -> Batch:
     """Records of one or two labels (the last is the finer one) and 3,072 bytes."""
     content = np.frombuffer(folder.read(name), np.uint8)
     if not len(content) or len(content) % (labels + _PIXELS):
-        raise Mistake(f"{name} has {len(content):,} bytes, which is no whole number of records of {labels + _PIXELS}")
+        raise Mistake(
+            f"{name} has {len(content):,} bytes, which is no whole number of records of {labels + _PIXELS}"
+        )
     records = content.reshape(-1, labels + _PIXELS)
     return records[:, labels:].reshape(-1, 3, 32, 32), records[:, labels - 1]
 
@@ -66,7 +89,9 @@ def _binary(folder: Folder, name: str, labels: int) -> Batch:
 def _picture(folder: Folder, name: str) -> Array:
     pixels = images.pixels(folder.locate(name), "PNG")
     if pixels.shape[1:] != (1024, 3):
-        raise Mistake(f"{name} must be a colour picture 1,024 pixels wide; it is {pixels.shape[1]} wide")
+        raise Mistake(
+            f"{name} must be a colour picture 1,024 pixels wide; it is {pixels.shape[1]} wide"
+        )
     return pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
 
 
@@ -78,6 +103,8 @@ def _json_labels(folder: Folder, name: str) -> Array:
 
 
 def _label_bytes(labels: Any, name: str) -> Array:
-    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 256 for label in labels):
+    if not isinstance(labels, list) or not all(
+        type(label) is int and 0 <= label < 256 for label in labels
+    ):
         raise Mistake(f"{name} has labels that are not class numbers")
     return np.array(labels, np.uint8)

@@ -1,4 +1,6 @@
-"""Files of a data set, looked up by name in a folder or taken out of a tar archive, never larger than they may be."""
+"""Files of a data set, looked up by name in a folder or taken out of a tar archive, never larger
+than they may be.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Missing(Mistake):
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder the user has; `inner` are the sub-folders in which the files often lie. No file may exceed `limit` bytes."""
+    """A folder the user has; `inner` are the sub-folders in which the files often lie. No file may
+    exceed `limit` bytes.
+    """
 
     path: Path
     limit: int
@@ -64,13 +68,17 @@ class Folder:
 
 @contextlib.contextmanager
 def unpacked(archive: Path, names: Collection[str], limit: int, total: int) -> Iterator[Folder]:
-    """The files called `names` out of a .tar.gz, wherever they lie in it, in a folder that is gone afterwards.
+    """The files called `names` out of a .tar.gz, wherever they lie in it, in a folder that is gone
+    afterwards.
 
     What an archive says about where to write is not heeded, so it cannot write anywhere else.
     """
     with tempfile.TemporaryDirectory(prefix="fedsift-") as folder:
         try:
-            with _AtMost(archive, total + _SLACK) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
+            with (
+                _AtMost(archive, total + _SLACK) as packed,
+                tarfile.open(fileobj=packed, mode="r|") as tar,
+            ):
                 for member in tar:
                     name = PurePosixPath(member.name).name
                     if name in names and member.isreg():
@@ -84,7 +92,9 @@ def unpacked(archive: Path, names: Collection[str], limit: int, total: int) -> I
 
 def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, limit: int) -> None:
     if member.size > limit:
-        raise Mistake(f"{member.name!r} in the archive is larger than the {limit:,} bytes such a file can have")
+        raise Mistake(
+            f"{member.name!r} in the archive is larger than the {limit:,} bytes such a file can have"
+        )
     source = tar.extractfile(member)
     if source:
         with source, open(target, "wb") as file:
@@ -92,7 +102,9 @@ def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, limit: in
 
 
 class _AtMost(gzip.GzipFile):
-    """A file that refuses to be longer than expected, so that a small archive cannot unpack to anything large."""
+    """A file that refuses to be longer than expected, so that a small archive cannot unpack to
+    anything large.
+    """
 
     def __init__(self, path: Path, limit: int) -> None:
         super().__init__(path)

@@ -1,4 +1,6 @@
-"""IDX, the format of MNIST and Fashion-MNIST: a big-endian header of sizes, then the bytes. Plain or .gz."""
+"""IDX, the format of MNIST and Fashion-MNIST: a big-endian header of sizes, then the bytes. Plain
+or .gz.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,17 @@ from fedsift.types import Array, Mistake
 
 
 def mnist(folder: Folder) -> dict[str, Array]:
-    images = {name: _array(folder, f"{file}-images-idx3-ubyte", 3)[:, None] for name, file in _PARTS.items()}
+    images = {
+        name: _array(folder, f"{file}-images-idx3-ubyte", 3)[:, None]
+        for name, file in _PARTS.items()
+    }
     labels = {name: _array(folder, f"{file}-labels-idx1-ubyte", 1) for name, file in _PARTS.items()}
-    return {"x": images["train"], "y": labels["train"], "x_test": images["test"], "y_test": labels["test"]}
+    return {
+        "x": images["train"],
+        "y": labels["train"],
+        "x_test": images["test"],
+        "y_test": labels["test"],
+    }
 
 
 _PARTS = {"train": "train", "test": "t10k"}
@@ -27,5 +37,7 @@ def _array(folder: Folder, name: str, axes: int) -> Array:
         raise Mistake(f"{name} is not an IDX file of bytes in {axes} dimensions")
     sizes = struct.unpack(f">{axes}I", content[4:start])
     if len(content) - start != math.prod(sizes):
-        raise Mistake(f"{name} says it has {math.prod(sizes):,} bytes of data, but it has {len(content) - start:,}")
+        raise Mistake(
+            f"{name} says it has {math.prod(sizes):,} bytes of data, but it has {len(content) - start:,}"
+        )
     return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)

@@ -1,4 +1,6 @@
-"""SVHN's .mat files: MATLAB's format 5, of which these need arrays of numbers, plain or compressed."""
+"""SVHN's .mat files: MATLAB's format 5, of which these need arrays of numbers, plain or
+compressed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,18 @@ from fedsift.types import Array, Mistake
 
 _HEADER, _LITTLE_ENDIAN_5 = 128, b"\x00\x01IM"
 _INT32, _UINT32, _MATRIX, _COMPRESSED = 5, 6, 14, 15
-_TYPES = {1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8", 13: "<u8"}
+_TYPES = {
+    1: "i1",
+    2: "u1",
+    3: "<i2",
+    4: "<u2",
+    5: "<i4",
+    6: "<u4",
+    7: "<f4",
+    9: "<f8",
+    12: "<i8",
+    13: "<u8",
+}
 _NUMERIC_CLASSES, _COMPLEX = range(6, 16), 0x08
 _MOST_AXES = 8
 
@@ -31,7 +44,13 @@ def _digits(folder: Folder, name: str) -> tuple[Array, Array]:
     """Images X [32, 32, 3, S] and labels y [S, 1], in which 10 stands for the digit 0."""
     found = variables(folder.read(name), name, folder.limit)
     x, y = found.get("X"), found.get("y")
-    if x is None or y is None or x.dtype != np.uint8 or x.shape[:3] != (32, 32, 3) or y.size != x.shape[-1]:
+    if (
+        x is None
+        or y is None
+        or x.dtype != np.uint8
+        or x.shape[:3] != (32, 32, 3)
+        or y.size != x.shape[-1]
+    ):
         raise Mistake(f"{name} needs X, 32 x 32 x 3 x S bytes, and y with S labels")
     if not np.isin(y, np.arange(1, 11)).all():
         raise Mistake(f"{name} has labels outside 1 to 10")
@@ -43,7 +62,10 @@ def variables(content: bytes, name: str, limit: int) -> dict[str, Array]:
     try:
         if len(content) < _HEADER or content[_HEADER - 4 : _HEADER] != _LITTLE_ENDIAN_5:
             raise ValueError("it is not a MATLAB 5 file")
-        return dict(_matrix(_unpacked(element, limit)) for element in _elements(memoryview(content)[_HEADER:]))
+        return dict(
+            _matrix(_unpacked(element, limit))
+            for element in _elements(memoryview(content)[_HEADER:])
+        )
     except (ValueError, struct.error, zlib.error) as error:
         raise Mistake(f"cannot read {name}: {error}") from None
 
@@ -87,6 +109,10 @@ def _matrix(element: Element) -> tuple[str, Array]:
     if flags[0] not in _NUMERIC_CLASSES or flags[1] & _COMPLEX or stored not in _TYPES:
         raise ValueError("it holds an array that is not of real numbers")
     dtype = np.dtype(_TYPES[stored])
-    if not 0 < len(shape) <= _MOST_AXES or min(shape) < 0 or math.prod(shape) * dtype.itemsize != len(values):
+    if (
+        not 0 < len(shape) <= _MOST_AXES
+        or min(shape) < 0
+        or math.prod(shape) * dtype.itemsize != len(values)
+    ):
         raise ValueError(f"an array of shape {shape} has {len(values):,} bytes")
     return bytes(label).decode("latin-1"), np.frombuffer(values, dtype).reshape(shape, order="F")

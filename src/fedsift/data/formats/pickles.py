@@ -1,7 +1,8 @@
 """Reads the pickles CIFAR is published in without unpickling them.
 
-A pickle is a program, and `pickle.load` runs whatever it says. These files need some twenty of its instructions, so those
-are followed here by hand on plain values; a name such as `numpy dtype` stays a name, and nothing is ever called.
+A pickle is a program, and `pickle.load` runs whatever it says. These files need some twenty of its
+instructions, so those are followed here by hand on plain values; a name such as `numpy dtype` stays
+a name, and nothing is ever called.
 """
 
 from __future__ import annotations
@@ -16,14 +17,25 @@ from fedsift.types import Array, Mistake
 
 _ARRAY, _CLASS, _DTYPE = "numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"
 _MOST_STEPS = 2_000_000  # CIFAR-100, the longest, has about 300,000
-_VALUES = {"BININT", "BININT1", "BININT2", "SHORT_BINSTRING", "BINSTRING", "NONE", "NEWTRUE", "NEWFALSE"}
+_VALUES = {
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "SHORT_BINSTRING",
+    "BINSTRING",
+    "NONE",
+    "NEWTRUE",
+    "NEWFALSE",
+}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 @dataclass
 class Made:
-    """What the pickle would have made by calling `maker`: its arguments and, later, its state, both as they stand."""
+    """What the pickle would have made by calling `maker`: its arguments and, later, its state, both
+    as they stand.
+    """
 
     maker: str
     arguments: tuple[Any, ...]
@@ -34,7 +46,9 @@ def read(content: bytes, name: str) -> dict[str, Any]:
     """The dictionary a CIFAR batch holds: text, lists of numbers, and one uint8 array."""
     try:
         found = _run(content)
-        return {key: _array(value) if isinstance(value, Made) else value for key, value in found.items()}
+        return {
+            key: _array(value) if isinstance(value, Made) else value for key, value in found.items()
+        }
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise Mistake(f"{name} is not a CIFAR batch: {error}") from None
 

@@ -1,7 +1,8 @@
 """What this federation learns from. Every machine has this file; private data stay where they are.
 
-As it stands the nodes share out the digits that come with fedsift, so the project runs at once and ends in the very
-numbers of `fedsift run experiment.toml`. Put your own into each function; plain arrays will do:
+As it stands the nodes share out the digits that come with fedsift, so the project runs at once and
+ends in the very numbers of `fedsift run experiment.toml`. Put your own into each function; plain
+arrays will do:
 
     def private(experiment, node):
         file = np.load(node["data"])  # from --node-config 'partition-id=0 data="/srv/mine.npz"'
@@ -19,17 +20,25 @@ def network(shape, classes):
     """The model that experiment.toml names as task:network; shape is (channels, height, width)."""
     pixels = shape[1] * shape[2] // 4
     return nn.Sequential(
-        nn.Conv2d(shape[0], 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * pixels, classes)
+        nn.Conv2d(shape[0], 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * pixels, classes),
     )
 
 
 def public(experiment, node):
-    """The unlabelled samples everyone has: a node whose samples are not the server's is refused. Or an array x."""
+    """The unlabelled samples everyone has: a node whose samples are not the server's is refused. Or
+    an array x.
+    """
     return config.build(experiment).task.public
 
 
 def test(experiment, node):
-    """Labelled samples to measure accuracy on: the server's, and those of a node that keeps a model. Or (x, y)."""
+    """Labelled samples to measure accuracy on: the server's, and those of a node that keeps a
+    model. Or (x, y).
+    """
     return config.build(experiment).task.test
 
 
