@@ -23,6 +23,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The task of a new Flower project."""
-    from tests.fake_flower import a_task
+    from tests.helpers.fake_flower import a_task
 
     return a_task(tmp_path_factory.mktemp("project") / "app")

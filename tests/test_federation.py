@@ -13,7 +13,7 @@ import fedsift
 from fedsift.engines.sequential import Sequential
 from fedsift.federation import Federation, Mix, drive, together
 from fedsift.types import Algorithm, Mistake
-from tests import toys
+from tests.helpers import toys
 
 RECIPE = fedsift.Recipe(epochs=1, batch=4, lr=0.05)
 
@@ -136,7 +136,7 @@ class OneByOne:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("model", ["mlp", "tests.toys:with_batch_norm"])
+@pytest.mark.parametrize("model", ["mlp", "tests.helpers.toys:with_batch_norm"])
 def test_one_client_at_a_time_equals_lockstep(name, model):
     engine = Sequential("cpu", threads=2)
     lockstep = play(a_federation(ALGORITHMS[name](), model), 3, engine)

@@ -1,0 +1,509 @@
+"""`fedsift reproduce` as a user meets it: on 40 samples and 4 clients, two rounds a run."""
+
+import contextlib
+import json
+import re
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsift import engines, runs
+from fedsift.algorithms.weights import FedAvg
+from fedsift.reproduction import theorem
+from fedsift.reproduction.curves import Cell, Plan, recipes, run_folder
+from fedsift.reproduction.items import ITEMS
+from tests.cli.test_cli import MAGIC, complaint, done, rows
+from tests.runs.test_runs import bits, lines, rounds_in
+from tests.runs.test_runs import cli as fedsift
+
+SMALL = [
+    *("rounds=2", "local.epochs=1", "distill.epochs=1", "clients=4", "cohort=2", "model=mlp"),
+    *("data.private=40", "data.public=30", "budget=6", "device=cpu"),
+]
+CELLS = ITEMS["table1"].cells(Plan("digits", "ours", 2))
+
+
+@pytest.fixture(autouse=True)
+def _own_folder_without_fetched_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDSIFT_DATA", str(tmp_path / "data"))
+
+
+def words(*items: str, out: str | Path = "here", seeds: int = 1) -> list[str]:
+    return ["reproduce", *items, "--quick", "--seeds", str(seeds), *SMALL, "--out", str(out)]
+
+
+def told(out: str | Path, item: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((Path(out) / f"{item}.json").read_text())
+    return report
+
+
+def every_run(out: Path) -> dict[str, dict[str, bytes]]:
+    return {folder.name: bits(folder) for folder in sorted((out / "runs").iterdir())}
+
+
+def every_byte(out: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in sorted(out.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory) -> tuple[Path, Any]:
+    """Table I with two seeds, and what was said."""
+    out = tmp_path_factory.mktemp("table1") / "out"
+    return out, done(*words("table1", out=out, seeds=2))
+
+
+@pytest.fixture
+def copied(played, tmp_path) -> Path:
+    """The same, to be changed."""
+    return Path(shutil.copytree(played[0], tmp_path / "copied"))
+
+
+# --- from nothing to a table
+# ---------------------------------------------------------------------------------------
+
+
+def test_every_cell_and_seed_is_played_and_reported(played):
+    out, result = played
+    assert "24 runs side by side: batched engine on cpu" in result.stderr
+    assert {path.name for path in out.iterdir()} == {
+        "runs",
+        "table1.json",
+        "table1.md",
+        "table1.png",
+    }
+    assert (out / "table1.png").read_bytes().startswith(MAGIC["png"])
+    assert [(cell["curve"], cell["alpha"]) for cell in told(out, "table1")["cells"]] == [
+        (cell.curve, cell.alpha) for cell in CELLS
+    ]
+    assert {folder.name for folder in (out / "runs").iterdir()} == {
+        run_folder(out, cell, seed).name for cell in CELLS for seed in (0, 1)
+    }
+
+
+def test_the_figures_are_those_of_the_runs(played):
+    """Two rounds: the accuracy is their mean. Six rows of ten floats, their indexes and a head: 265
+    bytes an upload.
+    """
+    out, _ = played
+    for cell, row in zip(CELLS, told(out, "table1")["cells"], strict=True):
+        accuracies = [
+            [line["accuracy"] for line in lines(run_folder(out, cell, seed) / runs.METRICS)]
+            for seed in (0, 1)
+        ]
+        assert row["by_seed"] == [round(sum(of) / 2, 6) for of in accuracies]
+        assert row["by_round"] == [[round(a, 4) for a in of] for of in accuracies]
+        assert row["accuracy"] == pytest.approx(sum(map(sum, accuracies)) / 4, abs=1e-6)
+        assert row["paper"] is None
+        assert row["uplink_bytes_per_upload"] == pytest.approx(262, abs=6)
+    assert told(out, "table1")["rounds"] == 2
+
+
+def test_the_table_and_the_verdicts_are_on_stdout(played):
+    out, result = played
+    table = rows(result.stdout)
+    first = told(out, "table1")["cells"][0]
+    ours = f"{first['accuracy']:.3f} ± {first['sd']:.3f}".replace("0.", ".")
+    assert table[0] == ["none", "100", ours, f"{first['uplink_bytes_per_upload']} B"]
+    assert [row[:2] for row in table[:12]] == [
+        [c.curve.removeprefix("table1-"), f"{c.alpha:g}"] for c in CELLS
+    ]
+    for claim in told(out, "table1")["claims"]:
+        start = claim["claim"][:40]
+        (line,) = (line for line in result.stdout.splitlines() if start in line)
+        assert f"  {claim['verdict']}  " in line
+    assert result.stdout.endswith(
+        f"written: table1.json, with the same as .md and .png, in {out}\n"
+    )
+
+
+def test_two_seeds_are_compared_pair_by_pair(played):
+    out, _ = played
+    report = told(out, "table1")
+    at = {(cell["label"], cell["alpha"]): cell["by_seed"] for cell in report["cells"]}
+    (best,) = (
+        claim for claim in report["claims"] if claim["claim"] == "Strong skew: mixed is the best"
+    )
+    gaps = [a - b for a, b in zip(at["mixed", 0.1], at["low-entropy", 0.1], strict=True)]
+    *_, last = best["evidence"]
+    assert last["gaps"] == pytest.approx(gaps, abs=1.1e-4)
+    assert last["paper"] == pytest.approx(0.5498 - 0.5219)
+    assert last["verdict"] == (
+        "holds" if min(gaps) > 0 else "does not hold" if max(gaps) <= 0 else "open"
+    )
+
+
+def test_the_cells_of_a_seed_share_data_clients_and_cohorts(played):
+    out, _ = played
+    for alpha in (100.0, 1.0, 0.1):
+        folders = [run_folder(out, cell, 1) for cell in CELLS if cell.alpha == alpha]
+        assert len({(folder / runs.DATA).read_bytes() for folder in folders}) == 1
+        assert len({(folder / runs.CLIENTS).read_bytes() for folder in folders}) == 1
+        assert (
+            len(
+                {
+                    str([sorted(row["up"]) for row in lines(folder / runs.LEDGER)])
+                    for folder in folders
+                }
+            )
+            == 1
+        )
+
+
+# --- the same command again
+# ----------------------------------------------------------------------------------------
+
+
+def test_a_second_call_plays_nothing_and_says_the_same(played, copied, monkeypatch):
+    def unexpected(playing, engine):
+        assert playing == []
+        return iter(())
+
+    monkeypatch.setattr(runs, "play_apart", unexpected)
+    before = every_byte(copied)
+    again = done(*words("table1", out=copied, seeds=2))
+    assert again.stdout.replace(str(copied), str(played[0])) == played[1].stdout
+    assert "side by side" not in again.stderr
+    after = every_byte(copied)
+    assert after.keys() == before.keys()
+    assert {
+        name for name in after if after[name] != before[name] and not name.endswith(".png")
+    } == set()
+
+
+def test_an_interrupted_reproduction_goes_on_to_the_same_bytes(played, monkeypatch):
+    """Ctrl-C after 30 of 48 rounds: all 24 runs have played one, and six of them a second."""
+    real: Any = runs.play_apart
+
+    def until_ctrl_c(playing, engine):
+        with contextlib.closing(real(playing, engine)) as outcomes:
+            for _ in range(30):
+                yield next(outcomes)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "play_apart", until_ctrl_c)
+        stopped = fedsift(*words("table1", seeds=2))
+    assert (stopped.exit_code, stopped.stdout) == (130, "")
+    assert stopped.stderr.endswith(
+        "interrupted; every finished round is saved. Go on with:\n  the same command again\n"
+    )
+    assert sorted(map(rounds_in, Path("here/runs").iterdir())) == [1] * 18 + [2] * 6
+    assert not Path("here/table1.json").exists()
+    del stopped
+
+    early = done(*words("table1", seeds=2), "--report")  # seeds of unequal length are no trouble
+    assert "left out" not in early.stderr
+
+    rest = done(*words("table1", seeds=2))
+    assert "18 runs side by side, 6 finished already" in rest.stderr
+    assert every_run(Path("here")) == every_run(played[0])
+    assert rest.stdout.replace("in here\n", f"in {played[0]}\n") == played[1].stdout
+
+
+def test_more_seeds_and_more_items_use_what_is_there():
+    done(*words("fig-aggregation"))
+    before = every_run(Path("here"))
+    result = done(*words("download", "fig-aggregation", seeds=2))
+    assert "18 runs side by side, 6 finished already" in result.stderr
+    assert {name: every_run(Path("here"))[name] for name in before} == before
+    assert told("here", "fig-aggregation")["seeds"] == 2
+    assert [claim["figure"] for claim in told("here", "download")["claims"]] == ["pace", "accuracy"]
+
+
+def test_other_settings_in_an_old_folder_are_refused(copied):
+    before = every_byte(copied)
+    other = [word.replace("rounds=2", "rounds=3") for word in words("table1", out=copied, seeds=2)]
+    said = complaint(*other)
+    assert "was made with another config: rounds is 2 there, 3 here; choose another --out" in said
+    assert every_byte(copied) == before
+
+
+# --- reports alone
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_engine(monkeypatch):
+    def unexpected(*_):
+        raise AssertionError("an engine was chosen")
+
+    monkeypatch.setattr(engines, "choose", unexpected)
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_report_plays_nothing_needs_no_engine_and_is_the_same(played, copied):
+    for name in ("table1.json", "table1.md", "table1.png"):
+        (copied / name).unlink()
+    result = done(*words("table1", out=copied, seeds=2), "--report")
+    assert result.stdout.replace(str(copied), str(played[0])) == played[1].stdout
+    assert result.stderr == ""
+    assert told(copied, "table1") == told(played[0], "table1")
+    assert every_run(copied) == every_run(played[0])
+    assert (copied / "table1.png").read_bytes().startswith(MAGIC["png"])
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_report_leaves_out_what_was_not_run_and_judges_the_rest(copied):
+    """Of one cell a seed is missing, of another a run was begun, but has no round yet."""
+    gone, begun = Cell("table1-mixed", 0.1), Cell("table1-low-entropy", 100.0)
+    shutil.rmtree(run_folder(copied, gone, 1))
+    for name in (runs.METRICS, runs.LEDGER, runs.TIMING):
+        (run_folder(copied, begun, 0) / name).write_text("")
+    done(*words("table1", out=copied, seeds=2), "--report")
+    report = told(copied, "table1")
+    assert report["left_out"] == dict.fromkeys(map(str, (gone, begun)), "1 of 2 seeds run")
+    assert len(report["cells"]) == 10
+    verdicts = {claim["claim"]: claim["verdict"] for claim in report["claims"]}
+    assert verdicts["Strong skew: mixed is the best"] == "not run"
+    assert verdicts["Mild skew: low-entropy is the worst"] == "not run"
+    assert verdicts["Random sampling suffers from skew"] != "not run"
+    ahead = report["claims"][0]["evidence"]
+    assert ["gap" in row for row in ahead] == [True, True, False, False]
+    assert (
+        "Left out: table1-mixed at alpha = 0.1 (1 of 2 seeds run)."
+        in (copied / "table1.md").read_text()
+    )
+
+
+def test_of_several_items_those_without_runs_are_said_and_the_others_told(copied):
+    result = done(*words("table2", "table1", out=copied, seeds=2), "--report")
+    assert result.stderr == "table2: nothing to report (not run)\n"
+    assert "written: table1.json, with" in result.stdout
+    assert not (copied / "table2.json").exists()
+
+
+def test_a_report_on_more_seeds_than_were_run_says_how_many_there_are(copied):
+    result = fedsift(*words("table1", out=copied, seeds=3), "--report")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "table1: nothing to report (2 of 3 seeds run)\n"
+        f"error: nothing to report on: no cell of table1 in {copied} has rounds of all its seeds; "
+        "give the command without --report to run it, or fewer --seeds\n"
+    )
+
+
+def test_a_report_on_nothing_is_a_mistake():
+    result = fedsift(*words("table1"), "--report")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith(
+        "error: nothing to report on: no cell of table1 in here has rounds of all its seeds; "
+        "give the command without --report to run it\n"
+    )
+    assert list(Path().iterdir()) == []
+
+
+# --- cells that cannot be run
+# --------------------------------------------------------------------------------------
+
+
+def test_a_cell_without_its_data_is_left_out_and_the_rest_is_reported():
+    result = done(*words("fig-data"))
+    reason = f"mnist is not in {Path('data').resolve()}; run: fedsift data get mnist"
+    assert f"left out: public-mnist at alpha = 100 ({reason})\n" in result.stderr
+    report = told("here", "fig-data")
+    assert [cell["curve"] for cell in report["cells"]] == ["table2-none", "fedavg"]
+    assert report["left_out"] == {"public-mnist at alpha = 100": reason}
+    assert [claim["verdict"] == "not run" for claim in report["claims"]] == [True, False]
+    assert not any("mnist" in folder.name for folder in Path("here/runs").iterdir())
+
+
+def test_a_curve_that_a_recipe_cannot_have_is_left_out_and_the_others_are_run(tmp_path):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text("anew = 600\n" + recipes("digits")["ours"].read_text())
+    few = [
+        *SMALL,
+        "algorithm.pool=20",
+        "--recipe",
+        str(recipe),
+        "--quick",
+        "--seeds",
+        "1",
+        "--out",
+        "here",
+    ]
+    result = done("reproduce", "download", *few)
+    reason = (
+        "soft-labels-down cannot draw its public samples anew in every round, as this recipe has it"
+    )
+    assert f"left out: soft-labels-down at alpha = 100 ({reason})\n" in result.stderr
+    report = told("here", "download")
+    assert [cell["pool"] for cell in report["cells"]] == [20] * 3
+    done("reproduce", "download", *few, "--report")
+    assert report["left_out"] == told("here", "download")["left_out"]
+    assert set(report["left_out"].values()) == {reason}
+
+
+def test_a_cell_that_fails_while_it_is_played_is_left_out_until_it_works(monkeypatch):
+    """FedAvg fails in its second round, with its first one saved."""
+    real = FedAvg.server_turn
+
+    def failing(self, server, said, r):
+        if r.number:
+            raise RuntimeError("a bad day")
+        return real(self, server, said, r)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FedAvg, "server_turn", failing)
+        result = done(*words("fig-data"))
+    assert "fedavg-alpha-100-seed-0 failed: RuntimeError: a bad day\n" in result.stderr
+    report = told("here", "fig-data")
+    assert [cell["curve"] for cell in report["cells"]] == ["table2-none"]
+    assert report["left_out"]["fedavg at alpha = 100"] == "RuntimeError: a bad day"
+    folder = Path("here/runs/fedavg-alpha-100-seed-0")
+    assert (rounds_in(folder), (folder / runs.FAILED).is_file()) == (1, True)
+
+    again = done(*words("fig-data"))
+    assert "1 runs side by side, 1 finished already" in again.stderr
+    assert [cell["curve"] for cell in told("here", "fig-data")["cells"]] == [
+        "table2-none",
+        "fedavg",
+    ]
+    assert (rounds_in(folder), (folder / runs.FAILED).exists()) == (2, False)
+
+
+def test_where_no_cell_can_be_built_its_reason_is_the_mistake():
+    said = complaint(*words("table1"), "budget=31")
+    assert "budget 31 is larger than the public set (30 samples)" in said
+    assert not Path("here").exists()
+
+
+def test_where_data_are_missing_that_is_the_mistake_and_not_what_a_recipe_cannot_have(monkeypatch):
+    monkeypatch.setenv("FEDSIFT_DATA", str(Path("none").resolve()))
+    said = complaint("reproduce", "download", "--recipe", "fresh", "--out", "here")
+    assert "cifar10 is not in" in said and "fedsift data get cifar10" in said
+
+
+@pytest.mark.parametrize("items", [["theory"], ["all", "--quick"]], ids=" ".join)
+def test_a_recipe_that_is_not_there_is_said_before_anything_is_done(items):
+    assert "unknown recipe 'nonsense'" in complaint(
+        "reproduce", *items, "--recipe", "nonsense", "--out", "here"
+    )
+    assert not Path("here").exists()
+
+
+# --- items
+#
+#
+# ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_theorem(monkeypatch):
+    monkeypatch.setattr(theorem, "report", partial(theorem.report, dimension=500, trials=20))
+
+
+@pytest.mark.usefixtures("small_theorem", "no_engine")
+def test_the_theorem_alone():
+    result = done("reproduce", "theory", "--out", "here")
+    assert {path.name for path in Path("here").iterdir()} == {
+        "theory.json",
+        "theory.md",
+        "theory.png",
+    }
+    assert Path("here/theory.png").read_bytes().startswith(MAGIC["png"])
+    report = told("here", "theory")
+    assert Path("here/theory.md").read_text() == theorem.markdown(report)
+    claims = {claim["claim"]: claim for claim in report["claims"]}
+    printed = claims["Theorem 1 as printed, with 2 pi in Lambda"]
+    assert re.search(rf"2 pi in Lambda +does not hold +{printed['evidence']}", result.stdout)
+
+
+@pytest.mark.usefixtures("small_theorem")
+def test_several_items_at_once_are_one_json_document_in_the_order_asked_for():
+    result = done(*words("download", "theory", "fig-data"), "--json")
+    assert result.stdout.count("\n") == 1
+    reports = json.loads(result.stdout)
+    assert [report["item"] for report in reports] == ["download", "theory", "fig-data"]
+    assert reports == [told("here", item) for item in ("download", "theory", "fig-data")]
+
+
+def test_a_quiet_one_says_the_table_and_no_more():
+    result = done(*words("fig-aggregation"), "--quiet")
+    assert result.stderr == ""
+    assert "claims (one seed: no verdict for good)" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("items", "said"),
+    [
+        (["tabel1"], "unknown item 'tabel1'; did you mean 'table1'? (fedsift reproduce --help)"),
+        (
+            ["rounds=2"],
+            "name what to reproduce: table1, table2, fig-data, fig-size, fig-aggregation, download, ",
+        ),
+        (["table1", "alpha=1"], "a reproduction has its own alphas and seeds"),
+        (["table1", "sweep.seed=[1, 2]"], "a reproduction has its own alphas and seeds"),
+        (["table1", "ronds=2"], "unknown key 'ronds'; did you mean 'rounds'?"),
+        (
+            ["table1", "--recipe", "literal"],
+            "unknown recipe 'literal'; known: ours (digits has ours; or a TOML file)",
+        ),
+        (["table1", "--recipe", "nowhere.toml"], "cannot read the recipe nowhere.toml"),
+        (
+            ["table1", "--engine", "sequentail"],
+            "unknown engine 'sequentail'; did you mean 'sequential'?",
+        ),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+def test_a_mistake_is_named_in_one_line_and_nothing_is_made(items, said):
+    assert said in complaint("reproduce", *items, "--quick")
+    assert list(Path().iterdir()) == []
+
+
+def test_a_seed_of_ones_own_is_refused_before_anything_is_played():
+    assert "a reproduction has its own alphas and seeds" in complaint(
+        *words("fig-aggregation", seeds=2), "seed=0"
+    )
+    assert rounds_in(Path("here/runs/table2-none-alpha-100-seed-0")) == 0
+
+
+def test_all_stands_for_the_paper_and_nothing_comes_twice():
+    from fedsift.cli import reproducing
+
+    paper = ["table1", "table2", "fig-data", "fig-size", "fig-aggregation", "download", "theory"]
+    assert reproducing.names(["all"]) == paper
+    assert reproducing.names(["theory", "budget", "all"]) == ["theory", "budget", *paper[:-1]]
+
+
+def test_a_recipe_of_ones_own_names_the_folder_and_is_used():
+    Path("mine.toml").write_text("[local]\nlr = 0.5\n")
+    done("reproduce", "fig-data", "--quick", "--recipe", "mine.toml", "--seeds", "1", *SMALL)
+    out = Path("reproduction/digits-mine")
+    assert told(out, "fig-data")["recipe"] == "mine.toml"
+    assert runs.stored(out / "runs/fedavg-alpha-100-seed-0").local.lr == 0.5
+
+
+def test_engine_and_precision_are_options_and_are_kept():
+    done(*words("fig-data"), "--engine", "sequential", "--quiet")
+    assert runs.stored(Path("here/runs/fedavg-alpha-100-seed-0")).engine == "sequential"
+    assert told("here", "fig-data")["environment"]["engine"].startswith("sequential engine on cpu")
+
+
+def test_a_run_that_failed_is_left_out_of_a_report_and_does_not_cut_the_others_short(copied):
+    (folder, *_) = sorted((copied / "runs").glob("table1-mixed-alpha-0.1-*"))
+    (folder / "failed.json").write_text("{}")
+    done(*words("table1", out=copied, seeds=2), "--report")
+    told = json.loads((copied / "table1.json").read_text())
+    assert told["left_out"] == {
+        "table1-mixed at alpha = 0.1": "stopped: failed.json of its run says why"
+    }
+    assert len(told["cells"]) == 11
+
+
+def test_a_report_on_fewer_seeds_says_what_it_replaces(copied):
+    done(*words("table1", out=copied, seeds=2), "--report")
+    result = done(*words("table1", out=copied, seeds=1), "--report")
+    assert (
+        f"table1: the report on 2 seeds in {copied} gives way to one on 1; --seeds 2 brings it back"
+        in result.stderr
+    )
+    assert done(*words("table1", out=copied, seeds=2), "--report").stderr == ""

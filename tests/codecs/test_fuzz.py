@@ -1,0 +1,516 @@
+"""Hostile messages, 100,000 and more of each kind: every decoder says WireError or gives something
+valid, always.
+
+Half of the inputs and more are damaged payloads under a right checksum: what an attacker who knows
+the format sends.
+"""
+
+import itertools
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+from fedsift import seeding
+from fedsift.algorithms import mix2fld
+from fedsift.algorithms.lessons import Lessons
+from fedsift.codecs import (
+    Qsgd,
+    delta,
+    indexes,
+    soft_label_codec,
+    softlabels,
+    updates,
+    weight_codec,
+    wire,
+)
+from fedsift.codecs.estimates import ESTIMATE_CODECS, LARGEST
+from fedsift.codecs.seeds import SeedCodec, Seeds
+from fedsift.codecs.wire import WireError
+from fedsift.types import Link, SoftLabels
+from tests.helpers import toys
+
+ROUND, MEGABYTES = 3, 2**20
+
+# --- damage
+#
+#
+# ----------------------------------------------------------------------------------------------------------
+
+
+def flip(code, generator):
+    damaged = bytearray(code)
+    for bit in generator.integers(0, 8 * len(code), generator.integers(1, 5)).tolist():
+        damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+def cut(code, generator):
+    return code[: generator.integers(len(code))]
+
+
+def extend(code, generator):
+    return code + generator.bytes(generator.integers(1, 40))
+
+
+def noise(code, generator):
+    return generator.bytes(generator.integers(0, 2 * len(code) + 1))
+
+
+def overwrite(code, generator):
+    """Some bytes in the middle are others: random, all zero or all one."""
+    start = int(generator.integers(len(code)))
+    size = int(generator.integers(1, 9))
+    other = (generator.bytes(size), bytes(size), b"\xff" * size)[generator.integers(3)]
+    return (code[:start] + other + code[start + size :])[: len(code)]
+
+
+def tail(code, generator):
+    """The end is random, so that what comes first is often right."""
+    start = int(generator.integers(len(code)))
+    return code[:start] + generator.bytes(len(code) - start)
+
+
+DAMAGE = (flip, flip, overwrite, overwrite, tail, cut, extend, noise)
+
+
+def hostile(messages, reseal, count, seed):
+    """Two in five damaged as they travel; three in five damaged by someone who seals them again."""
+    generator = np.random.default_rng(seed)
+    for i in range(count):
+        message = messages[i % len(messages)]
+        damage = DAMAGE[generator.integers(len(DAMAGE))]
+        if i % 5 < 2:
+            yield damage(message, generator)
+        else:
+            yield reseal(damage(message[wire.HEADER_BYTES :], generator))
+
+
+def oversized(message, reseal):
+    """Megabytes, with the right beginning and without, sealed and not."""
+    payload = message[wire.HEADER_BYTES :]
+    for filler in (b"\0", b"\xff", b"\1"):
+        much = filler * (4 * MEGABYTES)
+        yield from (
+            much,
+            message + much,
+            reseal(much),
+            reseal(payload + much),
+            reseal(payload[:5] + much),
+        )
+
+
+def survive(decode, check, messages, reseal, count, seed=0):
+    """Decodes `count` hostile messages; how many were refused and how many taken, all of them
+    valid.
+    """
+    taken = refused = 0
+    for message in itertools.chain(
+        oversized(messages[0], reseal), hostile(messages, reseal, count, seed)
+    ):
+        try:
+            result = decode(message)
+        except WireError:
+            refused += 1
+            continue
+        check(result)
+        taken += 1
+    assert taken + refused >= count
+    assert (
+        taken > 0
+    )  # resealed values that are other valid values get through: the inner parsers were reached
+    assert refused > count / 10
+
+
+def peak(decode, messages, reseal, count=1000):
+    """The most memory that decoding took, in bytes; the messages themselves are made before."""
+    inputs = [*oversized(messages[0], reseal), *hostile(messages, reseal, count, 9)]
+    tracemalloc.start()
+    try:
+        for message in inputs:
+            try:
+                decode(message)
+            except WireError:
+                continue
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+# --- soft labels
+#
+#
+# -----------------------------------------------------------------------------------------------------
+
+LINK = Link(ROUND, 24, 5, ((7, ROUND, "pick"), (7, ROUND, "pick", 4)))
+SOFT = [
+    "float32",
+    "float16",
+    "hard",
+    "quantized(1)",
+    "quantized(4)",
+    "topk(3)",
+    "delta(quantized(1))",
+    "delta(float16)",
+]
+
+
+def rows(size, seed):
+    return (
+        np.random.default_rng(seed).dirichlet(np.full(LINK.classes, 0.4), size).astype(np.float32)
+    )
+
+
+def reference_of(codec):
+    """What both ends hold already: rows of three quarters of the public set, where the codec keeps
+    any.
+    """
+    if not codec.keeps_reference:
+        return None
+    arrived = codec.values.inner.unpack(
+        codec.values.inner.pack(rows(18, 1), None), 18, LINK.classes, None
+    )
+    return SoftLabels(np.arange(18), arrived)
+
+
+def soft_messages(codec):
+    """With indexes drawn from either seed, coded, of all samples; with a reference some rows are
+    unchanged.
+    """
+    reference = reference_of(codec)
+    everything = rows(LINK.samples, 2)
+    if reference is not None:
+        everything[:12] = reference.probs[:12]
+    sets = [seeding.subset(seeding.rng(*names), LINK.samples, 10) for names in LINK.drawn_from]
+    sets += [np.array([1, 2, 5, 14, 20]), np.arange(LINK.samples), np.arange(12)]
+    return [codec.encode(SoftLabels(index, everything[index]), LINK, reference) for index in sets]
+
+
+def soft_reseal(codec):
+    """A right checksum for any payload, with what the receiver will find implied by it, if it gets
+    that far.
+    """
+    reference = reference_of(codec)
+
+    def implied(payload):
+        if len(payload) < 5:
+            return b""
+        mode, count = struct.unpack_from("<BI", payload)
+        if count > LINK.samples:
+            return b""
+        try:
+            index, _ = codec._indexes(payload[5:], mode, count, LINK)
+        except WireError:
+            return b""
+        return softlabels._implied(index, LINK, codec._known(index, LINK, reference))
+
+    return lambda payload: wire.seal(
+        wire.SOFT_LABELS, codec.values.id, ROUND, payload, implied(payload)
+    )
+
+
+def soft_decode(codec):
+    reference = reference_of(codec)
+    return lambda message: codec.decode(message, LINK, reference)
+
+
+def check_soft(labels):
+    assert labels.index.dtype == np.int64
+    assert (np.diff(labels.index) > 0).all()
+    assert len(labels.index) == 0 or (labels.index[0] >= 0 and labels.index[-1] < LINK.samples)
+    assert labels.probs.shape == (len(labels.index), LINK.classes)
+    assert labels.probs.dtype == np.float32
+    assert (labels.probs >= 0).all()
+    assert (np.abs(labels.probs.sum(1) - 1) < 0.011).all()
+
+
+@pytest.mark.parametrize("text", SOFT)
+def test_hostile_soft_labels_are_refused_or_valid(text):
+    codec = soft_label_codec(text)
+    survive(
+        soft_decode(codec),
+        check_soft,
+        soft_messages(codec),
+        soft_reseal(codec),
+        100_000 // len(SOFT),
+    )
+
+
+@pytest.mark.parametrize("text", SOFT)
+def test_hostile_soft_labels_take_little_memory(text):
+    codec = soft_label_codec(text)
+    assert peak(soft_decode(codec), soft_messages(codec), soft_reseal(codec)) < MEGABYTES
+
+
+@pytest.mark.parametrize("text", SOFT)
+def test_soft_labels_resealed_unchanged_are_the_message(text):
+    codec = soft_label_codec(text)
+    for message in soft_messages(codec):
+        assert soft_reseal(codec)(message[wire.HEADER_BYTES :]) == message
+        check_soft(soft_decode(codec)(message))
+
+
+def test_a_hostile_message_heard_leaves_the_memory_as_it_was():
+    codec = delta("quantized(1)")
+    _, memory = codec.say(SoftLabels(np.arange(LINK.samples), rows(LINK.samples, 3)), LINK, {})
+    before = {name: value.tobytes() for name, value in memory.items()}
+    for message in hostile(soft_messages(codec), soft_reseal(codec), 2000, 5):
+        try:
+            codec.hear(message, LINK, memory)
+        except WireError:
+            continue
+    assert {name: value.tobytes() for name, value in memory.items()} == before
+
+
+# --- weights
+#
+#
+# ---------------------------------------------------------------------------------------------------------
+
+WEIGHTS = ["float32", "float16", "qsgd(4)", "qsgd(2)"]
+
+
+def state(seed, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "w": scale * torch.randn(4, 3, generator=generator),
+        "running_var": torch.rand(3, generator=generator),
+        "seen": torch.tensor(seed),
+        "b": torch.cat(
+            [scale * torch.randn(3, generator=generator), torch.zeros(90)]
+        ),  # short when entropy-coded
+    }
+
+
+BASE = state(0)
+
+
+def weight_messages(codec):
+    news = [{**BASE, **state(seed)} for seed in (1, 2)]
+    if isinstance(codec, Qsgd):
+        messages = [codec.encode(new, ROUND, 9, BASE, (seed,)) for seed, new in enumerate(news)]
+        return [*messages, codec.encode(BASE, ROUND, 9, BASE, (9,))]
+    return [codec.encode(new, ROUND, 9) for new in news]
+
+
+def weight_reseal(codec):
+    unsaid = updates.implied(BASE) if isinstance(codec, Qsgd) else b""
+    return lambda payload: wire.seal(wire.WEIGHTS, codec.id, ROUND, payload, unsaid)
+
+
+def weight_decode(codec):
+    return lambda message: codec.decode(message, ROUND, BASE)
+
+
+def check_weights(result):
+    found, samples = result
+    assert list(found) == list(BASE)
+    for name, expected in BASE.items():
+        assert found[name].shape == expected.shape
+        assert found[name].dtype == expected.dtype
+        assert not found[name].is_floating_point() or torch.isfinite(found[name]).all()
+    assert 0 <= samples < 2**32
+
+
+@pytest.mark.parametrize("text", WEIGHTS)
+def test_hostile_weights_are_refused_or_valid(text):
+    codec = weight_codec(text)
+    base = {name: value.clone() for name, value in BASE.items()}
+    survive(
+        weight_decode(codec),
+        check_weights,
+        weight_messages(codec),
+        weight_reseal(codec),
+        100_000 // len(WEIGHTS),
+    )
+    assert all(torch.equal(BASE[name], base[name]) for name in base)
+
+
+@pytest.mark.parametrize("text", WEIGHTS)
+def test_hostile_weights_take_little_memory(text):
+    codec = weight_codec(text)
+    assert peak(weight_decode(codec), weight_messages(codec), weight_reseal(codec)) < 2 * MEGABYTES
+
+
+# --- seeds
+#
+#
+# -----------------------------------------------------------------------------------------------------------
+
+SEEDS = SeedCodec(shape=(2, 3), classes=4, most=5)
+
+
+def seed_messages():
+    generator = np.random.default_rng(0)
+    made = [(generator.normal(size=(n, 2, 3)), generator.integers(0, 4, n)) for n in (1, 3, 5)]
+    return [SEEDS.encode(Seeds(x, a, (a + 1) % 4), ROUND) for x, a in made]
+
+
+def seed_reseal(payload):
+    return wire.seal(wire.SEEDS, 1, ROUND, payload)
+
+
+def seed_decode(message):
+    return SEEDS.decode(message, ROUND)
+
+
+def check_seeds(seeds):
+    assert len(seeds.x) <= SEEDS.most
+    assert seeds.x.shape == (len(seeds.a), 2, 3)
+    assert np.isfinite(seeds.x).all()
+    assert seeds.a.shape == seeds.b.shape
+    assert (
+        (seeds.a != seeds.b)
+        & (np.minimum(seeds.a, seeds.b) >= 0)
+        & (np.maximum(seeds.a, seeds.b) < 4)
+    ).all()
+
+
+def test_hostile_seeds_are_refused_or_valid():
+    survive(seed_decode, check_seeds, seed_messages(), seed_reseal, 100_000)
+
+
+def test_hostile_seeds_take_little_memory():
+    assert peak(seed_decode, seed_messages(), seed_reseal) < MEGABYTES
+
+
+# --- estimates
+#
+#
+# -------------------------------------------------------------------------------------------------------
+
+
+def estimate_messages(codec):
+    generator = np.random.default_rng(0)
+    return [codec.encode(generator.normal(0.3, 0.5, (4, 3)), ROUND) for _ in range(3)]
+
+
+def estimate_reseal(codec):
+    return lambda payload: wire.seal(wire.ESTIMATES, codec.id, ROUND, payload)
+
+
+def estimate_decode(codec):
+    return lambda message: codec.decode(message, ROUND, 4, 3)
+
+
+def check_estimates(table):
+    assert table.shape == (4, 3)
+    assert table.dtype == np.float64
+    assert (np.abs(table) <= LARGEST).all()
+
+
+@pytest.mark.parametrize("name", ESTIMATE_CODECS)
+def test_hostile_estimates_are_refused_or_valid(name):
+    codec = ESTIMATE_CODECS[name]
+    survive(
+        estimate_decode(codec),
+        check_estimates,
+        estimate_messages(codec),
+        estimate_reseal(codec),
+        50_000,
+    )
+
+
+@pytest.mark.parametrize("name", ESTIMATE_CODECS)
+def test_hostile_estimates_take_little_memory(name):
+    codec = ESTIMATE_CODECS[name]
+    assert (
+        peak(estimate_decode(codec), estimate_messages(codec), estimate_reseal(codec)) < MEGABYTES
+    )
+
+
+# --- large messages, where entropy coders and large index sets are reached
+# ---------------------------------------------
+
+WIDE = Link(ROUND, 20_000, 10)
+WIDE_INDEX = np.flatnonzero(
+    np.random.default_rng(0).random(20_000) < 0.4
+)  # about 8,000, through the ANS coder
+SKEWED = np.random.default_rng(1).dirichlet([8.0] + [0.05] * 9, len(WIDE_INDEX)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["hard", "quantized(2)", "delta(quantized(1))"])
+def test_large_hostile_soft_labels_are_refused_or_valid(name):
+    """The checksum is made right for what is implied by the *undamaged* message: indexes stay,
+    everything else moves.
+    """
+    codec = soft_label_codec(name)
+    message = codec.encode(SoftLabels(WIDE_INDEX, SKEWED), WIDE)
+    assert not indexes._ranked(WIDE.samples, len(WIDE_INDEX))
+    unsaid = softlabels._implied(WIDE_INDEX, WIDE, codec._known(WIDE_INDEX, WIDE, None))
+    payload = message[wire.HEADER_BYTES :]
+    prefix = 9 + int.from_bytes(
+        payload[5:9], "little"
+    )  # mode, rows, length and code of the indexes
+    generator = np.random.default_rng(2)
+    refused = 0
+    for i in range(400):
+        damage = DAMAGE[generator.integers(len(DAMAGE))]
+        bad = (
+            damage(payload, generator)
+            if i % 4 == 0
+            else payload[:prefix] + damage(payload[prefix:], generator)
+        )
+        try:
+            labels = codec.decode(
+                wire.seal(wire.SOFT_LABELS, codec.values.id, ROUND, bad, unsaid), WIDE
+            )
+        except WireError:
+            refused += 1
+            continue
+        assert np.array_equal(labels.index, WIDE_INDEX)
+        assert np.allclose(labels.probs.sum(1), 1, atol=1e-5) and (labels.probs >= 0).all()
+    assert refused > 0
+
+
+def test_damaged_index_codes_of_large_sets_are_refused_or_canonical():
+    code, generator = indexes.encode(WIDE_INDEX, WIDE.samples), np.random.default_rng(3)
+    for _ in range(2000):
+        bad = DAMAGE[generator.integers(len(DAMAGE))](code, generator)
+        try:
+            index = indexes.decode(bad, WIDE.samples, len(WIDE_INDEX))
+        except WireError:
+            continue
+        assert indexes.encode(index, WIDE.samples) == bad
+
+
+# --- containers: several messages in one
+# ------------------------------------------------------------------------------
+
+
+def test_hostile_mix2fld_uploads_are_refused_or_valid():
+    fld, r = mix2fld(lam=0.25), toys.a_round()
+    client = toys.client(4)
+    turn = fld.client_turn(client, {}, fld.announce(fld.start(r), [client], r)[4], r)
+    next(turn)
+    turn.send({"1.weight": torch.zeros(2, 2)})
+    with pytest.raises(StopIteration) as end:
+        turn.send(np.zeros((2, 2), np.float32))
+    _, upload = end.value.value
+    generator = np.random.default_rng(4)
+    for _ in range(20_000):
+        bad = DAMAGE[generator.integers(len(DAMAGE))](upload, generator)
+        seeds: dict[str, object] = {}
+        try:
+            (labels,) = fld._uploads({4: bad}, seeds, r)
+        except WireError:
+            continue
+        assert labels.index.tolist() == [0, 1] and seeds.keys() == {"4"}
+
+
+@pytest.mark.parametrize("absent", ["latest", "missed"])
+def test_hostile_lessons_are_refused_or_valid(absent):
+    lessons, r = Lessons(soft_label_codec("float32"), absent), toys.a_round(2)
+    posted = {str(n): {"index": np.array([n, 3]), "probs": np.full((2, 2), 0.5)} for n in (0, 1)}
+    download = lessons.tell({"lessons": posted}, 7, r)
+    generator = np.random.default_rng(5)
+    for _ in range(20_000):
+        try:
+            heard, _ = lessons.hear(
+                {}, DAMAGE[generator.integers(len(DAMAGE))](download, generator), r
+            )
+        except WireError:
+            continue
+        assert list(heard) == ([1] if absent == "latest" else [0, 1])

@@ -1,0 +1,534 @@
+"""The batched engine answers as the sequential one does: every network on the shelf, every recipe,
+any mixture.
+"""
+
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedsift
+from fedsift import models
+from fedsift.engines import batched
+from fedsift.engines.batched import Batched
+from fedsift.engines.sequential import Sequential
+from fedsift.engines.stacking import Kernels, stack
+from fedsift.types import Labelled, Mistake, Model, Predict, Recipe, Samples, Store
+from tests.helpers import parity, toys
+from tests.helpers.parity import SGD
+
+SHELF = [
+    "mlp",
+    "cnn",
+    "cnn(width=0.5)",
+    "resnet8",
+    "resnet8(norm=group, width=0.5)",
+    "resnet20(width=0.25)",
+]
+RECIPES = {
+    "sgd": SGD,
+    "plain sgd": replace(SGD, momentum=0.0),
+    "nesterov": replace(SGD, nesterov=True, weight_decay=0.01),
+    "adam": Recipe(epochs=2, batch=8, lr=2e-3, weight_decay=0.01),
+    "adamw": Recipe(epochs=2, batch=8, lr=2e-3, optimizer="adamw", weight_decay=0.1),
+}
+
+
+@pytest.fixture(autouse=True)
+def stack_every_network(monkeypatch):
+    """Large networks are left to threads on a CPU; here they are stacked, too."""
+    monkeypatch.setattr(batched, "LARGEST_ON_CPU", 10**12)
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def engine(request):
+    return Batched(request.param, threads=2 if request.param == "cpu" else None)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return Sequential("cpu", threads=2)
+
+
+def shelf(name, shape=(3, 8, 8)):
+    return models.model(name, shape, parity.CLASSES)
+
+
+def agree(engine, reference, jobs, flips=0):
+    """SGD adds up what was rounded: 1e-6 or so after a few steps. Adam: see `parity.astray`. The
+    sign of a ReLU's input that is next to nothing may flip and move a network further: `flips` of
+    them on a CPU, half on another device."""
+    cuda = engine.device.type == "cuda"
+    found, expected = engine.run(jobs), reference.run(jobs)
+    if jobs[0].recipe.optimizer == "sgd":
+        near = [parity.near([a], [b], 2e-5) for a, b in zip(found, expected, strict=True)]
+        assert near.count(False) <= (len(near) // 2 if cuda else flips)
+    assert parity.astray(jobs, found, expected) < (5e-2 if cuda else 3e-3 if flips else 1e-3)
+    asks = [
+        Predict(job.model, state, job.data.samples)
+        for job, state in zip(jobs, expected, strict=True)
+    ]
+    assert parity.near(engine.run(asks), reference.run(asks), 2e-5)
+
+
+# --- parity
+#
+#
+# --------------------------------------------------------------------------------------------------------
+
+
+def test_the_whole_shelf_is_tested_here():
+    assert {name.partition("(")[0] for name in SHELF} == set(models.MODELS)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", SHELF)
+def test_every_network_and_optimiser(engine, reference, name, recipe):
+    model = shelf(name)
+    assert engine.explain(model).startswith(f"{name}: stacked (known layers")
+    agree(engine, reference, parity.fits(model, recipe=RECIPES[recipe]))
+
+
+VARIATIONS: dict[str, dict[str, Any]] = {
+    "soft targets": {"soft": True},
+    "temperature": {"soft": True, "temperature": 3.0},
+    "crops": {"recipe": replace(SGD, augment="crop-flip")},
+    "milestones": {"recipe": replace(SGD, epochs=3, milestones=(4, 6)), "epoch": 3},
+    "one sample left over": {"sizes": (17, 9, 8, 2)},
+    "batches of their own size": {"sizes": (26, 13, 25), "recipe": replace(SGD, batch=13)},
+    "batches of one": {"sizes": (3, 2), "recipe": replace(SGD, batch=1, lr=0.01)},
+    "less than a batch": {"sizes": (5, 3, 4), "recipe": replace(SGD, batch=64)},
+    "one client": {"sizes": (11,)},
+}
+
+
+@pytest.mark.parametrize("variation", VARIATIONS)
+@pytest.mark.parametrize(
+    "name",
+    ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)", "resnet20(width=0.25)"],
+)
+def test_every_turn_of_a_recipe(engine, reference, name, variation):
+    if name.startswith("resnet20") and variation == "batches of one":
+        # a batch norm of four values, nineteen times: the plain loop is as far from float64 as from
+        # us
+        return
+    agree(
+        engine,
+        reference,
+        parity.fits(shelf(name), **VARIATIONS[variation]),
+        flips=int("group" in name),
+    )
+
+
+def test_a_mixed_list_comes_back_in_order(engine, reference):
+    """Architectures, recipes, stores and normalisations, fits and predictions side by side."""
+    stores = [parity.store((3, 8, 8), seed) for seed in (0, 1)]
+    stores.append(
+        Store(stores[0].values, torch.tensor(100.0), torch.tensor(50.0))
+    )  # one figure for all channels
+    stores.append(
+        Store(stores[0].values, stores[1].mean, stores[1].std)
+    )  # the same images, other figures
+    jobs = [
+        job
+        for i, of in enumerate(stores)
+        for name in ("mlp", "cnn", "resnet8(width=0.25)")
+        for job in parity.fits(shelf(name), (9, 21), replace(SGD, epochs=1 + i % 2), of=of, epoch=i)
+    ]
+    everything = [work for job in jobs for work in (*parity.asks([job]), job)]
+    shuffled = [everything[i] for i in np.random.default_rng(0).permutation(len(everything))]
+    assert parity.near(engine.run(shuffled), reference.run(shuffled), 2e-5)
+
+
+def test_one_set_of_images_normalised_in_many_ways(engine, reference):
+    """One group, as the memory is one; each model has figures of its own, and asks for the same
+    rows.
+    """
+    figures = [parity.store((3, 8, 8), seed) for seed in range(4)]
+    jobs = [
+        replace(
+            parity.fits(shelf("cnn"), (9,), of=Store(figures[0].values, own.mean, own.std))[0],
+            key=(i,),
+        )
+        for i, own in enumerate(figures)
+    ]
+    everything = [*jobs, *parity.asks(jobs)]
+    assert parity.near(engine.run(everything), reference.run(everything), 2e-5)
+
+
+def test_jobs_that_differ_in_temperature_alone(engine, reference):
+    (job,) = parity.fits(shelf("mlp"), (9,), soft=True)
+    jobs = [replace(job, temperature=t) for t in (1.0, 4.0, 1.0, 4.0)]
+    assert parity.near(engine.run(jobs), reference.run(jobs), 2e-5)
+
+
+@pytest.mark.parametrize("sizes", [(9, 9, 9, 9), (21, 8, 5, 13)], ids=str)
+@pytest.mark.parametrize("recipe", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["mlp", "resnet8(width=0.25)"])
+def test_step_sizes_and_schedules_of_their_own_in_one_program(
+    engine, reference, monkeypatch, name, recipe, sizes
+):
+    """A sweep over step sizes is one group; every model follows its own recipe."""
+    parts: list[list[int]] = []
+    honest = Batched._task
+
+    def spy(self, part):
+        parts.append(part)
+        return honest(self, part)
+
+    monkeypatch.setattr(Batched, "_task", spy)
+    jobs = parity.fits(shelf(name), sizes, RECIPES[recipe], epoch=3)
+    own: list[dict[str, Any]] = [
+        {},
+        {"lr": 0.01},
+        {"milestones": (2, 4)},
+        {"milestones": (2,), "decay": 0.5},
+    ]
+    jobs = [
+        replace(job, recipe=replace(job.recipe, **changes))
+        for job, changes in zip(jobs, own, strict=True)
+    ]
+    found = engine.run(jobs)
+    assert sum(map(len, parts)) == 4 and len(parts) <= 2  # a part a worker
+    agree(engine, reference, jobs)
+    assert not parity.near(
+        found, [engine.run([replace(job, recipe=jobs[0].recipe)])[0] for job in jobs], 1e-4
+    )
+
+
+def test_rows_of_features(engine, reference):
+    agree(engine, reference, parity.fits(shelf("mlp", (7,))))
+
+
+def test_one_set_of_samples_asked_of_many_networks(engine, reference):
+    """The public set: the same rows for everyone, more of them than go into one piece."""
+    of = parity.store((1, 8, 8), rows=150)
+    model = shelf("cnn", (1, 8, 8))
+    asks = [
+        Predict(model, models.initial_state(model, i), Samples(of, np.arange(150)))
+        for i in range(3)
+    ]
+    assert parity.near(engine.run(asks), reference.run(asks), 1e-5)
+
+
+# --- padding
+#
+#
+# -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet8(width=0.5)"])
+def test_what_fills_a_short_batch_changes_nothing(name):
+    """Batches of 5 are made 8 with copies of the first sample. Were they counted, statistics and
+    gradient would be those of 8 samples: here of 5 equal ones and of 5 unlike ones, next to torch
+    on the 5 alone."""
+    model = shelf(name)
+    jobs = parity.fits(model, (5,), replace(SGD, epochs=1))
+    (found,), (expected,) = Batched(threads=1).run(jobs), Sequential(threads=1).run(jobs)
+    data = jobs[0].data
+    eight = Labelled(
+        data.samples[np.array([0, 1, 2, 3, 4, 0, 0, 0])], data.targets[[0, 1, 2, 3, 4, 0, 0, 0]]
+    )
+    (counted,) = Sequential(threads=1).run([replace(jobs[0], data=eight)])
+    assert parity.difference(found, expected) < 1e-5 < 1e-3 < parity.difference(counted, expected)
+
+
+# --- company
+#
+#
+# -------------------------------------------------------------------------------------------------------
+
+COMPANY = [
+    "mlp",
+    "cnn",
+    "resnet8(width=0.5)",
+    "resnet8(norm=group, width=0.5)",
+    "resnet20(width=0.25)",
+]
+THIRTEEN = (21, 5, 12, 8, 16, 17, 3, 30, 2, 9, 11, 24, 7)
+
+
+@pytest.mark.parametrize("batch", [8, 16, 64])
+@pytest.mark.parametrize("name", COMPANY)
+def test_an_answer_is_the_same_to_the_last_bit_in_any_company(name, batch):
+    jobs = parity.fits(shelf(name), THIRTEEN, replace(SGD, batch=batch, epochs=1))
+    everything = [*jobs, *parity.asks(jobs)]
+    together = Batched(threads=1).run(everything)
+    assert not parity.same(together[0], together[1])
+    others = {
+        "backwards": Batched(threads=1).run(everything[::-1])[::-1],
+        "two threads": Batched(threads=2).run(everything),
+        "little memory": Batched(threads=1, memory=1e-6).run(everything),
+    }
+    for how, answers in others.items():
+        assert all(map(parity.same, together, answers)), how
+    alone = Batched(threads=1)
+    for i in (0, 3, 6, 7, 8, 13, 19):
+        assert parity.same(together[i], alone.run([everything[i]])[0]), i
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "model", [("cnn", (1, 8, 8)), ("resnet8", (3, 32, 32)), ("resnet20", (3, 16, 16))], ids=str
+)
+def test_so_it_is_with_adam_and_real_images_in_either_precision(model, precision):
+    if precision == "bfloat16" and not batched.has_bfloat16():
+        pytest.skip("this processor does not compute with bfloat16")
+    recipe = Recipe(epochs=1, batch=8, lr=1e-3, weight_decay=0.01, augment="crop-flip")
+    jobs = parity.fits(shelf(*model), (40, 37, 24, 16), recipe)
+    together = Batched(threads=1, precision=precision).run(jobs)
+    for job, answer in zip(jobs, together, strict=True):
+        assert parity.same(answer, Batched(threads=1, precision=precision).run([job])[0])
+
+
+def needed(job: Any, engine: Batched | None = None) -> int:
+    """What the engine thinks one model of its program takes."""
+    engine = engine or Batched(threads=1)
+    program = engine._program(job.model)
+    assert not isinstance(program, str)
+    return engine._bytes(program, job)
+
+
+def test_little_memory_cuts_a_group_and_much_does_not(monkeypatch):
+    sizes = []
+    honest = Batched._parts
+
+    def spy(self, jobs, members):
+        parts = honest(self, jobs, members)
+        sizes.append([len(part) for part in parts])
+        return parts
+
+    monkeypatch.setattr(Batched, "_parts", spy)
+    model = shelf("mlp", (1, 8, 8))
+    jobs = parity.fits(model, (8,) * 13)
+    need = needed(jobs[0])
+    answers = [
+        Batched(threads=1, memory=share * need / batched.GIB).run(jobs) for share in (0.5, 4.5, 100)
+    ]
+    assert [max(parts) for parts in sizes] == [1, 4, 13] and [sum(parts) for parts in sizes] == [
+        13
+    ] * 3
+    assert all(parity.same(a, b) and parity.same(a, c) for a, b, c in zip(*answers, strict=True))
+
+
+GROWS = """
+import sys
+import numpy as np, torch
+from fedsift import models
+from fedsift.engines import batched
+from fedsift.types import Fit, Labelled, Predict, Recipe, Samples, Store
+
+class Mixed(torch.nn.Sequential):
+    def __init__(self, shape, classes):
+        layers = torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.LayerNorm((32, 32, 32)), torch.nn.GELU()
+        super().__init__(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, classes))
+
+def most():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 2**20
+
+batched.LARGEST_ON_CPU = 10**12
+kind, name, batch, memory, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+model = models.model(Mixed if name == "Mixed" else name, (3, 32, 32), 10)
+values = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4 * batch, 3, 32, 32), np.uint8))
+data = Labelled(Samples(Store(values, torch.tensor(127.0), torch.tensor(64.0)), np.arange(len(values))), torch.eye(10)[torch.arange(len(values)) % 10])
+recipe = Recipe(epochs=1, batch=batch, lr=1e-3, augment="crop-flip")
+state = models.initial_state(model, 0)
+made = {"fit": lambda i: Fit(model, state, data, recipe, (i,)), "ask": lambda i: Predict(model, state, data.samples)}
+jobs = [made[kind](i) for i in range(count)]
+engine = batched.Batched(threads=1, memory=memory)
+engine.explain(model)
+parts = engine._parts(jobs, list(range(count)))
+before = most()
+engine.run(jobs)
+print(len(parts), (most() - before) / memory)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    "kind, name, batch, memory, count",
+    [
+        ("fit", "cnn", 16, 0.05, 16), ("fit", "resnet8", 8, 0.1, 16), ("fit", "Mixed", 16, 0.3, 16),
+        # the heap is left full of holes: it grew with every program, to 2.6 of these
+        ("fit", "mlp", 512, 0.2, 64),
+        ("ask", "cnn", 16, 0.1, 16), ("ask", "Mixed", 16, 0.2, 16),
+    ],
+)  # fmt: skip
+def test_memory_is_a_bound(kind, name, batch, memory, count):
+    """What networks make a process grow by at its highest, beside the setting: several programs,
+    one after another; a tenth of it and more, or the setting would be no measure at all; estimates
+    are rough, by half at most."""
+    asked = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        GROWS,
+        kind,
+        name,
+        str(batch),
+        str(memory),
+        str(count),
+    ]
+    parts, share = subprocess.run(
+        asked, capture_output=True, text=True, check=True, timeout=120
+    ).stdout.split()
+    assert int(parts) >= 2 and 0.1 < float(share) < 1.5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_memory_is_a_bound_on_a_gpu_too(precision):
+    """Eight ResNet-8 of which about three fit; the same answers as with room for all."""
+    model, of = (
+        models.model("resnet8", (3, 32, 32), parity.CLASSES),
+        parity.store((3, 32, 32), rows=60),
+    )
+    jobs = parity.fits(model, (40,) * 8, replace(SGD, lr=0.01), of=of)
+    free = Batched("cuda", precision=precision)
+    limit = 3.5 * needed(jobs[0], free)
+    expected = free.run(jobs)
+    del free
+    torch.cuda.empty_cache()
+    engine = Batched("cuda", precision=precision, memory=limit / batched.GIB)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    found = engine.run(jobs)
+    assert 0.2 < (torch.cuda.max_memory_allocated() - before) / limit < 1
+    assert parity.astray(jobs, found, expected) < 1e-2
+
+
+@pytest.mark.gpu
+def test_data_are_brought_to_the_device_once_and_as_bytes():
+    of = parity.store(shelf("cnn").shape)
+    jobs = parity.fits(shelf("cnn"), of=of) + parity.fits(shelf("mlp"), of=of)
+    engine = Batched("cuda")
+    engine.run([*jobs, *parity.asks(jobs)])
+    engine.run(jobs)
+    ((_, here),) = engine._resident.values()
+    assert here.dtype == torch.uint8 and here.device.type == "cuda"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_without_triton_everything_runs_on_a_gpu_all_the_same(monkeypatch, reference, precision):
+    monkeypatch.setattr(batched, "has_triton", lambda: False)
+    engine = Batched("cuda", precision=precision)
+    jobs = parity.fits(shelf("resnet8(width=0.5)"), recipe=replace(SGD, lr=0.01))
+    assert engine.explain(jobs[0].model).startswith("resnet8(width=0.5): stacked (known layers")
+    assert "CUDA graphs" not in engine.explain(jobs[0].model)
+    assert parity.astray(jobs, engine.run(jobs), reference.run(jobs)) < (
+        5e-2 if precision == "float32" else 0.2
+    )
+
+
+def test_a_group_is_cut_so_that_every_thread_has_work(monkeypatch):
+    seen = []
+
+    def task(self, part):
+        seen.append(len(part))
+        return lambda stop: part
+
+    monkeypatch.setattr(Batched, "_task", task)
+    Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 10))
+    Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 50))
+    assert sorted(seen[:2]) == [5, 5] and sorted(seen[2:]) == [
+        12,
+        12,
+        13,
+        13,
+    ]  # at most 16 together
+
+
+def test_graphs_that_are_kept_share_the_memory(monkeypatch):
+    """Each kind of job has a graph of its own; the one used longest ago goes where the next would
+    be too much.
+    """
+
+    class Kept:
+        def __init__(self, program, jobs, plan, values, bytes):
+            self.bytes = bytes
+
+        def takes(self, jobs, plan):
+            return True
+
+        def fit(self, jobs, plan, stop):
+            return [job.state for job in jobs]
+
+    fake = SimpleNamespace(
+        plan_of=lambda program, jobs: SimpleNamespace(positions=np.zeros((1, 1, 1))), Replay=Kept
+    )
+    monkeypatch.setitem(sys.modules, "fedsift.engines.replay", fake)
+    monkeypatch.setattr(fedsift.engines, "replay", fake, raising=False)
+    monkeypatch.setattr(Batched, "_replayed", lambda self, program: True)
+    model = shelf("mlp")
+    jobs = [parity.fits(model, (8,), replace(SGD, weight_decay=decay)) for decay in (0.0, 0.1, 0.2)]
+    need = needed(jobs[0][0])
+    engine = Batched(threads=1, memory=2.5 * need / batched.GIB)
+    for kind in (0, 1, 0, 2, 1):
+        engine.run(jobs[kind])
+        assert engine._kept() == len(engine._replays) * need <= 2.5 * need
+    assert [key[1].weight_decay for key in engine._replays] == [
+        0.2,
+        0.1,
+    ]  # 0.1 went for 0.2, then 0 for 0.1
+
+
+def test_memory_must_be_something():
+    with pytest.raises(Mistake, match="memory is a number of GiB above 0, not 0"):
+        Batched(memory=0)
+
+
+# --- the rule for large networks
+# -----------------------------------------------------------------------------------
+
+
+def test_large_networks_run_one_by_one_on_a_cpu_without_a_warning(monkeypatch):
+    """resnet8 on 8x8 has 3 x 3 x (3 x 16 x 64 + 2 x 16 x 16 x 64 + ...) multiplications: more than
+    a thousand.
+    """
+    monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
+    monkeypatch.setattr(batched, "LARGEST_BY_HAND", 1000)
+    model = shelf("resnet8(width=0.25)")
+    engine = Batched(threads=2)
+    assert engine.explain(model).endswith("million multiplications a sample keep a core busy)")
+    jobs = parity.fits(model)
+    assert all(map(parity.same, engine.run(jobs), Sequential(threads=1).run(jobs)))
+
+
+def test_networks_of_middle_size_are_stacked_to_train_and_asked_one_by_one(monkeypatch):
+    monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
+    model = shelf("resnet8(width=0.25)")
+    engine = Batched(threads=2)
+    assert (
+        engine.explain(model)
+        == "resnet8(width=0.25): stacked (known layers, predictions one by one)"
+    )
+    asks = parity.asks(parity.fits(model))
+    assert all(map(parity.same, engine.run(asks), Sequential(threads=1).run(asks)))
+    group = shelf("resnet8(norm=group, width=0.25)")
+    assert engine.explain(group).endswith("million multiplications a sample keep a core busy)")
+
+
+@pytest.mark.parametrize(
+    ("factory", "shape", "macs"),
+    [
+        (toys.linear, (6,), 12),  # 6 x 2
+        (
+            lambda shape, classes: models.cnn(shape, classes),
+            (1, 8, 8),
+            9 * 16 * 64 + 9 * 16 * 32 * 16 + 128 * 2,
+        ),
+    ],
+)
+def test_multiplications_are_counted_by_hand(factory, shape, macs):
+    assert stack(Model("counted", factory, shape, 2), Kernels()).macs == macs
+
+
+def test_empty_work_is_no_work():
+    assert Batched().run([]) == []

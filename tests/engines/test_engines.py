@@ -1,0 +1,300 @@
+"""What every engine does: one step by hand, and answers that never depend on company, order or
+threads.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from fedsift import engines, models
+from fedsift.engines.batched import Batched
+from fedsift.engines.sequential import Sequential
+from fedsift.types import Fit, Mistake, Predict, Recipe
+from tests.helpers import toys
+
+SGD = Recipe(epochs=1, batch=2, lr=0.5, optimizer="sgd", momentum=0.0)
+
+
+@pytest.fixture(scope="module", params=[Sequential, Batched])
+def engine(request):
+    return request.param("cpu", threads=2)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return Sequential("cpu", threads=2)
+
+
+def fit(factory=toys.linear, recipe=SGD, key=(0,), n=2, epoch=0, state=None):
+    values, labels = toys.gaussians(n, classes=2, features=2)
+    model = toys.model(factory)
+    return Fit(
+        model,
+        state or models.initial_state(model, 0),
+        toys.labelled(values, labels),
+        recipe,
+        key,
+        epoch,
+    )
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_one_step_of_gradient_descent_by_hand(engine):
+    """Zero weights give s = (1/2, 1/2) everywhere. With x = (1, 0) of class 0 and x = (0, 1) of
+    class 1, the gradient of the mean loss is (1/2) sum (s - t) x^T = [[-1/4, 1/4], [1/4, -1/4]]; a
+    step of 0.5 gives +-1/8."""
+    data = toys.labelled([[1.0, 0.0], [0.0, 1.0]], [0, 1])
+    job = Fit(toys.model(), {"1.weight": torch.zeros(2, 2)}, data, SGD, (0,))
+    (state,) = engine.run([job])
+    assert torch.equal(state["1.weight"], torch.tensor([[0.125, -0.125], [-0.125, 0.125]]))
+
+
+def test_a_soft_target_halves_the_pull_by_hand(engine):
+    """As above with t = (3/4, 1/4) and (1/4, 3/4): s - t is half as large, and so is the step."""
+    hard = toys.labelled([[1.0, 0.0], [0.0, 1.0]], [0, 1])
+    soft = type(hard)(hard.samples, torch.tensor([[0.75, 0.25], [0.25, 0.75]]))
+    (state,) = engine.run([Fit(toys.model(), {"1.weight": torch.zeros(2, 2)}, soft, SGD, (0,))])
+    assert torch.equal(state["1.weight"], torch.tensor([[0.0625, -0.0625], [-0.0625, 0.0625]]))
+
+
+def test_predict_answers_outputs_before_the_softmax(engine):
+    weights = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    (logits,) = engine.run(
+        [Predict(toys.model(), {"1.weight": weights}, toys.samples([[1.0, 1.0], [2.0, 0.0]]))]
+    )
+    assert logits.dtype == np.float32
+    assert logits.tolist() == [[3.0, 7.0], [2.0, 6.0]]
+
+
+def test_batch_norm_statistics_are_part_of_the_answer(engine):
+    """One batch (0, 0), (2, 4): means 1, 2; unbiased variances 2, 8; running value = 0.9 old + 0.1
+    new.
+    """
+    model = toys.model(toys.with_batch_norm)
+    data = toys.labelled([[0.0, 0.0], [2.0, 4.0]], [0, 1])
+    (state,) = engine.run([Fit(model, models.initial_state(model, 0), data, SGD, (0,))])
+    assert torch.allclose(state["0.running_mean"], torch.tensor([0.1, 0.2]))
+    assert torch.allclose(state["0.running_var"], torch.tensor([1.1, 1.7]))
+    assert state["0.num_batches_tracked"] == 1
+
+
+def test_prediction_uses_running_statistics_not_the_batch(engine):
+    model = toys.model(toys.with_batch_norm)
+    state = models.initial_state(model, 0) | {"0.running_mean": torch.tensor([5.0, 5.0])}
+    together, alone = toys.samples([[1.0, 2.0], [100.0, 0.0]]), toys.samples([[1.0, 2.0]])
+    both, one = engine.run([Predict(model, state, together), Predict(model, state, alone)])
+    assert np.array_equal(both[:1], one)
+
+
+def test_what_went_in_is_left_alone(engine):
+    job = fit()
+    before = {name: value.clone() for name, value in job.state.items()}
+    engine.run([job])
+    assert same(job.state, before)
+
+
+@pytest.mark.parametrize("factory", [toys.linear, toys.with_batch_norm, toys.with_dropout])
+def test_an_answer_does_not_depend_on_company_order_or_threads(engine, factory):
+    recipe = Recipe(epochs=3, batch=8, lr=0.01)
+    jobs = [fit(factory, recipe, key=(0, "client", i), n=11) for i in range(6)]
+    together = engine.run(jobs)
+    backwards = engine.run(jobs[::-1])[::-1]
+    alone = [type(engine)("cpu", threads=1).run([job])[0] for job in jobs]
+    assert all(
+        same(a, b) and same(a, c) for a, b, c in zip(together, backwards, alone, strict=True)
+    )
+    assert not same(together[0], together[1])
+
+
+def test_dropout_is_drawn_from_the_key_and_leaves_global_randomness_alone(engine):
+    before = torch.get_rng_state()
+    first, second, other = engine.run([fit(toys.with_dropout, key=(k,)) for k in (1, 1, 2)])
+    assert same(first, second) and not same(first, other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def keeps_what_it_saw(shape, classes):
+    """Stores an activation and counts its calls in a buffer no state holds: both must not reach the
+    next job.
+    """
+
+    class Net(torch.nn.Module):
+        calls: torch.Tensor
+
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(shape[0], classes)
+            self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+        def forward(self, x):
+            self.seen = self.head(x)
+            self.calls += 1
+            return self.seen * (1 + self.calls)
+
+    return Net()
+
+
+def always_random(shape, classes):
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(torch.nn.functional.dropout(x, 0.5, training=True))
+
+    return Net(shape[0], classes)
+
+
+def with_weight_norm(shape, classes):
+    return torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(shape[0], classes))
+
+
+@pytest.mark.filterwarnings("ignore:always_random cannot be stacked")
+@pytest.mark.parametrize(
+    ("kind", "factory"),
+    [
+        (Sequential, keeps_what_it_saw),
+        (Sequential, always_random),
+        (Sequential, with_weight_norm),
+        pytest.param(Batched, keeps_what_it_saw),
+        (Batched, always_random),
+        pytest.param(Batched, with_weight_norm),
+    ],
+)
+def test_networks_with_a_life_of_their_own_answer_the_same_every_time(kind, factory):
+    recipe = Recipe(epochs=2, batch=4, lr=0.01)
+    jobs = [fit(factory, recipe, key=(0, "client", i), n=9) for i in range(4)]
+    asks = [Predict(job.model, job.state, job.data.samples) for job in jobs]
+    first, second = (kind("cpu", threads=n).run([*jobs, *asks, *jobs]) for n in (1, 2))
+    assert all(same(a, b) for a, b in zip(first[:4], first[8:], strict=True))
+    assert all(same(a, b) for a, b in zip(first[:4], second[:4], strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(first[4:8], second[4:8], strict=True))
+
+
+def looks_at_threads(shape, classes):
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            assert torch.get_num_threads() == 1
+            return super().forward(x)
+
+    return Net(shape[0], classes)
+
+
+def test_every_job_runs_on_one_thread(reference):
+    assert len(reference.run([fit(looks_at_threads), fit(looks_at_threads)])) == 2
+
+
+def test_images_reach_convolutions_channels_last(reference):
+    seen = []
+
+    def spy(shape, classes):
+        class Net(torch.nn.Conv2d):
+            def forward(self, x):
+                seen.append(x.is_contiguous(memory_format=torch.channels_last))
+                return super().forward(x).mean((2, 3))
+
+        return Net(3, classes, 3)
+
+    images = np.zeros((4, 3, 8, 8), np.float32)
+    model = toys.model(spy, (3, 8, 8))
+    reference.run(
+        [Fit(model, models.initial_state(model, 0), toys.labelled(images, [0, 1] * 2), SGD, (0,))]
+    )
+    assert seen[-1] is True
+
+
+def test_two_callers_of_one_engine_do_not_stop_each_other(engine):
+    shared = engine
+    short, long = fit(), fit(recipe=Recipe(epochs=300, batch=2))
+    with ThreadPoolExecutor(2) as callers:
+        slow = callers.submit(shared.run, [long])
+        quick = [callers.submit(shared.run, [short]).result() for _ in range(3)]
+        assert same(slow.result()[0], type(engine)("cpu", threads=1).run([long])[0])
+    assert all(same(answer[0], quick[0][0]) for answer in quick)
+
+
+def test_batch_norm_on_a_single_value_is_explained(engine):
+    model = models.model("resnet8", (1, 4, 4), 2)
+    data = toys.labelled(np.zeros((1, 1, 4, 4), np.float32), [0])
+    with pytest.raises(Mistake, match="use norm=group, a larger batch or larger images"):
+        engine.run([Fit(model, models.initial_state(model, 0), data, SGD, (0,))])
+
+
+def test_milestones_count_epochs_from_the_first_round(engine):
+    """decay 0 from epoch 4 on: a Fit that starts at epoch 4 must not move, one that starts at 3
+    moves once.
+    """
+    recipe = Recipe(
+        epochs=2, batch=2, lr=0.5, optimizer="sgd", momentum=0.0, milestones=(4,), decay=0.0
+    )
+    one_epoch = Recipe(epochs=1, batch=2, lr=0.5, optimizer="sgd", momentum=0.0)
+    late, middle, once = engine.run(
+        [fit(recipe=recipe, epoch=4), fit(recipe=recipe, epoch=3), fit(recipe=one_epoch)]
+    )
+    assert same(late, fit().state)
+    assert same(middle, once)
+
+
+def test_augmentation_is_drawn_from_the_key(engine):
+    model = models.model("cnn", (1, 8, 8), 2)
+    images = np.random.default_rng(0).random((6, 1, 8, 8)).astype(np.float32)
+    data, state = toys.labelled(images, [0, 1] * 3), models.initial_state(model, 0)
+    plain, crops = Recipe(epochs=2, batch=3), Recipe(epochs=2, batch=3, augment="crop-flip")
+    a, b, c, d = engine.run(
+        [
+            Fit(model, state, data, r, k)
+            for r, k in ((crops, (1,)), (crops, (1,)), (crops, (2,)), (plain, (1,)))
+        ]
+    )
+    assert same(a, b) and not same(a, c) and not same(a, d)
+
+
+def test_a_failing_job_is_told_and_the_engine_goes_on(engine):
+    broken = fit(state={"1.weight": torch.zeros(3, 3)})
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        engine.run([broken, *(fit(recipe=Recipe(epochs=200, batch=2)) for _ in range(4))])
+    assert len(engine.run([fit()])) == 1
+
+
+def test_the_choice_of_engine_says_what_and_why():
+    engine, why = engines.choose("sequential", "cpu")
+    assert isinstance(engine, Sequential)
+    assert (
+        why == f"sequential engine on cpu, float32, {engine.workers.threads} thread(s) (asked for)"
+    )
+    engine, why = engines.choose(device="cpu")
+    assert isinstance(engine, Batched) and why.endswith(
+        "(auto: stacks equal networks where that pays)"
+    )
+    engine, _ = engines.choose(device="cpu", memory=0.25)
+    assert isinstance(engine, Batched) and engine._memory == 2**28
+    with pytest.raises(Mistake, match="unknown engine 'sequental'; did you mean 'sequential'"):
+        engines.choose("sequental")
+    with pytest.raises(Mistake, match="unknown device 'gpu'"):
+        engines.choose("auto", "gpu")
+
+
+def test_a_device_that_is_not_there_is_an_error_not_a_fallback(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(Mistake, match="no CUDA device"):
+        engines.choose("auto", "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8", "resnet8(norm=group)"])
+def test_cuda_agrees_with_the_cpu(name, monkeypatch):
+    monkeypatch.setattr(
+        torch.backends.cudnn, "allow_tf32", False
+    )  # compare like with like: full float32
+    model = models.model(name, (1, 8, 8), 2)
+    images = np.random.default_rng(0).random((12, 1, 8, 8)).astype(np.float32)
+    recipe = Recipe(epochs=2, batch=4, lr=0.01, optimizer="sgd", augment="crop-flip")
+    job = Fit(
+        model, models.initial_state(model, 0), toys.labelled(images, [0, 1] * 6), recipe, (0,)
+    )
+    (here,), (there,) = Sequential("cpu").run([job]), Sequential("cuda").run([job])
+    assert all(torch.allclose(here[k], there[k], atol=2e-3) for k in here)
+    a, b = (Sequential(d).run([Predict(model, here, job.data.samples)])[0] for d in ("cpu", "cuda"))
+    assert np.allclose(a, b, atol=2e-2)

@@ -1,0 +1,186 @@
+"""Any nn.Module: how the batched engine runs it, and that it answers as the sequential engine
+does.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedsift import models
+from fedsift.engines.stacking import Kernels, Vmapped, stack
+from tests.helpers.parity import IMAGE, ROW, compared
+
+# --- by torch.func
+# -------------------------------------------------------------------------------------------------
+
+
+class View(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Linear(6, classes))
+
+    def forward(self, x):
+        return super().forward(x.view(x.size(0), -1))
+
+
+class Layered(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, classes))
+
+
+class Attention(nn.Module):
+    """Six places of one number each: own attention over the places."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.embed, self.qkv, self.head = nn.Linear(1, 4), nn.Linear(4, 12), nn.Linear(4, classes)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.embed(x.unsqueeze(-1))).chunk(3, -1)
+        return self.head((torch.softmax(q @ k.transpose(1, 2) / 2, -1) @ v).mean(1))
+
+
+class ComparesSamples(nn.Module):
+    """The answer about a sample depends on the whole batch: padding would change it."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.head, self.norm = nn.Linear(6, classes), nn.BatchNorm1d(6, affine=False)
+
+    def forward(self, x):
+        return self.head(self.norm(x)) - self.head(x).max(0).values
+
+
+class Depthwise(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(
+            nn.Conv2d(2, 4, 3, groups=2), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, classes)
+        )
+
+
+@pytest.mark.parametrize(
+    ("made", "shape"),
+    [
+        (View, ROW), (Layered, ROW), (Attention, ROW), (ComparesSamples, ROW),
+        (Depthwise, IMAGE),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_what_torch_func_can_batch_is_stacked(made, shape):
+    how, _ = compared(made, shape)
+    assert how == f"{made.__name__}: stacked (by torch.func)"
+
+
+class Bent(nn.Module):
+    """Two layers: the way back through the second needs its weights, which are no activations."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.first, self.second = (
+            nn.Parameter(torch.ones(6, 3)),
+            nn.Parameter(torch.ones(3, classes)),
+        )
+
+    def forward(self, x):
+        return torch.tanh(torch.tanh(x @ self.first) @ self.second)
+
+
+class Inward(Bent):
+    """A derivative inside the network: torch.func batches it, but nobody may watch."""
+
+    def forward(self, x):
+        return super().forward(x) + torch.func.grad(lambda z: (z**2).sum())(x)[:, :1]
+
+
+def test_what_the_way_back_needs_is_counted_and_bounds_how_many_networks_go_together():
+    """A sample of 6 numbers, 3 and then 2 that tanh said; the weights, 18 and 6, are counted
+    elsewhere.
+    """
+    program = stack(models.model(Bent, ROW, 2), Kernels())
+    assert isinstance(program, Vmapped) and program.values == 6 + 3 + 2
+
+
+def test_a_network_that_cannot_be_watched_is_stacked_all_the_same():
+    how, _ = compared(Inward, ROW)
+    assert how == "Inward: stacked (by torch.func)"
+    assert stack(models.model(Inward, ROW, 2), Kernels()).values == 16 * 6
+
+
+def test_stacked_by_torch_func_in_many_threads():
+    """Groups that run side by side must not see each other's weights."""
+    for _ in range(5):
+        compared(Depthwise, sizes=(40,) * 12, threads=4)
+
+
+# --- one by one
+#
+#
+# ----------------------------------------------------------------------------------------------------
+
+
+class OwnDropout(nn.Linear):
+    def __init__(self, shape, classes):
+        super().__init__(6, classes)
+
+    def forward(self, x):
+        return super().forward(F.dropout(x, 0.3, self.training))
+
+
+class Tied(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, classes)
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return self.head(self.b(F.relu(self.a(x))))
+
+
+class Frozen(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, classes))
+        self[0].weight.requires_grad_(False)
+
+
+class LooksAtData(nn.Linear):
+    def __init__(self, shape, classes):
+        super().__init__(6, classes)
+
+    def forward(self, x):
+        return super().forward(x if x.sum() > 0 else -x)
+
+
+class DropoutTwice(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.a, self.drop, self.head = nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, classes)
+
+    def forward(self, x):
+        return self.head(self.drop(self.a(self.drop(x))))
+
+
+class CumulativeNorm(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.BatchNorm1d(6, momentum=None), nn.Linear(6, classes))
+
+
+REFUSED = [
+    (OwnDropout, "random numbers of its own"),
+    (Tied, "b.weight shares its values with another parameter"),
+    (Frozen, "0.weight is frozen or not float32"),
+    (LooksAtData, "data-dependent control flow"),
+    (DropoutTwice, "drop is used twice"),
+    (CumulativeNorm, "is not the usual batch norm"),
+]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"), REFUSED, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_the_rest_runs_one_by_one_and_is_told_once(made, reason):
+    how, (told,) = compared(made, ROW, threads=2, warned=1)
+    assert (
+        told.startswith(f"{made.__name__} cannot be stacked and runs one by one: ")
+        and reason in told
+    )
+    assert how.startswith(f"{made.__name__}: one by one, 2 at a time (") and reason in how

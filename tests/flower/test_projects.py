@@ -1,0 +1,313 @@
+"""The user's side of Flower: tasks, settings, projects, certificates, letters, and the verbs of the
+command line.
+"""
+
+import stat
+import subprocess
+import sys
+import time
+import tomllib
+
+import numpy as np
+import pytest
+import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsift import config, runs
+from fedsift.codecs import WireError
+from fedsift.flower import certificates, letters, local, project
+from fedsift.flower.letters import Answer, Call, Hello, Refusal
+from fedsift.flower.party import party
+from fedsift.flower.settings import Settings, settings
+from fedsift.types import Mistake
+from tests.helpers.fake_flower import TINY, federation, overrides, play, rows, same_server
+from tests.runs.test_runs import cli as fedsift
+
+
+def test_plain_arrays_are_enough(task, tmp_path, monkeypatch):
+    """The same numbers as arrays and as fedsift's own types: they are normalised by the public set
+    alike.
+    """
+    grid, how = federation(task, overrides("fas", 2), 4, tmp_path / "types")
+    typed = play(task, grid, how)
+
+    def raw(samples):
+        return samples.store.values[torch.from_numpy(samples.rows)].numpy()
+
+    def pair(labelled):
+        return raw(labelled.samples), labelled.labels
+
+    public, test, private = task.public, task.test, task.private
+    monkeypatch.setattr(task, "public", lambda e, n: raw(public(e, n)))
+    monkeypatch.setattr(task, "test", lambda e, n: pair(test(e, n)))
+    monkeypatch.setattr(task, "private", lambda e, n: pair(private(e, n)))
+    grid, how = federation(task, overrides("fas", 2), 4, tmp_path / "arrays")
+    assert same_server(play(task, grid, how).state, typed.state)
+
+
+def test_a_node_may_choose_its_model_among_those_of_the_experiment(task, tmp_path, caplog):
+    grid, how = federation(task, overrides("mixed models", 2), 4, tmp_path / "run")
+    grid.nodes[7].config["model"] = "cnn"  # the experiment gives it mlp
+    play(task, grid, how)
+    assert "node 7 is client 0 with model cnn" in caplog.text
+    grid, how = federation(task, overrides("mixed models", 2), 4, tmp_path / "alone")
+    for node in grid.nodes.values():
+        node.config["model"] = "mlp"
+    run = play(task, grid, how)
+    assert set(run.state.server.students) == {
+        "mlp",
+        "cnn",
+    }  # nobody has a cnn; its student learns all the same
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("CLASSES", None, r"must say how many classes there are, e.g. CLASSES = 10"),
+        (
+            "private",
+            lambda e, n: (np.zeros((5, 9, 9), np.uint8), np.zeros(5, int)),
+            r"private gives 5 samples of shape",
+        ),
+        (
+            "private",
+            lambda e, n: (np.zeros((5, 8, 8), np.uint8), np.full(5, 11)),
+            r"at least 12 classes, not 10",
+        ),
+    ],
+)
+def test_mistakes_in_a_task_are_said_plainly(name, value, complaint, task, monkeypatch):
+    monkeypatch.setattr(task, name, value)
+    with pytest.raises(Mistake, match=complaint):
+        party(task, Settings(overrides=TINY), {"partition-id": 0}).client()
+
+
+def test_gossip_has_no_server(task, tmp_path):
+    grid, how = federation(task, f"{TINY} cohort=4 algorithm=gossip", 4, tmp_path / "run")
+    with pytest.raises(
+        Mistake, match="gossip has no server, so it cannot run on Flower; use `fedsift run`"
+    ):
+        play(task, grid, how)
+
+
+def test_a_minimum_above_the_cohort_is_a_mistake(task, tmp_path):
+    grid, how = federation(task, TINY, 4, tmp_path / "run", minimum=4)
+    with pytest.raises(Mistake, match=r"a minimum of 4 replies in a cohort of 3"):
+        play(task, grid, how)
+
+
+@pytest.mark.parametrize(
+    ("given_", "complaint"),
+    [
+        ({"deadlin": 3.0}, "unknown setting 'deadlin'; did you mean 'deadline'"),
+        ({"minimum": 1.5}, "setting minimum must be of type int, not 1.5"),
+        ({"minimum": True}, "setting minimum must be of type int, not True"),
+        ({"poll": 0.0}, "must be above 0: poll = 0.0"),
+        ({"deadline": float("nan")}, "must be above 0: deadline = nan"),
+    ],
+)
+def test_settings_are_checked(given_, complaint):
+    with pytest.raises(Mistake, match=complaint):
+        settings(given_)
+    assert settings({"deadline": 30}) == Settings(deadline=30.0)
+
+
+def test_flowers_own_overhead_stands_beside_the_ledger(task, tmp_path):
+    """All bytes as Flower serialises them = payload + overhead; a hand count of one message."""
+    grid, how = federation(task, overrides("fas", 2), 4, tmp_path / "run")
+    run = play(task, grid, how)
+    timing, ledger = rows(run.folder, runs.TIMING), rows(run.folder, runs.LEDGER)
+    down = [server_size(m) for m in grid.sent if m.metadata.group_id == "1"]
+    assert timing[1]["overhead_down"] == sum(down) - sum(ledger[1]["down"].values())
+    assert 0 < timing[1]["overhead_up"] < 5000
+    assert timing[0]["overhead_down"] > timing[1]["overhead_down"]  # greetings
+
+
+def server_size(message):
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    return sum(len(thing.deflate()) for thing in get_all_nested_objects(message).values())
+
+
+# --- projects, certificates, the command line
+# -------------------------------------------------------------------------
+
+
+def test_a_new_project_is_a_whole_flower_app(tmp_path):
+    made = project.create(tmp_path / "My App!")
+    assert {file.name for file in made} == {
+        "client_app.py",
+        "experiment.toml",
+        "pyproject.toml",
+        "server_app.py",
+        "task.py",
+    }
+    about = tomllib.loads((tmp_path / "My App!" / "pyproject.toml").read_text())
+    assert about["project"]["name"] == "my-app"
+    assert (
+        settings(about["tool"]["flwr"]["app"]["config"]) == Settings()
+    )  # the file shows the defaults
+    experiment = config.read(str(tmp_path / "My App!" / "experiment.toml"))
+    assert (experiment.clients.count, experiment.clients.model) == (4, "task:network")
+    with pytest.raises(Mistake, match="exists and is not empty"):
+        project.create(tmp_path / "My App!")
+
+
+def test_the_server_certificate_is_for_the_hosts_and_signed_by_the_authority(tmp_path):
+    made = certificates.create(tmp_path / "certs", 2, ["10.0.0.7", "server.example"], days=3)
+    authority, server = (
+        x509.load_pem_x509_certificate(file.read_bytes()) for file in (made.ca, made.server)
+    )
+    server.verify_directly_issued_by(authority)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(name.value) for name in names] == ["10.0.0.7", "server.example"]
+    assert 2 <= (server.not_valid_after_utc - server.not_valid_before_utc).days <= 3
+    keys = [made.node_key(0), made.node_key(1), made.server_key, tmp_path / "certs" / "ca.key"]
+    assert len({key.read_bytes() for key in keys}) == 4
+    assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
+    for node in range(2):
+        key = serialization.load_ssh_private_key(made.node_key(node).read_bytes(), None)
+        public = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+        assert public == made.node_public_key(node).read_bytes()
+    with pytest.raises(Mistake, match="has certificates already"):
+        certificates.create(tmp_path / "certs", 2)
+
+
+def test_certs_prints_commands_for_every_machine(tmp_path):
+    done = fedsift(
+        "flower", "certs", str(tmp_path / "certs"), "--nodes", "2", "--host", "server.example"
+    )
+    assert done.exit_code == 0
+    assert (tmp_path / "certs" / "commands.txt").read_text() in done.stdout
+    assert (
+        "--superlink server.example:8000 --root-certificates ca.crt --auth-supernode-private-key node-1.key"
+        in done.stdout
+    )
+    assert (
+        "--enable-supernode-auth" in done.stdout
+        and "flwr supernode register node-0.pub ours" in done.stdout
+    )
+
+
+def test_mistakes_of_up_are_said_before_anything_is_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert fedsift("flower", "new", "app").exit_code == 0
+    for words, complaint in (
+        (["nowhere"], "has no experiment.toml; make a project with: fedsift flower new nowhere"),
+        (["app", "algorithm=gossip"], "gossip has no server, so it cannot run on Flower"),
+        (["app", "clients.models={mlp=3}"], "clients.models names 3 clients, but there are 4"),
+        (["app", "sampler=entropi"], "unknown sampler 'entropi'"),
+        (["app", "--resume"], "--resume needs --out"),
+        (["app", "--out", "app"], "app exists; add --resume to go on with it"),
+    ):
+        done = fedsift("flower", "up", *words)
+        assert (done.exit_code, done.stdout) == (2, "") and complaint in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_deployment_stops_what_it_started_and_theirs_and_nothing_else(tmp_path):
+    """A process that detaches itself and rubs out its environment is stopped all the same; one of
+    ours is not touched.
+    """
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    deployment = local.Deployment(tmp_path)
+    hidden = [sys.executable, "-c", "import time; time.sleep(60)"]
+    child = (
+        f"import subprocess; subprocess.Popen({hidden!r}, env={{}}, start_new_session=True).wait()"
+    )
+    deployment._start("one", sys.executable, "-c", child)
+    while len(deployment.alive()) < 2:
+        time.sleep(0.02)
+    started = deployment.alive()
+    deployment.stop()
+    assert not deployment.alive() and not started & local.processes().keys()
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
+def test_simulation_without_ray_names_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    fedsift("flower", "new", "app")
+    done = fedsift("flower", "up", "app", "--simulation")
+    assert done.exit_code == 2 and "install it with: pip install 'flwr[simulation]'" in done.stderr
+
+
+# --- letters
+#
+#
+# ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(-1, 2**31), st.integers(0, 2**31), st.binary(max_size=300))
+def test_letters_arrive_as_they_were_sent(last, more, payload):
+    call = Call("ab" * 16, last + 1 + more, last, payload)
+    assert letters.read(letters.write(call), Call) == call
+    assert letters.read(letters.write(Refusal("no", True)), Answer, Refusal) == Refusal("no", True)
+
+
+values = st.one_of(
+    st.integers(-9, 9), st.floats(), st.text(max_size=5), st.binary(max_size=5), st.booleans()
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["kind", "run", "round", "last", "remembers", "accuracy", "x"]), values
+    ),
+    st.sampled_from(["Call", "Answer", "Hello", "Refusal"]),
+    st.booleans(),
+)
+def test_whatever_arrives_is_a_letter_or_a_wire_error(values, kind, payload):
+    records = RecordDict({"fedsift": ConfigRecord({"kind": kind} | values)})
+    if payload:
+        records["payload"] = ArrayRecord({"bytes": Array("uint8", (3,), "bytes", b"abc")})
+    try:
+        found = letters.read(records, Call, Answer, Hello, Refusal)
+    except WireError:
+        return
+    assert type(found).__name__ == kind
+
+
+@pytest.mark.parametrize("run", ["../../etc", "AB" * 16, "ab" * 15, "ab" * 16 + "\n", ""])
+def test_a_run_is_named_so_that_its_name_can_be_a_folder(run):
+    """It becomes one on the node's disk."""
+    with pytest.raises(WireError, match="impossible run or round"):
+        letters.read(letters.write(Call(run, 1, 0, b"")), Call)
+
+
+@pytest.mark.parametrize("why", ["a\nfedsift: round 1 done", "x" * 501, "\x1b[31m"])
+def test_a_refusal_cannot_forge_the_log(why):
+    with pytest.raises(WireError, match="of many lines or without end"):
+        letters.read(letters.write(Refusal(why)), Refusal)
+    assert letters.read(letters.write(Refusal(letters.one_line(why))), Refusal).why.isprintable()
+
+
+def test_a_call_for_a_round_beyond_the_end_is_refused(task, tmp_path):
+    grid, _ = federation(task, overrides("fas", 2), 1, tmp_path)
+    (node,) = grid.nodes.values()
+    message = Message(
+        letters.write(Call("ab" * 16, 2, -1, b"")), dst_node_id=7, message_type=letters.TURN
+    )
+    assert letters.read(node(message).content, Refusal).why == "round 2 of an experiment of 2"
+
+
+def test_without_flower_the_mistake_names_the_extra():
+    script = "import sys; sys.modules['flwr'] = None; import fedsift.flower"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "install it with: pip install 'fedsift[flower]'" in done.stderr
+
+
+def test_the_apps_are_there():
+    from fedsift import flower
+
+    assert callable(flower.client_app) and callable(flower.server_app)
+    with pytest.raises(AttributeError, match="no attribute 'app'"):
+        _ = flower.app

@@ -1,0 +1,349 @@
+"""fedsift on Flower is the same turns: the same messages and the same accuracy, whatever is late,
+lost or killed.
+"""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Error, Message, RecordDict
+
+from fedsift import config, runs
+from fedsift.engines import choose
+from fedsift.federation import Federation, State, drive
+from fedsift.flower import letters
+from fedsift.flower.letters import Answer
+from fedsift.flower.memories import InRun, Memories
+from fedsift.flower.party import party
+from fedsift.flower.settings import Settings
+from fedsift.types import Forgets, Mistake
+from tests.helpers.fake_flower import (
+    ROUNDS,
+    SYSTEMS,
+    WITH_MEMORY,
+    federation,
+    overrides,
+    play,
+    rows,
+    same_server,
+)
+
+
+@pytest.fixture
+def spoken(monkeypatch):
+    """Every upload the server takes up, in order: (round, {client: message})."""
+    heard = []
+    original = Federation.conclude
+
+    def conclude(self, state, heard_by, said, learnt, missing=None):
+        heard.append((state.round, dict(said)))
+        return original(self, state, heard_by, said, learnt, missing)
+
+    monkeypatch.setattr(Federation, "conclude", conclude)
+    return heard
+
+
+def experiment(task, system, rounds=ROUNDS):
+    return party(task, Settings(overrides=overrides(system, rounds)), {}).experiment
+
+
+def simulated(task, system, folder, rounds=ROUNDS):
+    run = runs.begin(folder, experiment(task, system, rounds))
+    for _ in runs.play([run], choose()[0]):
+        pass
+    return run
+
+
+# --- parity
+#
+#
+# ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_run_on_flower_is_the_simulated_run(system, task, spoken, tmp_path):
+    simulated_run = simulated(task, system, tmp_path / "simulated")
+    messages = spoken[:]
+    spoken.clear()
+    grid, how = federation(task, overrides(system), 4, tmp_path / "flower")
+    run = play(task, grid, how)
+    assert spoken == messages and len(messages) == ROUNDS
+    assert same_server(run.state, simulated_run.state)
+    assert (tmp_path / "flower" / runs.LEDGER).read_bytes() == (
+        tmp_path / "simulated" / runs.LEDGER
+    ).read_bytes()
+    for here, there in zip(
+        *(rows(tmp_path / n, runs.METRICS) for n in ("flower", "simulated")), strict=True
+    ):
+        there.pop("disagreement", None)  # needs all client models in one place
+        assert here == there
+
+
+def test_memory_is_kept_where_it_should_be(task, tmp_path):
+    """Else the tests of recovery would test nothing."""
+    for system in SYSTEMS:
+        grid, how = federation(task, overrides(system, 2), 4, tmp_path / system)
+        play(task, grid, how)
+        held = [
+            len(record)
+            for node in grid.nodes.values()
+            for record in node.context.state.config_records.values()
+        ]
+        assert (max(held) > 0) == (system in WITH_MEMORY)
+        assert max(held) <= 2
+
+
+# --- messages that are lost, late and repeated
+# -----------------------------------------------------------------------
+
+
+def without(task, system, lost, amnesia=ROUNDS):
+    """The reference: a simulation in which the turns in `lost`, {(round, client)}, never happened.
+
+    After the round `amnesia` all clients forget everything; the server forgets each when it hears
+    of it.
+    """
+    federation = config.build(experiment(task, system))
+    state, engine = federation.start(), choose()[0]
+    forgot: set[int] = set()
+    for number in range(ROUNDS):
+        r = federation.round(number)
+        cohort = federation.drawn(r)
+        server, memories = state.server, dict(state.memories)
+        for client in cohort:
+            if client.id in forgot:
+                forgot.remove(client.id)
+                memories.pop(client.id)
+                if isinstance(federation.algorithm, Forgets):
+                    server = federation.algorithm.forget(server, client.id)
+        heard = federation.algorithm.announce(server, cohort, r)
+        said, learnt = {}, {}
+        for client in cohort:
+            if (number, client.id) not in lost:
+                turn = federation.algorithm.client_turn(
+                    client, memories.get(client.id, {}), heard[client.id], r
+                )
+                learnt[client.id], said[client.id] = drive(turn, engine)
+        state = drive(
+            federation.conclude(State(number, server, memories), heard, said, learnt), engine
+        ).state
+        forgot |= (
+            {id for id, memory in state.memories.items() if memory} if number == amnesia else set()
+        )
+    return state
+
+
+@pytest.mark.parametrize("system", [*WITH_MEMORY, "fas"])
+def test_a_reply_that_never_came_is_a_turn_that_never_happened(system, task, tmp_path):
+    """The client has taken its turn and remembers it; the server has not heard of it. Both go on
+    together.
+    """
+    grid, how = federation(task, overrides(system), 4, tmp_path / "run", deadline=0.05)
+    drawn = config.build(experiment(task, system))
+    cohorts = [[client.id for client in drawn.drawn(drawn.round(r))] for r in range(ROUNDS)]
+    lost = {(0, cohorts[0][0]), (1, cohorts[1][1]), (2, cohorts[2][0])}
+    for node in grid.nodes.values():
+        node.meddle = swallow(node.config["partition-id"], lost)
+    run = play(task, grid, how)
+    assert same_server(run.state, without(task, system, lost))
+    for row, sent in zip(
+        *(rows(tmp_path / "run", name) for name in (runs.METRICS, runs.LEDGER)), strict=True
+    ):
+        gone = {
+            str(client): "no reply within 0.05 s"
+            for number, client in lost
+            if number == row["round"]
+        }
+        assert row.get("missing", {}) == sent.get("missing", {}) == gone
+        assert sent["up"].keys() == sent["down"].keys() - gone.keys()
+
+
+def swallow(client, lost):
+    def meddle(message, reply):
+        return (
+            None
+            if message.metadata.group_id and (int(message.metadata.group_id), client) in lost
+            else reply
+        )
+
+    return meddle
+
+
+@pytest.mark.parametrize("system", WITH_MEMORY)
+def test_late_and_repeated_messages_change_nothing(system, task, tmp_path):
+    """Every node hears each message twice, and all its old ones again and again."""
+    grid, how = federation(task, overrides(system), 4, tmp_path / "run")
+    for number, node in grid.nodes.items():
+        grid.nodes[number] = Stutterer(node)
+    run = play(task, grid, how)
+    assert same_server(run.state, without(task, system, set()))
+
+
+class Stutterer:
+    def __init__(self, node):
+        self.node, self.old = node, []
+
+    def __call__(self, message):
+        for old in self.old:
+            self.node(old)
+        self.old.append(message)
+        first, second = self.node(message), self.node(message)
+        if message.metadata.message_type == letters.TURN:
+            assert (
+                letters.read(first.content, Answer).payload
+                == letters.read(second.content, Answer).payload
+            )
+        return second
+
+
+def test_duplicate_and_foreign_replies_are_ignored_and_counted(task, tmp_path):
+    grid, how = federation(task, overrides("cfd"), 4, tmp_path / "run")
+
+    def twice(message, reply):
+        grid.extra += (
+            [reply, Message(RecordDict(), reply_to=reply)]
+            if message.metadata.group_id == "1"
+            else []
+        )
+        return reply
+
+    for node in grid.nodes.values():
+        node.meddle = twice
+    run = play(task, grid, how)
+    assert same_server(run.state, without(task, "cfd", set()))
+    assert [row["ignored_replies"] for row in rows(run.folder, runs.TIMING)] == [0, 6, 0, 0]
+
+
+def test_a_round_that_succeeds_when_played_again_is_the_same_round(task, tmp_path):
+    grid, how = federation(task, overrides("cfd"), 4, tmp_path / "run", minimum=3, wait=0.05)
+    sulking = set()
+
+    def once(message, reply):
+        """The first message of every node is answered with an error, after the turn has been
+        taken.
+        """
+        if not message.metadata.group_id or message.metadata.dst_node_id in sulking:
+            return reply
+        sulking.add(message.metadata.dst_node_id)
+        return Message(Error(2, "ouch"), reply_to=message)
+
+    for node in grid.nodes.values():
+        node.meddle = once
+    run = play(task, grid, how)
+    assert same_server(run.state, without(task, "cfd", set()))
+    assert not any("missing" in row for row in rows(run.folder, runs.LEDGER))
+
+
+def test_nodes_may_come_late_and_come_back_under_another_number(task, tmp_path):
+    grid, how = federation(task, overrides("cfd"), 4, tmp_path / "run", minimum=3, wait=5.0)
+    late = {node: grid.nodes.pop(node) for node in (7, 37)}
+    looks = []
+
+    def node_ids():
+        looks.append(1)
+        if len(looks) == 3:
+            grid.nodes.update(late)
+        if len(looks) == 5 and 17 in grid.nodes:
+            grid.nodes[99] = grid.nodes.pop(17)
+        return list(grid.nodes)
+
+    grid.get_node_ids = node_ids
+    run = play(task, grid, how)
+    assert 99 in {node for _, node in grid.uplinks()}
+    assert same_server(run.state, without(task, "cfd", set()))
+
+
+# --- restarts
+#
+#
+# --------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_after(grid, turns):
+    """The server dies once it has sent this many turns."""
+    push = grid.push_messages
+
+    def pushing(messages):
+        if len(grid.uplinks()) == turns:
+            raise Killed
+        return push(messages)
+
+    grid.push_messages = pushing
+
+
+@pytest.mark.parametrize(
+    ("system", "turns"), [*((system, 4) for system in SYSTEMS), ("cfd", 0), ("cfd", 9)]
+)
+def test_a_server_killed_and_resumed_ends_as_one_that_was_not(system, turns, task, tmp_path):
+    """A new Flower run starts with empty state at every node; what clients remember is on their
+    disks.
+    """
+    straight = simulated(task, system, tmp_path / "straight")
+    disk = {"memory": str(tmp_path / "memory")} if system in WITH_MEMORY else {}
+    for attempt in range(2):
+        grid, how = federation(task, overrides(system), 4, tmp_path / "run")
+        for node in grid.nodes.values():
+            node.config |= disk
+        if attempt == 0:
+            killed_after(grid, turns)
+            with pytest.raises(Killed):
+                play(task, grid, how)
+        else:
+            run = play(task, grid, how)
+    assert same_server(run.state, straight.state)
+    assert (tmp_path / "run" / runs.LEDGER).read_bytes() == (
+        tmp_path / "straight" / runs.LEDGER
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("system", WITH_MEMORY)
+def test_a_client_that_lost_its_memory_starts_anew(system, task, tmp_path, caplog):
+    """Server and client both go on as if they met for the first time, in the same round."""
+    grid, how = federation(task, overrides(system), 4, tmp_path / "run")
+    push = grid.push_messages
+
+    def restart(messages):
+        """All nodes, when the first message of round 2 is sent."""
+        if messages[0].metadata.group_id == "2" and not any(
+            number == 2 for number, _ in grid.uplinks()
+        ):
+            for node in grid.nodes.values():
+                node.restart()
+        return push(messages)
+
+    grid.push_messages = restart
+    run = play(task, grid, how)
+    assert "has lost its memory and starts anew" in caplog.text
+    assert not any("missing" in row for row in rows(run.folder, runs.METRICS))
+    assert same_server(run.state, without(task, system, set(), amnesia=1))
+
+
+def test_a_damaged_memory_is_a_lost_one():
+    memories = Memories(InRun(RecordDict(), "a" * 32))
+    memories.keep(3, -1, {"model": {"w": torch.ones(2)}, "sent": {"index": np.arange(3)}})
+    recalled = memories.recall(3) or {}
+    assert recalled["model"]["w"].tolist() == [1, 1] and recalled["sent"]["index"].tolist() == [
+        0,
+        1,
+        2,
+    ]
+    assert memories.recall(-1) == {} and memories.recall(2) is None
+    memories.keeper.put(3, (memories.keeper.get(3) or b"")[:-3])
+    assert memories.recall(3) is None
+
+
+def test_two_memories_are_kept_and_an_old_message_adds_none():
+    memories = Memories(InRun(RecordDict(), "a" * 32))
+    for round, last in ((0, -1), (2, 0), (1, 0), (4, 0), (5, 4), (3, 0)):
+        memories.keep(round, last, {"n": np.array(round)})
+    assert sorted(memories.keeper.rounds()) == [4, 5]
+
+
+def test_a_finished_run_is_not_played_again(task, tmp_path):
+    grid, how = federation(task, overrides("fas", 1), 4, tmp_path / "run")
+    play(task, grid, how)
+    with pytest.raises(Mistake, match="is finished; set folder"):
+        play(task, grid, how)
