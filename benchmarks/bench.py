@@ -47,7 +47,7 @@ def index_codes():
 
 def weight_codes():
     """A ResNet-8 that has moved by 1 % of a standard normal, from the weights both ends have."""
-    base = models.initial_state(models.model("resnet8", (3, 32, 32), 10), 0)
+    base = models.initial_state(models.make_model("resnet8", (3, 32, 32), 10), 0)
     generator = torch.Generator().manual_seed(0)
     moved = {
         name: value + 0.01 * torch.randn(value.shape, generator=generator)

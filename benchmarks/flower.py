@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import median
 
 from fedsift import config, runs
-from fedsift.engines import choose
-from fedsift.federation import State
-from fedsift.flower import local, project
+from fedsift.engines import choose_engine
+from fedsift.federation import FederationState
+from fedsift.flower import local_deployment, project
 
 WORK = [
     "data.private=1000",
@@ -33,7 +33,7 @@ WORK = [
 
 def local_simulation(experiment, folder):
     run = runs.begin(folder, experiment)
-    for _ in runs.play([run], choose(experiment.engine, experiment.device)[0]):
+    for _ in runs.play([run], choose_engine(experiment.engine, experiment.device)[0]):
         pass
 
 
@@ -44,12 +44,12 @@ def on_flower(folder, out, home, settings, nodes, simulation):
         "poll": 0.2,
         "wait": 60.0 + 10 * nodes,
     }
-    with local.Deployment(home, simulation=simulation) as deployment:
+    with local_deployment.Deployment(home, simulation=simulation) as deployment:
         for client in range(0 if simulation else nodes):
             deployment.node({"partition-id": client, "memory": str(home / "memory")})
         run = deployment.submit(folder, how, nodes)
-        rounds = config.read(str(folder / project.EXPERIMENT), settings).rounds
-        for _ in local.follow(deployment, run, out, 0, rounds):
+        rounds = config.read_experiment(str(folder / project.EXPERIMENT), settings).rounds
+        for _ in local_deployment.follow(deployment, run, out, 0, rounds):
             pass
 
 
@@ -79,7 +79,7 @@ def measured(folder, messages):
 
 def server_bits(folder):
     state = runs.from_bytes((folder / runs.CHECKPOINT).read_bytes())
-    return runs.to_bytes(State(0, state.server))
+    return runs.to_bytes(FederationState(0, state.server))
 
 
 def main():
@@ -98,7 +98,7 @@ def main():
         on_flower(
             here / "app", here / "flower", here / "home", settings, nodes, arguments.simulation
         )
-        experiment = config.read(str(here / "app" / project.EXPERIMENT), settings)
+        experiment = config.read_experiment(str(here / "app" / project.EXPERIMENT), settings)
         local_simulation(experiment, here / "local")
         if server_bits(here / "flower") != server_bits(here / "local"):
             sys.exit("the two runs differ")

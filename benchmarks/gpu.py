@@ -18,7 +18,7 @@ from fedsift import training
 from fedsift.engines import fused, replay
 from fedsift.engines.batched import kernels_for
 from fedsift.engines.stacking import stack
-from fedsift.models import initial_state, model
+from fedsift.models import initial_state, make_model
 from fedsift.types import Fit, Labelled, Recipe, Samples, Store
 
 STEPS = 100
@@ -28,7 +28,7 @@ def cohort(models, batch, name="resnet8", samples=256):
     generator = np.random.default_rng(0)
     values = torch.from_numpy(generator.integers(0, 256, (4096, 3, 32, 32), np.uint8))
     figures = torch.full((3, 1, 1), 127.0), torch.full((3, 1, 1), 64.0)
-    store, net = Store(values, *figures), model(name, (3, 32, 32), 10)
+    store, net = Store(values, *figures), make_model(name, (3, 32, 32), 10)
     recipe = Recipe(epochs=1 + STEPS * batch // samples, batch=batch, lr=1e-3, augment="crop-flip")
     targets = torch.eye(10)[torch.from_numpy(generator.integers(0, 10, samples))]
     state = initial_state(net, 0)

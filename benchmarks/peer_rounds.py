@@ -18,14 +18,14 @@ from fedsift import seeding, training
 from fedsift.algorithms import fedavg
 from fedsift.data import Task
 from fedsift.data.partition import iid
-from fedsift.engines import choose
-from fedsift.federation import clients, federate
-from fedsift.models import initial_state, model
+from fedsift.engines import choose_engine
+from fedsift.federation import federate, make_clients
+from fedsift.models import initial_state, make_model
 from fedsift.types import Labelled, Recipe, Samples, Store
 
 CORES, CLIENTS, SAMPLES, CLASSES, SHAPE, SEED = 2, 20, 100, 10, (3, 32, 32), 0
 RECIPE = Recipe(epochs=1, batch=8, lr=1e-3)
-MODEL = model("resnet8", SHAPE, CLASSES)
+MODEL = make_model("resnet8", SHAPE, CLASSES)
 
 
 @cache
@@ -46,7 +46,7 @@ def task():
 
 @cache
 def federation():
-    dealt = clients(task().private, CLIENTS, iid, "resnet8", SEED)
+    dealt = make_clients(task().private, CLIENTS, iid, "resnet8", SEED)
     assert {len(client.data) for client in dealt} == {SAMPLES}
     return dealt
 
@@ -92,7 +92,7 @@ def fedsift(rounds, done, precision="float32"):
     """FedAvg as a user runs it: messages encoded, decoded and counted, on the engine `auto`
     picks.
     """
-    algorithm, engine = fedavg(local=RECIPE), choose("auto", "cpu", precision)[0]
+    algorithm, engine = fedavg(local=RECIPE), choose_engine("auto", "cpu", precision)[0]
     played = federate(
         algorithm, federation(), task(), rounds=rounds, cohort=CLIENTS, seed=SEED, engine=engine
     )

@@ -29,7 +29,7 @@ from peer_rounds import CORES, MODEL, PROCESSES, WAYS, start
 from safetensors.torch import load_file, save_file
 
 from fedsift import runs
-from fedsift.engines import choose
+from fedsift.engines import choose_engine
 
 REFERENCE = "plain loop, 1 thread"
 TOLERANCE = {
@@ -301,7 +301,7 @@ def table(found):
 
 
 def environment():
-    note = choose("auto", "cpu")[1]
+    note = choose_engine("auto", "cpu")[1]
     peers = {name: version(name) for name in ("flwr", "ray", "pfl")}
     return (
         runs.environment(note)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsift import shelf
+from fedsift import registry
 from fedsift.aggregators import AGGREGATORS, LEAST, Aggregator, EnhancedEra, Era, certainty, mean
 from fedsift.samplers import entropy
-from fedsift.types import Mistake, SoftLabels
+from fedsift.types import SoftLabels, UserError
 
 
 def upload(rows: dict[int, list[float]], weight: list[float] | None = None) -> SoftLabels:
@@ -123,9 +123,9 @@ def test_sharpening_keeps_the_votes(aggregate):
 
 @pytest.mark.parametrize("value", [0, -1, math.nan])
 def test_a_temperature_or_beta_that_is_not_above_zero_is_a_mistake(value):
-    with pytest.raises(Mistake, match=f"era needs a temperature above 0, not {value}"):
+    with pytest.raises(UserError, match=f"era needs a temperature above 0, not {value}"):
         Era(value)
-    with pytest.raises(Mistake, match=f"enhanced-era needs a beta above 0, not {value}"):
+    with pytest.raises(UserError, match=f"enhanced-era needs a beta above 0, not {value}"):
         EnhancedEra(value)
 
 
@@ -193,20 +193,20 @@ def test_weights_are_equal_unless_said_otherwise_and_a_typo_is_a_mistake():
     assert Era(0.5)(THREE, 4, 2).probs.tolist() == Era(0.5, "equal")(THREE, 4, 2).probs.tolist()
     for make in (Era, EnhancedEra):
         with pytest.raises(
-            Mistake,
+            UserError,
             match=r"unknown weights 'certain'; did you mean 'certainty'\? \(equal or certainty\)",
         ):
             make(0.5, weights="certain")
 
 
 def test_weights_are_given_in_the_text_of_an_aggregator():
-    assert shelf.take(AGGREGATORS, "aggregator", "era(0.05, weights=certainty)") == Era(
+    assert registry.build(AGGREGATORS, "aggregator", "era(0.05, weights=certainty)") == Era(
         0.05, "certainty"
     )
-    assert shelf.take(AGGREGATORS, "aggregator", "enhanced-era(weights=certainty)") == EnhancedEra(
-        2.0, "certainty"
-    )
-    assert shelf.take(AGGREGATORS, "aggregator", "certainty") is certainty
+    assert registry.build(
+        AGGREGATORS, "aggregator", "enhanced-era(weights=certainty)"
+    ) == EnhancedEra(2.0, "certainty")
+    assert registry.build(AGGREGATORS, "aggregator", "certainty") is certainty
 
 
 # --- one pass

@@ -8,8 +8,8 @@ import torch
 from fedsift import bench
 from fedsift.bench import Case
 from fedsift.engines import ENGINES
-from fedsift.engines.sequential import Sequential
-from fedsift.types import Mistake
+from fedsift.engines.sequential import SequentialEngine
+from fedsift.types import UserError
 from tests.cli.test_cli import complaint, done, rows
 
 TINY = Case("mlp", (1, 4, 4), clients=3, samples=10, batch=4, epochs=2)
@@ -41,7 +41,7 @@ def test_the_plain_loop_trains_as_the_engines_do(model):
     jobs = Case(model, (1, 8, 8), clients=2, samples=10, batch=4).cohort()
     before = torch.get_num_threads()
     for plain, engine in zip(
-        bench.plain_loop(jobs, "cpu"), Sequential("cpu").run(jobs), strict=True
+        bench.plain_loop(jobs, "cpu"), SequentialEngine("cpu").run(jobs), strict=True
     ):
         for name, value in engine.items():
             torch.testing.assert_close(plain[name], value, rtol=1e-3, atol=1e-5)
@@ -76,7 +76,7 @@ def test_the_figures_of_one_measurement_agree_with_each_other():
 def test_every_engine_on_the_shelf_is_warmed_up_and_measured_in_turn(monkeypatch):
     runs = []
 
-    class Noted(Sequential):
+    class Noted(SequentialEngine):
         def run(self, jobs):
             runs.append(len(jobs))
             return []
@@ -193,14 +193,14 @@ def test_bench_scale_prints_a_table(monkeypatch):
 
 def test_a_run_that_fails_is_one_sentence(monkeypatch):
     monkeypatch.setattr(bench, "ALONE", "import sys; sys.exit('no room')")
-    with pytest.raises(Mistake, match=r"^the run with 1,000 clients ended with code 1: no room$"):
+    with pytest.raises(UserError, match=r"^the run with 1,000 clients ended with code 1: no room$"):
         bench.scale(5000, repeats=1)
 
 
 @pytest.mark.parametrize("clients, cohort", [(50, 51), (5000, 1001), (5000, 0)])
 def test_a_cohort_must_fit_both_federations(clients, cohort):
     with pytest.raises(
-        Mistake, match=f"a cohort of {cohort} must be drawn from 1000 and from {clients} clients"
+        UserError, match=f"a cohort of {cohort} must be drawn from 1000 and from {clients} clients"
     ):
         bench.scale(clients, cohort=cohort)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift.evaluation import Scores, accuracy, evaluate, settled
-from fedsift.models import initial_state, model
+from fedsift.models import initial_state, make_model
 from fedsift.types import Labelled, Predict, Samples, Store
 
 LOGITS = np.array(
@@ -49,7 +49,7 @@ def test_evaluate_asks_for_predictions_of_every_model_and_names_the_answers():
     store = Store(torch.zeros(4, 3), torch.zeros(3), torch.ones(3))
     test = Labelled(Samples(store, np.arange(4)), torch.eye(3)[[0, 1, 0, 2]])
     networks = {
-        name: model(f"mlp(width={width})", (3,), 3)
+        name: make_model(f"mlp(width={width})", (3,), 3)
         for name, width in (("small", 0.5), ("large", 1.0))
     }
     states = {name: initial_state(network, 0) for name, network in networks.items()}

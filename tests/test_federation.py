@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import fedsift
-from fedsift.engines.sequential import Sequential
-from fedsift.federation import Federation, Mix, drive, together
-from fedsift.types import Algorithm, Mistake
+from fedsift.engines.sequential import SequentialEngine
+from fedsift.federation import ClientModels, Federation, batch_turns, run_turn
+from fedsift.types import Algorithm, UserError
 from tests.helpers import toys
 
 RECIPE = fedsift.Recipe(epochs=1, batch=4, lr=0.05)
@@ -39,7 +39,7 @@ def counting(start, steps):
 
 def test_turns_advance_in_lockstep_and_their_work_is_asked_for_at_once():
     engine = Doubling()
-    assert drive(together([counting(1, 1), counting(10, 3), counting(100, 2)]), engine) == [
+    assert run_turn(batch_turns([counting(1, 1), counting(10, 3), counting(100, 2)]), engine) == [
         2,
         66,
         402,
@@ -54,21 +54,21 @@ def test_a_turn_may_ask_for_several_things_at_once():
         return a, b, c
 
     engine = Doubling()
-    assert drive(together([pair(), counting(10, 1)]), engine) == [(2, 4, 6), 20]
+    assert run_turn(batch_turns([pair(), counting(10, 1)]), engine) == [(2, 4, 6), 20]
     assert engine.lists == [[1, 2, 10], [3]]
 
 
 def test_lockstep_nests():
     engine = Doubling()
-    cells = [together([counting(1, 2), counting(5, 1)]), together([counting(50, 2)])]
-    assert drive(together(cells), engine) == [[6, 10], [202]]
+    cells = [batch_turns([counting(1, 2), counting(5, 1)]), batch_turns([counting(50, 2)])]
+    assert run_turn(batch_turns(cells), engine) == [[6, 10], [202]]
     assert engine.lists == [[1, 5, 50], [2, 51]]
 
 
 def test_a_turn_that_asks_for_nothing_returns_at_once():
     engine = Doubling()
-    assert drive(counting(1, 0), engine) == 0
-    assert drive(together([]), engine) == []
+    assert run_turn(counting(1, 0), engine) == 0
+    assert run_turn(batch_turns([]), engine) == []
     assert engine.lists == []
 
 
@@ -80,12 +80,12 @@ def test_a_turn_that_asks_for_nothing_returns_at_once():
 
 def a_task(seed=0):
     x, y = toys.gaussians(150)
-    return fedsift.split(fedsift.dataset(x, y), private=60, public=40, seed=seed)
+    return fedsift.split(fedsift.make_dataset(x, y), private=60, public=40, seed=seed)
 
 
 def a_federation(algorithm, model="mlp", seed=0, cohort=3, alpha=1.0):
     task = a_task(seed)
-    clients = fedsift.clients(task.private, 6, fedsift.Dirichlet(alpha), model, seed)
+    clients = fedsift.make_clients(task.private, 6, fedsift.Dirichlet(alpha), model, seed)
     return Federation(algorithm, clients, task, cohort, seed)
 
 
@@ -102,7 +102,7 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
 def play(federation, rounds, engine, state=None):
     state, records = state or federation.start(), []
     while state.round < rounds:
-        records.append(drive(federation.play(state), engine))
+        records.append(run_turn(federation.round_turn(state), engine))
         state = records[-1].state
     return records
 
@@ -138,28 +138,28 @@ class OneByOne:
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("model", ["mlp", "tests.helpers.toys:with_batch_norm"])
 def test_one_client_at_a_time_equals_lockstep(name, model):
-    engine = Sequential("cpu", threads=2)
+    engine = SequentialEngine("cpu", threads=2)
     lockstep = play(a_federation(ALGORITHMS[name](), model), 3, engine)
     one_by_one = play(
-        a_federation(ALGORITHMS[name](), model), 3, OneByOne(Sequential("cpu", threads=1))
+        a_federation(ALGORITHMS[name](), model), 3, OneByOne(SequentialEngine("cpu", threads=1))
     )
     assert same_records(lockstep, one_by_one)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_cells_of_a_sweep_side_by_side_equal_each_alone(name):
-    engine = Sequential("cpu", threads=2)
+    engine = SequentialEngine("cpu", threads=2)
     cells = [a_federation(ALGORITHMS[name](), seed=seed) for seed in (0, 1)]
     starts = [cell.start() for cell in cells]
-    both = drive(
-        together([cell.play(start) for cell, start in zip(cells, starts, strict=True)]), engine
+    both = run_turn(
+        batch_turns([cell.play(start) for cell, start in zip(cells, starts, strict=True)]), engine
     )
     assert all(same_records([both[i]], play(cells[i], 1, engine)) for i in (0, 1))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_going_on_from_a_record_equals_going_straight_through(name):
-    engine = Sequential("cpu", threads=2)
+    engine = SequentialEngine("cpu", threads=2)
     federation = a_federation(ALGORITHMS[name]())
     straight = play(federation, 4, engine)
     resumed = play(federation, 4, engine, state=straight[1].state)
@@ -168,14 +168,14 @@ def test_going_on_from_a_record_equals_going_straight_through(name):
 
 def test_compared_methods_share_split_partition_and_cohorts():
     federations = [a_federation(make(), seed=5) for make in ALGORITHMS.values()]
-    runs = [play(f, 3, Sequential("cpu", threads=2)) for f in federations]
+    runs = [play(f, 3, SequentialEngine("cpu", threads=2)) for f in federations]
     assert len({str([sorted(record.bytes.up) for record in records]) for records in runs}) == 1
     assert len({str([c.data.samples.rows.tolist() for c in f.clients]) for f in federations}) == 1
     assert len({str(f.task.public.rows.tolist()) for f in federations}) == 1
 
 
 def test_cohorts_are_distinct_clients_and_change_from_round_to_round():
-    records = play(a_federation(ALGORITHMS["fedavg"]()), 5, Sequential("cpu", threads=2))
+    records = play(a_federation(ALGORITHMS["fedavg"]()), 5, SequentialEngine("cpu", threads=2))
     cohorts = [tuple(record.bytes.up) for record in records]
     assert all(len(set(cohort)) == 3 for cohort in cohorts) and len(set(cohorts)) > 1
 
@@ -184,7 +184,7 @@ def test_the_record_counts_the_bytes_of_the_messages():
     """FedAvg on the mlp (4 x 64 + 64 + 64 x 3 + 3 = 515 float32): every message is one such model
     and its headers.
     """
-    (record,) = play(a_federation(ALGORITHMS["fedavg"]()), 1, Sequential("cpu", threads=2))
+    (record,) = play(a_federation(ALGORITHMS["fedavg"]()), 1, SequentialEngine("cpu", threads=2))
     (size,) = set(record.bytes.up.values())
     assert 515 * 4 < size < 515 * 4 + 500
     assert record.uplink_bytes == record.downlink_bytes == 3 * size
@@ -193,7 +193,7 @@ def test_the_record_counts_the_bytes_of_the_messages():
 
 def test_federate_yields_records_and_goes_on_from_a_state():
     task = a_task()
-    clients = fedsift.clients(task.private, 6, fedsift.Dirichlet(1.0), "mlp")
+    clients = fedsift.make_clients(task.private, 6, fedsift.Dirichlet(1.0), "mlp")
     everything = list(fedsift.federate(ALGORITHMS["fas"](), clients, task, rounds=3, cohort=3))
     first = next(fedsift.federate(ALGORITHMS["fas"](), clients, task, rounds=3, cohort=3))
     rest = list(
@@ -204,12 +204,13 @@ def test_federate_yields_records_and_goes_on_from_a_state():
 
 def test_federate_takes_an_engine_or_its_name():
     task = a_task()
-    clients = fedsift.clients(task.private, 6, fedsift.Dirichlet(1.0), "mlp")
+    clients = fedsift.make_clients(task.private, 6, fedsift.Dirichlet(1.0), "mlp")
     played = partial(fedsift.federate, ALGORITHMS["fas"](), clients, task, rounds=1, cohort=3)
     assert same_records(
-        list(played(engine="sequential")), list(played(engine=fedsift.choose("sequential")[0]))
+        list(played(engine="sequential")),
+        list(played(engine=fedsift.choose_engine("sequential")[0])),
     )
-    with pytest.raises(Mistake, match="unknown engine 'quick'"):
+    with pytest.raises(UserError, match="unknown engine 'quick'"):
         next(played(engine="quick"))
 
 
@@ -221,10 +222,10 @@ def test_clients_are_views_of_one_store():
 
 def test_models_are_dealt_as_asked():
     task = a_task()
-    clients = fedsift.clients(task.private, 6, model={"mlp": 2, toys.linear: 4})
+    clients = fedsift.make_clients(task.private, 6, model={"mlp": 2, toys.linear: 4})
     assert [c.model.name for c in clients] == ["mlp"] * 2 + ["linear"] * 4
-    with pytest.raises(Mistake, match="given to 5 clients, but there are 6"):
-        fedsift.clients(task.private, 6, model={"mlp": 5})
+    with pytest.raises(UserError, match="given to 5 clients, but there are 6"):
+        fedsift.make_clients(task.private, 6, model={"mlp": 5})
 
 
 def test_a_million_clients_are_blocks_of_models_and_views():
@@ -233,7 +234,7 @@ def test_a_million_clients_are_blocks_of_models_and_views():
     """
     task = a_task()
     mix = {"mlp": 2, toys.linear: 999_997, "mlp(width=2)": 1, "cnn": 0}
-    clients = fedsift.clients(task.private, 10**6, fedsift.Views(1.0, 12), mix)
+    clients = fedsift.make_clients(task.private, 10**6, fedsift.Views(1.0, 12), mix)
     assert [clients[id].model.name for id in (0, 1, 2, 999_998, 999_999, -1)] == [
         *("mlp", "mlp"),
         *("linear", "linear"),
@@ -248,13 +249,13 @@ def test_a_million_clients_are_blocks_of_models_and_views():
 def test_models_given_one_by_one_stay_where_they_were_given():
     one, other = toys.model(), toys.model(toys.with_dropout)
     given = [one, other, other, one, other]
-    mix = Mix.of(given)
-    assert list(mix) == given and mix.distinct == (one, other) and Mix.of(mix) is mix
+    mix = ClientModels.of(given)
+    assert list(mix) == given and mix.distinct == (one, other) and ClientModels.of(mix) is mix
 
 
 def test_a_model_for_fewer_than_no_clients_is_a_mistake():
-    with pytest.raises(Mistake, match="a model cannot be given to -1 clients"):
-        fedsift.clients(a_task().private, 6, model={"mlp": -1, toys.linear: 7})
+    with pytest.raises(UserError, match="a model cannot be given to -1 clients"):
+        fedsift.make_clients(a_task().private, 6, model={"mlp": -1, toys.linear: 7})
 
 
 def test_what_a_federation_holds_does_not_grow_with_its_clients():
@@ -263,12 +264,14 @@ def test_what_a_federation_holds_does_not_grow_with_its_clients():
         task = a_task()
         federation = Federation(
             ALGORITHMS["fas"](),
-            fedsift.clients(task.private, count, fedsift.Views(1.0, 12), "mlp"),
+            fedsift.make_clients(task.private, count, fedsift.Views(1.0, 12), "mlp"),
             task,
             5,
             0,
         )
-        record = drive(federation.play(federation.start()), Sequential("cpu", threads=1))
+        record = run_turn(
+            federation.round_turn(federation.start()), SequentialEngine("cpu", threads=1)
+        )
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return len(record.bytes.up), peak
@@ -281,23 +284,23 @@ def test_what_a_federation_holds_does_not_grow_with_its_clients():
 
 def test_the_cohort_of_a_round_is_known_before_it_is_played():
     federation = a_federation(ALGORITHMS["fedavg"]())
-    records = play(federation, 3, Sequential("cpu", threads=2))
+    records = play(federation, 3, SequentialEngine("cpu", threads=2))
     assert [list(record.bytes.up) for record in records] == [
-        federation.cohort_of(n).tolist() for n in range(3)
+        federation.cohort_ids(n).tolist() for n in range(3)
     ]
 
 
 @pytest.mark.parametrize("cohort", [0, 7])
 def test_a_cohort_must_fit_the_federation(cohort):
-    with pytest.raises(Mistake, match=f"cohort of {cohort} cannot be drawn from 6 clients"):
+    with pytest.raises(UserError, match=f"cohort of {cohort} cannot be drawn from 6 clients"):
         a_federation(ALGORITHMS["fd"](), cohort=cohort)
 
 
 def test_a_client_with_a_single_class_takes_part_in_everything():
     x, y = toys.gaussians(120)
-    task = fedsift.split(fedsift.dataset(x, y), private=60, public=30)
+    task = fedsift.split(fedsift.make_dataset(x, y), private=60, public=30)
     parts = [np.flatnonzero(task.private.labels == label) for label in range(3)]
-    model = fedsift.model("mlp", (4,), 3)
+    model = fedsift.make_model("mlp", (4,), 3)
     clients = fedsift.Clients(task.private, parts, [model] * 3)
     assert [np.count_nonzero(client.label_counts) for client in clients] == [1, 1, 1]
     for sampler in fedsift.SAMPLERS:
@@ -310,8 +313,8 @@ def test_a_record_gives_its_networks_by_name_or_by_what_makes_them():
     def mine(shape, classes):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
-    task = fedsift.split(fedsift.load("digits"), private=60, public=30, seed=0)
-    clients = fedsift.clients(
+    task = fedsift.split(fedsift.load_dataset("digits"), private=60, public=30, seed=0)
+    clients = fedsift.make_clients(
         task.private, 3, fedsift.Dirichlet(1.0), model={"mlp": 1, mine: 2}, seed=0
     )
     (record,) = fedsift.federate(fedsift.fas(10), clients, task, rounds=1, cohort=3, seed=0)
@@ -320,6 +323,6 @@ def test_a_record_gives_its_networks_by_name_or_by_what_makes_them():
         assert isinstance(net, nn.Sequential) and not net.training
         assert torch.equal(net.state_dict()["1.weight"], record.models["mine"][1]["1.weight"])
     with pytest.raises(
-        Mistake, match=r"unknown model 'mlq'; did you mean 'mlp'.*this record has mlp, mine"
+        UserError, match=r"unknown model 'mlq'; did you mean 'mlp'.*this record has mlp, mine"
     ):
         record.network("mlq")

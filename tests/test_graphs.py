@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsift import graphs, shelf
+from fedsift import graphs, registry
 from fedsift.graphs import GRAPHS, EdgeList, ErdosRenyi, Regular
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 PATH = frozenset({(0, 1), (1, 2)})
 
@@ -17,7 +17,7 @@ def rng(seed=0):
 
 
 def edges(text, clients, seed=0):
-    return graphs.drawn(shelf.take(GRAPHS, "graph", text), clients, rng(seed))
+    return graphs.drawn(registry.build(GRAPHS, "graph", text), clients, rng(seed))
 
 
 def degrees(found, clients):
@@ -60,7 +60,7 @@ def test_neighbours_by_hand():
 def test_a_regular_graph_is_connected_and_has_one_degree(clients, degree, seed):
     if degree >= clients or clients * degree % 2:
         with pytest.raises(
-            Mistake, match=f"no connected graph has {clients} clients of degree {degree} each"
+            UserError, match=f"no connected graph has {clients} clients of degree {degree} each"
         ):
             Regular(degree)(clients, rng(seed))
         return
@@ -98,35 +98,35 @@ def test_a_random_graph_is_drawn_again_until_it_is_connected():
 
 
 def test_a_graph_must_be_connected():
-    with pytest.raises(Mistake, match="not connected"):
+    with pytest.raises(UserError, match="not connected"):
         edges("edges(0-1 2-3)", 4)
-    with pytest.raises(Mistake, match="not connected"):
+    with pytest.raises(UserError, match="not connected"):
         edges("edges(0-1)", 3)
-    with pytest.raises(Mistake, match="not connected"):
+    with pytest.raises(UserError, match="not connected"):
         edges("edges(0-0 1-1)", 2)  # to oneself is not to another
-    with pytest.raises(Mistake, match="draws; make it denser"):
+    with pytest.raises(UserError, match="draws; make it denser"):
         ErdosRenyi(1e-9)(4, rng())
 
 
 def test_an_edge_must_name_clients_that_are_there():
-    with pytest.raises(Mistake, match="not there; there are 3, numbered from 0"):
+    with pytest.raises(UserError, match="not there; there are 3, numbered from 0"):
         edges("edges(0-1 1-2 2-3)", 3)
 
 
 @pytest.mark.parametrize("text", ["0-1-2", "0", "a-b", "0-1,1-2", "0--1", "-1-0", "0:1"])
 def test_edges_that_cannot_be_read_are_a_mistake(text):
-    with pytest.raises(Mistake, match="write them as 0-1 1-2 2-0"):
+    with pytest.raises(UserError, match="write them as 0-1 1-2 2-0"):
         EdgeList(text)(3, rng())
 
 
 @pytest.mark.parametrize("p", [0, -0.1, 1.1, float("nan")])
 def test_a_probability_of_an_edge_is_above_0_and_at_most_1(p):
-    with pytest.raises(Mistake, match="above 0 and at most 1"):
+    with pytest.raises(UserError, match="above 0 and at most 1"):
         ErdosRenyi(p)(4, rng())
 
 
 def test_an_unknown_graph_is_refused_by_the_nearest():
-    with pytest.raises(Mistake, match="did you mean 'complete'"):
+    with pytest.raises(UserError, match="did you mean 'complete'"):
         edges("complet", 3)
 
 

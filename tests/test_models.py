@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedsift.models import MODELS, initial_state, model
-from fedsift.types import Mistake, Model
+from fedsift.models import MODELS, initial_state, make_model
+from fedsift.types import Model, UserError
 
 CIFAR, DIGITS = (3, 32, 32), (1, 8, 8)
 
 
 def parameters(what: str, shape: tuple[int, ...], classes: int = 10) -> int:
-    return sum(p.numel() for p in model(what, shape, classes).build().parameters())
+    return sum(p.numel() for p in make_model(what, shape, classes).build().parameters())
 
 
 def tiny(shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
@@ -85,7 +85,7 @@ def test_a_tiny_width_leaves_one_channel():
 
 
 def test_group_norm_has_groups_of_eight_channels_and_no_running_statistics():
-    net = model("resnet8(norm=group)", CIFAR, 10).build()
+    net = make_model("resnet8(norm=group)", CIFAR, 10).build()
     norms = [m for m in net.modules() if isinstance(m, nn.GroupNorm)]
     assert {(norm.num_channels, norm.num_groups) for norm in norms} == {(16, 2), (32, 4), (64, 8)}
     assert list(net.buffers()) == []
@@ -95,11 +95,14 @@ def test_group_norm_has_groups_of_eight_channels_and_no_running_statistics():
 def test_group_norm_with_odd_channel_numbers_takes_the_nearest_that_divides():
     # 16 x 1.25 = 20: 20 // 8 = 2 groups. 16 x 1.1875 = 19, a prime: one group.
     assert (
-        model("resnet8(norm=group, width=1.25)", CIFAR, 10).build().get_submodule("norm").num_groups
+        make_model("resnet8(norm=group, width=1.25)", CIFAR, 10)
+        .build()
+        .get_submodule("norm")
+        .num_groups
         == 2
     )
     assert (
-        model("resnet8(norm=group, width=1.1875)", CIFAR, 10)
+        make_model("resnet8(norm=group, width=1.1875)", CIFAR, 10)
         .build()
         .get_submodule("norm")
         .num_groups
@@ -110,7 +113,7 @@ def test_group_norm_with_odd_channel_numbers_takes_the_nearest_that_divides():
 @pytest.mark.parametrize(("norm", "independent"), [("group", True), ("batch", False)])
 def test_only_batch_norm_mixes_the_samples_of_a_batch(norm, independent):
     torch.manual_seed(0)
-    net = model(f"resnet8(norm={norm}, width=0.5)", (1, 8, 8), 3).build().train()
+    net = make_model(f"resnet8(norm={norm}, width=0.5)", (1, 8, 8), 3).build().train()
     x = torch.randn(4, 1, 8, 8)
     changed = torch.cat([x[:1], 5 * x[1:]])
     assert torch.allclose(net(x)[0], net(changed)[0], atol=1e-5) == independent
@@ -125,7 +128,7 @@ def test_only_batch_norm_mixes_the_samples_of_a_batch(norm, independent):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 5, 7), (3, 9, 33), (1, 8, 8), (4, 3, 1)])
 def test_every_model_takes_images_of_any_size(name, shape):
-    net = model(name, shape, 4).build().eval()
+    net = make_model(name, shape, 4).build().eval()
     out = net(torch.zeros(2, *shape))
     assert out.shape == (2, 4)
     assert torch.isfinite(out).all()
@@ -134,21 +137,21 @@ def test_every_model_takes_images_of_any_size(name, shape):
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_depend_on_the_input(name):
     torch.manual_seed(0)
-    out = model(name, (2, 5, 7), 3).build().eval()(torch.randn(2, 2, 5, 7))
+    out = make_model(name, (2, 5, 7), 3).build().eval()(torch.randn(2, 2, 5, 7))
     assert not torch.allclose(out[0], out[1])
 
 
 def test_mlp_takes_feature_rows():
-    assert model("mlp", (5,), 3).build()(torch.zeros(2, 5)).shape == (2, 3)
+    assert make_model("mlp", (5,), 3).build()(torch.zeros(2, 5)).shape == (2, 3)
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet8", "resnet20"])
 def test_a_convolutional_model_on_feature_rows_is_a_mistake(name):
     with pytest.raises(
-        Mistake,
+        UserError,
         match=r"needs images \(channels, height, width\), but samples have shape \(5,\); use mlp",
     ):
-        model(name, (5,), 3).build()
+        make_model(name, (5,), 3).build()
 
 
 # --- names, factories, options
@@ -156,19 +159,19 @@ def test_a_convolutional_model_on_feature_rows_is_a_mistake(name):
 
 
 def test_a_factory_of_your_own_is_a_model():
-    made = model(tiny, (2, 3), 4)
+    made = make_model(tiny, (2, 3), 4)
     assert (made.name, made.factory, made.shape, made.classes) == ("tiny", tiny, (2, 3), 4)
     assert made.build()(torch.zeros(1, 2, 3)).shape == (1, 4)
 
 
 def test_a_module_class_of_your_own_is_a_model():
-    assert isinstance(model(Own, (5,), 3).build(), Own)
+    assert isinstance(make_model(Own, (5,), 3).build(), Own)
 
 
 def test_a_partial_of_a_factory_has_a_name_that_is_the_same_in_every_process():
     # Starting weights are drawn from the name: a memory address in it would make every run another
     # run.
-    made = model(partial(tiny, bias=False), (2, 3), 4)
+    made = make_model(partial(tiny, bias=False), (2, 3), 4)
     assert made.build()(torch.zeros(1, 2, 3)).tolist() == [[0, 0, 0, 0]]
     assert "0x" not in made.name
 
@@ -178,7 +181,7 @@ def test_a_path_to_a_factory_is_a_model(tmp_path, monkeypatch):
         "from torch import nn\ndef net(shape, classes, depth=1): return nn.Linear(shape[0] * depth, classes)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    built = model("my_nets:net(depth=3)", (5,), 2).build()
+    built = make_model("my_nets:net(depth=3)", (5,), 2).build()
     assert isinstance(built, nn.Linear)
     assert built.in_features == 15
     monkeypatch.delitem(sys.modules, "my_nets")
@@ -188,8 +191,8 @@ def test_a_path_to_a_factory_is_a_model(tmp_path, monkeypatch):
     "path", ["no_such_module:net", "math:no_such_net", "math:", ":net", ".:net"]
 )
 def test_a_path_that_leads_nowhere_is_a_mistake(path):
-    with pytest.raises(Mistake) as caught:
-        model(path, (5,), 2)
+    with pytest.raises(UserError) as caught:
+        make_model(path, (5,), 2)
     assert str(caught.value).startswith(f"model {path!r}: ")
     assert "write module:factory, importable from here" in str(caught.value)
 
@@ -207,28 +210,28 @@ def test_a_path_that_leads_nowhere_is_a_mistake(path):
     ],
 )
 def test_a_wrong_name_or_option_is_a_mistake(what, said):
-    with pytest.raises(Mistake) as caught:
-        model(what, DIGITS, 10).build()
+    with pytest.raises(UserError) as caught:
+        make_model(what, DIGITS, 10).build()
     assert str(caught.value).startswith(said)
 
 
 @pytest.mark.parametrize("what", ["cnn(width=wide)", "cnn(width=[1])"])
 def test_an_option_of_the_wrong_type_is_a_mistake(what):
-    with pytest.raises(Mistake, match="width"):
-        made = model(what, DIGITS, 10)
+    with pytest.raises(UserError, match="width"):
+        made = make_model(what, DIGITS, 10)
         hash(made)  # what a federation does with it first: find the distinct architectures
         made.build()
 
 
 def test_equal_models_compare_and_hash_equal():
-    one, same = (model("resnet8(norm=group, width=0.5)", CIFAR, 10) for _ in range(2))
+    one, same = (make_model("resnet8(norm=group, width=0.5)", CIFAR, 10) for _ in range(2))
     assert one == same
     assert hash(one) == hash(same)
     assert one.options == (("norm", "group"), ("width", 0.5))
     others = [
-        model("resnet8(norm=group)", CIFAR, 10),
-        model("resnet8(norm=group, width=0.5)", DIGITS, 10),
-        model("resnet8(norm=group, width=0.5)", CIFAR, 11),
+        make_model("resnet8(norm=group)", CIFAR, 10),
+        make_model("resnet8(norm=group, width=0.5)", DIGITS, 10),
+        make_model("resnet8(norm=group, width=0.5)", CIFAR, 11),
     ]
     assert len({one, same, *others}) == 4
 
@@ -242,7 +245,7 @@ def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 
 def test_starting_weights_depend_on_the_seed_and_the_name_only():
-    made = model("mlp", (5,), 3)
+    made = make_model("mlp", (5,), 3)
     torch.manual_seed(1)
     first = initial_state(made, 0)
     torch.manual_seed(2)
@@ -255,12 +258,12 @@ def test_starting_weights_depend_on_the_seed_and_the_name_only():
 def test_starting_weights_leave_global_randomness_alone():
     torch.manual_seed(7)
     before = torch.get_rng_state()
-    initial_state(model("resnet8", DIGITS, 10), 0)
+    initial_state(make_model("resnet8", DIGITS, 10), 0)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_a_starting_state_holds_every_parameter_and_buffer_and_is_a_copy():
-    made = model("resnet8", DIGITS, 10)
+    made = make_model("resnet8", DIGITS, 10)
     state = initial_state(made, 0)
     assert state.keys() == made.build().state_dict().keys()
     assert not any(value.requires_grad for value in state.values())

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsift import shelf
+from fedsift import registry
 from fedsift.samplers import SAMPLERS
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ SHELF: dict[str, Any] = {"sharp": Sharp, "plain": plain, "made": Sharp(7.0)}
     ],
 )
 def test_text_is_parsed_as_name_and_values(text, parsed):
-    assert shelf.parse(text) == parsed
+    assert registry.parse_spec(text) == parsed
 
 
 def test_the_inside_of_a_nested_part_can_be_parsed_again():
-    _, (inner,), _ = shelf.parse("delta(quantized(1))")
-    assert shelf.parse(inner) == ("quantized", [1], {})
+    _, (inner,), _ = registry.parse_spec("delta(quantized(1))")
+    assert registry.parse_spec(inner) == ("quantized", [1], {})
 
 
 @pytest.mark.parametrize("text", ["", "  ", "era(0.05", "two words", "(1)", "era(1) more"])
 def test_unreadable_text_is_quoted_back_with_how_to_write_it(text):
     with pytest.raises(
-        Mistake, match=r"cannot read .*write name or name\(value, key=value\)"
+        UserError, match=r"cannot read .*write name or name\(value, key=value\)"
     ) as caught:
-        shelf.parse(text)
+        registry.parse_spec(text)
     assert repr(text) in str(caught.value)
 
 
@@ -72,38 +72,38 @@ VALUE = st.one_of(
 )
 def test_values_survive_being_written_and_parsed(positional, named):
     pieces = [*map(str, positional), *(f"{key}={value}" for key, value in named.items())]
-    assert shelf.parse(f"part({', '.join(pieces)})") == ("part", positional, named)
+    assert registry.parse_spec(f"part({', '.join(pieces)})") == ("part", positional, named)
 
 
 def test_a_class_is_made_with_the_values_in_brackets():
-    assert shelf.take(SHELF, "aggregator", "sharp") == Sharp(0.1)
-    assert shelf.take(SHELF, "aggregator", "sharp(0.05)") == Sharp(0.05)
-    assert shelf.take(SHELF, "aggregator", "sharp(temperature=2)") == Sharp(2)
+    assert registry.build(SHELF, "aggregator", "sharp") == Sharp(0.1)
+    assert registry.build(SHELF, "aggregator", "sharp(0.05)") == Sharp(0.05)
+    assert registry.build(SHELF, "aggregator", "sharp(temperature=2)") == Sharp(2)
 
 
 def test_a_function_or_an_object_is_the_part_itself():
-    assert shelf.take(SHELF, "aggregator", "plain") is plain
-    assert shelf.take(SHELF, "aggregator", "made") is SHELF["made"]
+    assert registry.build(SHELF, "aggregator", "plain") is plain
+    assert registry.build(SHELF, "aggregator", "made") is SHELF["made"]
 
 
 @pytest.mark.parametrize("text", ["plain(1)", "plain(key=1)"])
 def test_values_for_a_function_are_refused(text):
-    with pytest.raises(Mistake) as caught:
-        shelf.take(SHELF, "aggregator", text)
+    with pytest.raises(UserError) as caught:
+        registry.build(SHELF, "aggregator", text)
     assert str(caught.value) == f"aggregator 'plain' takes no values, but {text!r} gives some"
 
 
 @pytest.mark.parametrize("text", ["sharp(1, 2)", "sharp(heat=1)"])
 def test_wrong_arguments_are_a_mistake_that_quotes_the_text(text):
-    with pytest.raises(Mistake) as caught:
-        shelf.take(SHELF, "aggregator", text)
+    with pytest.raises(UserError) as caught:
+        registry.build(SHELF, "aggregator", text)
     assert str(caught.value).startswith(f"aggregator {text!r}: ")
     assert "argument" in str(caught.value)
 
 
 def test_an_unknown_name_gets_the_nearest_one_and_where_to_list_them():
-    with pytest.raises(Mistake) as caught:
-        shelf.take(SAMPLERS, "sampler", "entropi")
+    with pytest.raises(UserError) as caught:
+        registry.build(SAMPLERS, "sampler", "entropi")
     assert (
         str(caught.value)
         == "unknown sampler 'entropi'; did you mean 'low-entropy'? (fedsift ls samplers)"
@@ -120,23 +120,23 @@ def test_an_unknown_name_gets_the_nearest_one_and_where_to_list_them():
     ],
 )
 def test_the_nearest_name_ignores_case_and_finds_fragments(name, nearest):
-    assert f"did you mean {nearest!r}?" in shelf.unknown("sampler", name, SAMPLERS)
+    assert f"did you mean {nearest!r}?" in registry.unknown_name("sampler", name, SAMPLERS)
 
 
 def test_where_nothing_is_near_all_names_are_given():
     assert (
-        shelf.unknown("part", "xyz", ["one", "two"])
+        registry.unknown_name("part", "xyz", ["one", "two"])
         == "unknown part 'xyz'; known: one, two (fedsift ls parts)"
     )
 
 
 def test_where_to_look_can_be_said_in_other_words():
-    assert shelf.unknown("key", "sed", ["seed"], "see the manual").endswith(
+    assert registry.unknown_name("key", "sed", ["seed"], "see the manual").endswith(
         "did you mean 'seed'? (see the manual)"
     )
 
 
 def test_find_takes_the_bare_name_only():
-    assert shelf.find(SHELF, "aggregator", "sharp") is Sharp
-    with pytest.raises(Mistake, match="unknown aggregator"):
-        shelf.find(SHELF, "aggregator", "sharp(1)")
+    assert registry.lookup(SHELF, "aggregator", "sharp") is Sharp
+    with pytest.raises(UserError, match="unknown aggregator"):
+        registry.lookup(SHELF, "aggregator", "sharp(1)")

@@ -52,7 +52,7 @@ def sure_half(probs: Array, counts: Array, budget: int) -> set[int]:
     )
 
 
-MODEL = models.model("mlp", (1,), 3)
+MODEL = models.make_model("mlp", (1,), 3)
 
 
 def round_of(number: int, samples: int) -> Round:

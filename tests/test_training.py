@@ -9,7 +9,7 @@ from torch import nn
 
 from fedsift import seeding, training
 from fedsift.training import OPTIMIZERS, augment, augmentation, batches, loss, step_size
-from fedsift.types import AUGMENTATIONS, Array, Mistake, Recipe
+from fedsift.types import AUGMENTATIONS, Array, Recipe, UserError
 
 KEY = (0, 1, "local", 3)
 LOG3 = math.log(3)
@@ -268,7 +268,7 @@ def test_none_means_no_moves():
 
 
 def test_crop_flip_of_feature_rows_is_a_mistake():
-    with pytest.raises(Mistake, match="images"):
+    with pytest.raises(UserError, match="images"):
         augmentation(Recipe(augment="crop-flip"), 30, KEY, (5,))
 
 

@@ -8,16 +8,16 @@ from torch import nn
 
 import fedsift
 from fedsift import config, evaluation
-from fedsift.engines.sequential import Sequential
+from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import federate
 
-ENGINE = Sequential("cpu")
+ENGINE = SequentialEngine("cpu")
 
 
 def accuracy(preset, *overrides):
     """The mean over the last five rounds of an experiment."""
-    experiment = config.read(preset, list(overrides))
-    f = config.build(experiment)
+    experiment = config.read_experiment(preset, list(overrides))
+    f = config.build_federation(experiment)
     records = federate(
         f.algorithm,
         f.clients,
@@ -47,8 +47,8 @@ def test_on_nearly_iid_data_all_of_them_learn():
 
 @pytest.mark.slow
 def test_without_any_weights_on_the_wire_the_servers_student_and_the_clients_learn():
-    experiment = config.read("digits-fas-soft-down", ["rounds=5"])
-    f = config.build(experiment)
+    experiment = config.read_experiment("digits-fas-soft-down", ["rounds=5"])
+    f = config.build_federation(experiment)
     *_, last = federate(
         f.algorithm, f.clients, f.task, rounds=5, cohort=f.cohort, seed=f.seed, engine=ENGINE
     )
@@ -87,9 +87,9 @@ def test_your_own_sampler_model_and_data():
             nn.Flatten(), nn.Linear(64, 48), nn.Tanh(), nn.Dropout(0.1), nn.Linear(48, classes)
         )
 
-    digits = fedsift.load("digits")
-    task = fedsift.split(fedsift.dataset(digits.x, digits.y), private=800, public=500, seed=0)
-    clients = fedsift.clients(task.private, 20, fedsift.Dirichlet(1.0), small, seed=0)
+    digits = fedsift.load_dataset("digits")
+    task = fedsift.split(fedsift.make_dataset(digits.x, digits.y), private=800, public=500, seed=0)
+    clients = fedsift.make_clients(task.private, 20, fedsift.Dirichlet(1.0), small, seed=0)
     fas = fedsift.fas(60, sampler=surest_half_at_random)
     records = list(fedsift.federate(fas, clients, task, rounds=5, cohort=8, seed=0, engine=ENGINE))
     assert records[-1].accuracy > 0.6

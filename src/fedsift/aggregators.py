@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedsift import shelf
+from fedsift import registry
 from fedsift.numerics import entropy
-from fedsift.types import Array, Mistake, SoftLabels
+from fedsift.types import Array, SoftLabels, UserError
 
 Aggregator = Callable[[Iterable[SoftLabels], int, int], SoftLabels]
 
@@ -58,7 +58,7 @@ class Era:
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
-            raise Mistake(f"era needs a temperature above 0, not {self.temperature}")
+            raise UserError(f"era needs a temperature above 0, not {self.temperature}")
         _average(self.weights)
 
     def __call__(self, uploads: Iterable[SoftLabels], samples: int, classes: int) -> SoftLabels:
@@ -78,7 +78,7 @@ class EnhancedEra:
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
-            raise Mistake(f"enhanced-era needs a beta above 0, not {self.beta}")
+            raise UserError(f"enhanced-era needs a beta above 0, not {self.beta}")
         _average(self.weights)
 
     def __call__(self, uploads: Iterable[SoftLabels], samples: int, classes: int) -> SoftLabels:
@@ -89,7 +89,7 @@ class EnhancedEra:
 
 
 def _average(weights: str) -> Aggregator:
-    return shelf.find(WEIGHTS, "weights", weights, "equal or certainty")
+    return registry.lookup(WEIGHTS, "weights", weights, "equal or certainty")
 
 
 def _rescaled(labels: SoftLabels, rows: Array) -> SoftLabels:

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 
 from fedsift import config, runs, training
-from fedsift.engines import ENGINES, check, choose, place
-from fedsift.engines.sequential import Sequential
-from fedsift.models import initial_state, model
-from fedsift.types import Fit, Labelled, Mistake, Recipe, Samples, State, Store
+from fedsift.engines import ENGINES, check_engine, choose_engine, place
+from fedsift.engines.sequential import SequentialEngine
+from fedsift.models import initial_state, make_model
+from fedsift.types import Fit, Labelled, Recipe, Samples, Store, UserError, Weights
 
 Spread = dict[str, float]
 PLAIN = "plain loop"
@@ -80,7 +80,7 @@ class Case:
     epochs: int = 1
 
     def cohort(self) -> list[Fit]:
-        net, generator = model(self.model, self.shape, 10), np.random.default_rng(0)
+        net, generator = make_model(self.model, self.shape, 10), np.random.default_rng(0)
         every = self.clients * self.samples
         images = torch.from_numpy(generator.random((every, *self.shape), np.float32))
         targets = torch.eye(10)[torch.from_numpy(generator.integers(0, 10, every))]
@@ -106,7 +106,7 @@ def engines(
     tell: Callable[[str], object] = str,
 ) -> dict[str, Any]:
     """Every engine against the plain loop, on the same jobs; `tell` is told how far it is."""
-    check("auto", device, precision)
+    check_engine("auto", device, precision)
     here = place(device)
     return {
         "machine": runs.environment(),
@@ -117,7 +117,7 @@ def engines(
     }
 
 
-def plain_loop(jobs: Sequence[Fit], device: str) -> list[State]:
+def plain_loop(jobs: Sequence[Fit], device: str) -> list[Weights]:
     """What everyone writes: client after client, torch's defaults, on a CPU one thread."""
     trained = []
     with _one_thread() if device == "cpu" else contextlib.nullcontext():
@@ -170,7 +170,9 @@ def _ways(device: str, precision: str) -> dict[str, Callable[[Sequence[Fit]], An
     }
     if device == "cpu":
         made = {
-            "sequential engine, one thread": Sequential(device, threads=1, precision=precision)
+            "sequential engine, one thread": SequentialEngine(
+                device, threads=1, precision=precision
+            )
         } | made
     return {PLAIN: lambda jobs: plain_loop(jobs, device)} | {
         name: engine.run for name, engine in made.items()
@@ -204,7 +206,7 @@ def scale(
     own.
     """
     if not 1 <= cohort <= min(FEW, clients):
-        raise Mistake(
+        raise UserError(
             f"a cohort of {cohort} must be drawn from {FEW} and from {clients} clients; make it smaller"
         )
     machine = runs.environment()
@@ -232,8 +234,8 @@ def play_alone(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
     machine.
     """
     settings = [*SMALL, f"clients={clients}", f"cohort={cohort}", f"rounds={rounds + 1}"]
-    experiment = config.read("digits-fas", settings)
-    engine, _ = choose(device="cpu")
+    experiment = config.read_experiment("digits-fas", settings)
+    engine, _ = choose_engine(device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
         run = runs.begin(Path(folder) / "run", experiment)
@@ -272,7 +274,9 @@ def _in_a_fresh_process(clients: int, rounds: int, cohort: int) -> dict[str, Any
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it was killed; is there enough memory?"])[-1]
-        raise Mistake(f"the run with {clients:,} clients ended with code {done.returncode}: {last}")
+        raise UserError(
+            f"the run with {clients:,} clients ended with code {done.returncode}: {last}"
+        )
     played: dict[str, Any] = json.loads(done.stdout)
     return played
 

@@ -10,11 +10,11 @@ from typing import IO
 import numpy as np
 import torch
 
-from fedsift.federation import State
+from fedsift.federation import FederationState
 from fedsift.types import Server, Tree
 
 
-def to_bytes(state: State) -> bytes:
+def to_bytes(state: FederationState) -> bytes:
     """All that survives a round as one safetensors blob: leaves under their path, arrays and
     tensors told apart.
     """
@@ -25,7 +25,7 @@ def to_bytes(state: State) -> bytes:
     return save(dict(_leaves(tree)), {"round": str(state.round)})
 
 
-def from_bytes(blob: bytes) -> State:
+def from_bytes(blob: bytes) -> FederationState:
     from safetensors.torch import load as load_tensors
 
     rounds = rounds_of(io.BytesIO(blob))
@@ -37,7 +37,7 @@ def from_bytes(blob: bytes) -> State:
             here = here.setdefault(step, {})
         here[name] = value.numpy() if kind == "array" else value
     memories = {int(client): memory for client, memory in tree["memories"].items()}
-    return State(rounds, Server(tree["students"], tree["notes"]), memories)
+    return FederationState(rounds, Server(tree["students"], tree["notes"]), memories)
 
 
 def rounds_of(checkpoint: IO[bytes]) -> int:

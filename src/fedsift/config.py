@@ -16,21 +16,21 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from fedsift import data, engines, overriding, shelf
+from fedsift import data, engines, registry
 from fedsift.algorithms import ALGORITHMS
 from fedsift.data.partition import PARTITIONS
-from fedsift.federation import Federation, clients
-from fedsift.overriding import SHORT as SHORT
-from fedsift.overriding import Axes
-from fedsift.overriding import full_path as full_path
-from fedsift.types import AUGMENTATIONS, OPTIMIZERS, Algorithm, Mistake, Recipe
+from fedsift.federation import Federation, make_clients
+from fedsift.overrides import SHORT as SHORT
+from fedsift.overrides import Axes, apply_override, read_axes, short_name
+from fedsift.overrides import full_path as full_path
+from fedsift.types import AUGMENTATIONS, OPTIMIZERS, Algorithm, Recipe, UserError
 
 
-class Part(BaseModel):
+class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class DataPart(Part):
+class DataSection(Section):
     name: str = Field("digits", description="a data set (fedsift ls datasets) or your own npz:FILE")
     private: int = Field(800, gt=0, description="samples dealt to the clients")
     public: int = Field(
@@ -45,7 +45,7 @@ class DataPart(Part):
     )
 
 
-class PartitionPart(Part):
+class PartitionSection(Section):
     kind: str = Field(
         "dirichlet", description="iid, dirichlet (equal sizes), dirichlet-free, shards or views"
     )
@@ -58,7 +58,7 @@ class PartitionPart(Part):
     )
 
 
-class ClientsPart(Part):
+class ClientsSection(Section):
     count: int = Field(20, gt=0, description="clients in the federation")
     cohort: int = Field(8, gt=0, description="clients that take part in a round")
     model: str = Field(
@@ -69,7 +69,7 @@ class ClientsPart(Part):
     )
 
 
-class AlgorithmPart(Part):
+class AlgorithmSection(Section):
     name: str = Field("fas", description="fedsift ls algorithms")
     budget: int = Field(60, gt=0, description="soft labels a client uploads in a round")
     sampler: str | None = Field(
@@ -106,7 +106,7 @@ class AlgorithmPart(Part):
     )
 
 
-class RecipePart(Part):
+class RecipeSection(Section):
     epochs: int = Field(10, gt=0)
     batch: int = Field(16, gt=0)
     lr: float = Field(2e-3, gt=0)
@@ -121,13 +121,15 @@ class RecipePart(Part):
     decay: float = Field(0.1, gt=0, description="... by this")
 
     @model_validator(mode="after")
-    def _known(self) -> RecipePart:
+    def _known(self) -> RecipeSection:
         for kind, name, known in (
             ("optimizer", self.optimizer, OPTIMIZERS),
             ("augment", self.augment, AUGMENTATIONS),
         ):
             if name not in known:
-                raise ValueError(shelf.unknown(kind, name, known, f"one of {', '.join(known)}"))
+                raise ValueError(
+                    registry.unknown_name(kind, name, known, f"one of {', '.join(known)}")
+                )
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         return self
@@ -136,7 +138,7 @@ class RecipePart(Part):
         return Recipe(**self.model_dump())
 
 
-class Experiment(Part):
+class Experiment(Section):
     """A whole experiment; the same values always mean the same run."""
 
     name: str = Field("experiment", description="for tables and plots")
@@ -152,16 +154,16 @@ class Experiment(Part):
     memory: float | None = Field(
         None, gt=0, description="GiB for stacked networks; else 1, on CUDA half of what is free"
     )
-    data: DataPart = DataPart()
-    partition: PartitionPart = PartitionPart()
-    clients: ClientsPart = ClientsPart()
-    algorithm: AlgorithmPart = AlgorithmPart()
-    local: RecipePart = RecipePart()
-    distill: RecipePart = RecipePart()
+    data: DataSection = DataSection()
+    partition: PartitionSection = PartitionSection()
+    clients: ClientsSection = ClientsSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    local: RecipeSection = RecipeSection()
+    distill: RecipeSection = RecipeSection()
 
     @property
     def where(self) -> tuple[str, str, str, float | None]:
-        """What `engines.choose` wants to know."""
+        """What `engines.choose_engine` wants to know."""
         return self.engine, self.device, self.precision, self.memory
 
 
@@ -186,18 +188,18 @@ def presets() -> dict[str, str]:
     return {file.name.removesuffix(".toml"): file.read_text() for file in files}
 
 
-def read(source: str, overrides: Sequence[str] = ()) -> Experiment:
+def read_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
     """An experiment from a preset name or a TOML file, with `key.path=value` overrides."""
-    values, axes = parsed(source, overrides)
+    values, axes = read_values(source, overrides)
     if axes:
-        keys = ", ".join(map(overriding.short_name, axes))
-        raise Mistake(
+        keys = ", ".join(map(short_name, axes))
+        raise UserError(
             f"{source} sweeps over {keys}: that is many experiments; give each key one value, as in seed=0"
         )
-    return experiment(values)
+    return check_experiment(values)
 
 
-def parsed(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Axes]:
+def read_values(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Axes]:
     """What a preset or a TOML file and its overrides say: the values, and the axes of its [sweep]
     table.
     """
@@ -205,31 +207,31 @@ def parsed(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], 
         try:
             text = Path(source).read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise Mistake(f"cannot read {source}: {error}") from None
-        values = {"name": Path(source).stem} | _parsed(text, source)
+            raise UserError(f"cannot read {source}: {error}") from None
+        values = {"name": Path(source).stem} | _parse_toml(text, source)
     else:
-        text = shelf.find(presets(), "preset", source)
-        values = {"name": source} | _parsed(text, source)
-    axes = overriding.axes_of(values.pop("sweep", {}))
+        text = registry.lookup(presets(), "preset", source)
+        values = {"name": source} | _parse_toml(text, source)
+    axes = read_axes(values.pop("sweep", {}))
     for override in overrides:
-        overriding.apply(values, axes, override)
+        apply_override(values, axes, override)
     return values, axes
 
 
-def experiment(values: dict[str, Any]) -> Experiment:
+def check_experiment(values: dict[str, Any]) -> Experiment:
     """Checked values; every complaint names the key and what to do."""
     check_keys(values)
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
-        raise Mistake("; ".join(_complaint(e) for e in error.errors())) from None
+        raise UserError("; ".join(_complaint(e) for e in error.errors())) from None
 
 
-def _parsed(text: str, source: str) -> dict[str, Any]:
+def _parse_toml(text: str, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise Mistake(f"{source} is not valid TOML: {error}") from None
+        raise UserError(f"{source} is not valid TOML: {error}") from None
 
 
 def check_keys(values: dict[str, Any], part: type[BaseModel] = Experiment, path: str = "") -> None:
@@ -237,21 +239,23 @@ def check_keys(values: dict[str, Any], part: type[BaseModel] = Experiment, path:
     for key, value in values.items():
         if key not in part.model_fields:
             if not path and key in SHORT:  # short names are for the command line
-                raise Mistake(f"unknown key {key!r} in a file; write it as {SHORT[key]}")
+                raise UserError(f"unknown key {key!r} in a file; write it as {SHORT[key]}")
             inside = [
                 f"{s}.{key}"
                 for s, f in part.model_fields.items()
                 if key in getattr(f.annotation, "model_fields", ())
             ]
             if inside:
-                raise Mistake(f"unknown key {path + key!r}; did you mean {' or '.join(inside)}?")
+                raise UserError(f"unknown key {path + key!r}; did you mean {' or '.join(inside)}?")
             known = dict.fromkeys([*part.model_fields, *([] if path else [*SHORT, "sweep"])])
             everywhere = "run `fedsift new PRESET FILE.toml` to see all keys"
-            raise Mistake(shelf.unknown("key", path + key, [path + k for k in known], everywhere))
+            raise UserError(
+                registry.unknown_name("key", path + key, [path + k for k in known], everywhere)
+            )
         inner = part.model_fields[key].annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             if not isinstance(value, dict):
-                raise Mistake(
+                raise UserError(
                     f"{path}{key} is a section with keys {', '.join(inner.model_fields)}, not {value!r}"
                 )
             check_keys(value, inner, f"{path}{key}.")
@@ -270,18 +274,18 @@ def _complaint(error: Any) -> str:
 # ------------------------------------------------------------------------------------------------------
 
 
-def build(experiment: Experiment) -> Federation:
+def build_federation(experiment: Experiment) -> Federation:
     """The federation an experiment describes: plain parts, checked before any work is done."""
     e = experiment
     algorithm, _ = _algorithm(e)
-    engines.check(e.engine, e.device, e.precision)
+    engines.check_engine(e.engine, e.device, e.precision)
     task = _split(
         _dataset(e.data), e.data.private, e.data.public, e.data.test, e.seed, e.data.normalise
     )
-    how = shelf.find(PARTITIONS, "partition", e.partition.kind)
+    how = registry.lookup(PARTITIONS, "partition", e.partition.kind)
     if isinstance(how, type):
         how = how(**{key: getattr(e.partition, key) for key in inspect.signature(how).parameters})
-    everyone = clients(
+    everyone = make_clients(
         task.private, e.clients.count, how, e.clients.models or e.clients.model, e.seed
     )
     return Federation(algorithm, everyone, task, e.clients.cohort, e.seed)
@@ -290,14 +294,14 @@ def build(experiment: Experiment) -> Federation:
 _split = lru_cache(maxsize=32)(data.split)  # the cells of a table share their seeds' splits
 
 
-def _dataset(part: DataPart) -> data.Dataset:
+def _dataset(part: DataSection) -> data.Dataset:
     if part.public_from is None:
-        return data.load(part.name)
+        return data.load_dataset(part.name)
     if part.public_from == part.name:
-        raise Mistake(
+        raise UserError(
             f"data.public_from is {part.name} itself; leave it out, and the two parts will not overlap"
         )
-    return data.with_public(data.load(part.name), part.public_from)
+    return data.with_public(data.load_dataset(part.name), part.public_from)
 
 
 def algorithm(experiment: Experiment) -> Algorithm:
@@ -309,7 +313,7 @@ def unused(experiment: Experiment) -> list[str]:
     its dot.
     """
     e = experiment
-    how = shelf.find(PARTITIONS, "partition", e.partition.kind)
+    how = registry.lookup(PARTITIONS, "partition", e.partition.kind)
     wanted = inspect.signature(how).parameters if isinstance(how, type) else ()
     keys = [f"algorithm.{key}" for key in _algorithm(e)[1]]
     keys += [f"partition.{key}" for key in ("alpha", "shards", "samples") if key not in wanted]
@@ -323,7 +327,7 @@ def unused(experiment: Experiment) -> list[str]:
 
 
 def _algorithm(e: Experiment) -> tuple[Algorithm, list[str]]:
-    make = shelf.find(ALGORITHMS, "algorithm", e.algorithm.name)
+    make = registry.lookup(ALGORITHMS, "algorithm", e.algorithm.name)
     axes = e.algorithm.model_dump(exclude={"name"}, exclude_none=True)
     recipes = {"local": e.local.recipe(), "distill": e.distill.recipe()}
     known = inspect.signature(make).parameters
@@ -344,7 +348,7 @@ def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
     top, sections = [], []
     for key, field in Experiment.model_fields.items():
         value = getattr(experiment, key)
-        if isinstance(value, Part):
+        if isinstance(value, Section):
             sections += [
                 "",
                 f"[{key}]",

@@ -1,4 +1,4 @@
-"""The round loop. `together` advances many turns in lockstep; `federate` yields one record a
+"""The round loop. `batch_turns` advances many turns in lockstep; `federate` yields one record a
 round.
 """
 
@@ -12,30 +12,29 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedsift import evaluation, seeding, shelf
+from fedsift import evaluation, registry, seeding
 from fedsift.data import Task
 from fedsift.data.partition import Dirichlet, Partition, deal
-from fedsift.engines import choose
+from fedsift.engines import choose_engine
 from fedsift.ledger import RoundBytes
-from fedsift.models import check
-from fedsift.models import model as make_model
+from fedsift.models import check_model, make_model
 from fedsift.types import (
     Algorithm,
     Array,
     Client,
     Engine,
     Labelled,
-    Mistake,
     Model,
     PeerToPeer,
     Round,
     Server,
     Tree,
     Turn,
+    UserError,
 )
 
 
-class Mix(Sequence[Model]):
+class ClientModels(Sequence[Model]):
     """The model of every client, kept as blocks of (model, how many clients in a row have it)."""
 
     def __init__(self, blocks: Iterable[tuple[Model, int]]) -> None:
@@ -47,10 +46,10 @@ class Mix(Sequence[Model]):
         self.distinct = tuple(dict.fromkeys(self._models))
 
     @classmethod
-    def of(cls, models: Sequence[Model]) -> Mix:
+    def of(cls, models: Sequence[Model]) -> ClientModels:
         return (
             models
-            if isinstance(models, Mix)
+            if isinstance(models, ClientModels)
             else cls((m, len(list(row))) for m, row in groupby(models))
         )
 
@@ -68,12 +67,12 @@ class Clients(Sequence[Client]):
 
     def __init__(self, private: Labelled, parts: Sequence[Array], models: Sequence[Model]) -> None:
         if len(models) != len(parts):
-            raise Mistake(f"{len(models)} models for {len(parts)} clients")
-        self._private, self._parts, self._models = private, parts, Mix.of(models)
+            raise UserError(f"{len(models)} models for {len(parts)} clients")
+        self._private, self._parts, self._models = private, parts, ClientModels.of(models)
         self.models = self._models.distinct
         names = [model.name for model in self.models]
         if len(set(names)) < len(names):
-            raise Mistake(
+            raise UserError(
                 f"two different models have one name ({', '.join(names)}); rename a factory"
             )
 
@@ -93,7 +92,7 @@ class Clients(Sequence[Client]):
 ModelLike = str | Callable[..., nn.Module]
 
 
-def clients(
+def make_clients(
     private: Labelled,
     count: int,
     partition: Partition | None = None,
@@ -106,23 +105,25 @@ def clients(
     `model` is a name or factory, or {model: how many clients have it}.
     """
     parts = deal(private.labels, count, partition or Dirichlet(1.0), seeding.rng(seed, "partition"))
-    return Clients(private, parts, models_of(model, count, private.samples.shape, private.classes))
+    return Clients(
+        private, parts, assign_models(model, count, private.samples.shape, private.classes)
+    )
 
 
-def models_of(
+def assign_models(
     model: ModelLike | Mapping[Any, int], count: int, shape: tuple[int, ...], classes: int
-) -> Mix:
+) -> ClientModels:
     """The model of every client, in the order of their ids."""
     mix = model if isinstance(model, Mapping) else {model: count}
     if sum(mix.values()) != count:
-        raise Mistake(f"models are given to {sum(mix.values())} clients, but there are {count}")
+        raise UserError(f"models are given to {sum(mix.values())} clients, but there are {count}")
     if min(mix.values()) < 0:
-        raise Mistake(f"a model cannot be given to {min(mix.values())} clients")
-    return Mix((make_model(what, shape, classes), n) for what, n in mix.items())
+        raise UserError(f"a model cannot be given to {min(mix.values())} clients")
+    return ClientModels((make_model(what, shape, classes), n) for what, n in mix.items())
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class FederationState:
     """All that survives a round."""
 
     round: int  # rounds played
@@ -137,7 +138,7 @@ class Record:
     round: int
     accuracies: dict[str, float]
     bytes: RoundBytes = field(repr=False)
-    state: State = field(repr=False)
+    state: FederationState = field(repr=False)
     models: dict[str, tuple[Model, dict[str, Tensor]]] = field(repr=False)
     client_accuracy: float | None = (
         None  # mean over the models clients keep of their own, after local training
@@ -159,7 +160,7 @@ class Record:
         several.
         """
         wanted = next(iter(self.models)) if name is None else getattr(name, "__name__", name)
-        model, weights = shelf.find(
+        model, weights = registry.lookup(
             self.models, "model", str(wanted), f"this record has {', '.join(self.models)}"
         )
         net = model.build()
@@ -188,7 +189,7 @@ class Federation:
     def __post_init__(self) -> None:
         if not 1 <= self.cohort <= len(self.clients):
             most = len(self.clients)
-            raise Mistake(
+            raise UserError(
                 f"a cohort of {self.cohort} cannot be drawn from {most} clients; set cohort to 1 .. {most}"
             )
 
@@ -205,7 +206,7 @@ class Federation:
             self.cohort,
         )
 
-    def cohort_of(self, number: int) -> Array:
+    def cohort_ids(self, number: int) -> Array:
         """Who takes part in a round, ascending: a function of seed and round, so it is known before
         it is played.
         """
@@ -213,36 +214,36 @@ class Federation:
             seeding.rng(*self.round(number).key("cohort")), len(self.clients), self.cohort
         )
 
-    def start(self) -> State:
+    def start(self) -> FederationState:
         for model in self.clients.models:
-            check(model)
-        return State(0, self.algorithm.start(self.round(0)))
+            check_model(model)
+        return FederationState(0, self.algorithm.start(self.round(0)))
 
-    def drawn(self, r: Round) -> list[Client]:
+    def draw_cohort(self, r: Round) -> list[Client]:
         """The cohort of a round."""
-        return [self.clients[id] for id in self.cohort_of(r.number)]
+        return [self.clients[id] for id in self.cohort_ids(r.number)]
 
-    def play(self, state: State) -> Turn:
+    def round_turn(self, state: FederationState) -> Turn:
         """One round as a turn: announce, the cohort side by side, the server, the test. Returns the
         Record.
         """
         r = self.round(state.round)
-        cohort = self.drawn(r)
-        heard = self.algorithm.announce(state.server, cohort, r)
+        cohort = self.draw_cohort(r)
+        heard = self.algorithm.prepare_downloads(state.server, cohort, r)
         turns = [
             self.algorithm.client_turn(c, state.memories.get(c.id, {}), heard[c.id], r)
             for c in cohort
         ]
-        spoken = yield from together(turns)
+        spoken = yield from batch_turns(turns)
         said = {client.id: message for client, (_, message) in zip(cohort, spoken, strict=True)}
         learnt = {
             client.id: memory for client, (memory, _) in zip(cohort, spoken, strict=True) if memory
         }
-        return (yield from self.conclude(state, heard, said, learnt))
+        return (yield from self.finish_round(state, heard, said, learnt))
 
-    def conclude(
+    def finish_round(
         self,
-        state: State,
+        state: FederationState,
         heard: Mapping[int, bytes],
         said: Mapping[int, bytes],
         learnt: Mapping[int, Tree],
@@ -256,7 +257,7 @@ class Federation:
         """
         r = self.round(state.round)
         server = yield from self.algorithm.server_turn(state.server, said, r)
-        state = State(state.round + 1, server, state.memories | dict(learnt))
+        state = FederationState(state.round + 1, server, state.memories | dict(learnt))
         here = {id: memory for id, memory in sorted(state.memories.items()) if "model" in memory}
         own = {f"client {id}": (r.model_of(id), memory["model"]) for id, memory in here.items()}
         told = {
@@ -264,7 +265,7 @@ class Federation:
             for id, memory in sorted(state.memories.items())
             if "accuracy" in memory
         }
-        models = self.algorithm.evaluated(server, here, r)
+        models = self.algorithm.models_to_evaluate(server, here, r)
         every = yield from evaluation.evaluate(models | own, self.task.test)
         accuracies = {name: every.accuracies[name] for name in models} or told
         clients = [*(every.accuracies[name] for name in own), *told.values()]
@@ -297,25 +298,25 @@ def federate(
     cohort: int,
     seed: int = 0,
     engine: Engine | str = "auto",
-    state: State | None = None,
+    state: FederationState | None = None,
 ) -> Iterator[Record]:
     """Play rounds and yield a record of each; stop with `break`, go on later from
     `record.state`.
     """
     federation = Federation(algorithm, clients, task, cohort, seed)
-    engine = choose(engine)[0] if isinstance(engine, str) else engine
+    engine = choose_engine(engine)[0] if isinstance(engine, str) else engine
     state = state or federation.start()
     while state.round < rounds:
-        record: Record = drive(federation.play(state), engine)
+        record: Record = run_turn(federation.round_turn(state), engine)
         yield record
         state = record.state
 
 
-def together(turns: Sequence[Turn]) -> Turn:
+def batch_turns(turns: Sequence[Turn]) -> Turn:
     """Many turns as one: advance them side by side and ask for all their work at once. Returns what
     they returned.
 
-    A turn yields one piece of work or a list of them; a `together` of turns is itself such a turn,
+    A turn yields one piece of work or a list of them; a `batch_turns` of turns is itself such a turn,
     so cohorts nest in rounds and rounds in sweeps.
     """
     returned: list[Any] = [None] * len(turns)
@@ -344,10 +345,10 @@ def together(turns: Sequence[Turn]) -> Turn:
         }
 
 
-def drive(turn: Turn, engine: Engine) -> Any:
+def run_turn(turn: Turn, engine: Engine) -> Any:
     """Let one turn run to its end on an engine; what it returned."""
     answers: Any = None
-    group = together([turn])
+    group = batch_turns([turn])
     while True:
         try:
             work = group.send(answers)
@@ -356,11 +357,11 @@ def drive(turn: Turn, engine: Engine) -> Any:
         answers = engine.run(work)
 
 
-def apart(turns: Sequence[Turn], engine: Engine) -> list[Any]:
-    """Drive turns together, but let one that fails fail alone: its exception stands where its
+def run_turns(turns: Sequence[Turn], engine: Engine) -> list[Any]:
+    """Drive turns batch_turns, but let one that fails fail alone: its exception stands where its
     result would.
     """
-    groups = [together([turn]) for turn in turns]
+    groups = [batch_turns([turn]) for turn in turns]
     ended: dict[int, Any] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
     while answers:

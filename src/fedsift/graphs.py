@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 Edges = frozenset[tuple[int, int]]
 Graph = Callable[[int, np.random.Generator], Edges]
@@ -43,7 +43,9 @@ class Regular:
 
     def __call__(self, clients: int, generator: np.random.Generator) -> Edges:
         if not 2 <= self.degree < clients or clients * self.degree % 2:
-            raise Mistake(f"no connected graph has {clients} clients of degree {self.degree} each")
+            raise UserError(
+                f"no connected graph has {clients} clients of degree {self.degree} each"
+            )
         near = {
             (i, (i + k) % clients) for i in range(clients) for k in range(1, self.degree // 2 + 1)
         }
@@ -60,7 +62,7 @@ class ErdosRenyi:
 
     def __call__(self, clients: int, generator: np.random.Generator) -> Edges:
         if not 0 < self.p <= 1:
-            raise Mistake(f"erdos-renyi needs a probability above 0 and at most 1, not {self.p}")
+            raise UserError(f"erdos-renyi needs a probability above 0 and at most 1, not {self.p}")
         pairs = [(i, j) for j in range(clients) for i in range(j)]
         return _until_connected(
             clients, lambda: _edges(e for e in pairs if generator.random() < self.p)
@@ -78,7 +80,7 @@ class EdgeList:
             pairs = [tuple(int(end) for end in edge.split("-")) for edge in str(self.edges).split()]
             return _edges((a, b) for a, b in pairs)
         except ValueError:
-            raise Mistake(
+            raise UserError(
                 f"cannot read the edges {self.edges!r}; write them as 0-1 1-2 2-0"
             ) from None
 
@@ -97,11 +99,11 @@ def drawn(graph: Graph, clients: int, generator: np.random.Generator) -> Edges:
     """The edges, checked: clients that are there, and all of them connected."""
     edges = graph(clients, generator)
     if any(a < 0 or b >= clients for a, b in edges):
-        raise Mistake(
+        raise UserError(
             f"an edge names a client that is not there; there are {clients}, numbered from 0"
         )
     if not _connected(clients, edges):
-        raise Mistake("the graph is not connected: some clients could never hear of each other")
+        raise UserError("the graph is not connected: some clients could never hear of each other")
     return edges
 
 
@@ -141,7 +143,7 @@ def _until_connected(clients: int, draw: Callable[[], Edges]) -> Edges:
     for _ in range(TRIES):
         if _connected(clients, edges := draw()):
             return edges
-    raise Mistake(f"no connected graph in {TRIES} draws; make it denser")
+    raise UserError(f"no connected graph in {TRIES} draws; make it denser")
 
 
 def _switched(edges: Edges, generator: np.random.Generator) -> Edges:

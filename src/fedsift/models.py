@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedsift import seeding, shelf
-from fedsift.types import Mistake, Model, State
+from fedsift import registry, seeding
+from fedsift.types import Model, UserError, Weights
 
 
 def mlp(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
@@ -118,26 +118,26 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], classes: int) -> Model:
+def make_model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], classes: int) -> Model:
     """A Model from a name ("cnn", "resnet8(norm=group, width=0.5)", "my_module:my_factory") or a
     factory.
     """
     if not isinstance(what, str):
         return Model(_name(what), what, tuple(shape), classes)
-    name, positional, options = shelf.parse(what)
-    factory = _imported(name) if ":" in name else shelf.find(MODELS, "model", name)
+    name, positional, options = registry.parse_spec(what)
+    factory = _imported(name) if ":" in name else registry.lookup(MODELS, "model", name)
     if positional or not all(isinstance(value, str | int | float) for value in options.values()):
-        raise Mistake(
+        raise UserError(
             f"model {what!r}: write options as key=value, a value being a number or a word"
         )
     try:
         inspect.signature(factory).bind(shape, classes, **options)
     except (TypeError, ValueError) as error:
-        raise Mistake(f"model {what!r}: {error}") from None
+        raise UserError(f"model {what!r}: {error}") from None
     return Model(what, factory, tuple(shape), classes, tuple(sorted(options.items())))
 
 
-def check(model: Model) -> None:
+def check_model(model: Model) -> None:
     """Build it and pass two samples through: whatever is wrong with a factory is said before
     anything is trained.
     """
@@ -145,19 +145,19 @@ def check(model: Model) -> None:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             output = model.build().eval()(torch.zeros(2, *model.shape))
         found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-    except Mistake:
+    except UserError:
         raise
     except Exception as error:  # a user's factory may fail in any way; the user needs one answer
-        raise Mistake(
+        raise UserError(
             f"model {model.name!r} cannot take samples of shape {model.shape}: {error}"
         ) from error
     if found != (2, model.classes):
-        raise Mistake(
+        raise UserError(
             f"model {model.name!r} gives {found} for two samples; it must give (2, {model.classes})"
         )
 
 
-def initial_state(model: Model, seed: int) -> State:
+def initial_state(model: Model, seed: int) -> Weights:
     """The starting weights of an architecture, equal for all who know the seed; global randomness
     is untouched.
     """
@@ -165,7 +165,7 @@ def initial_state(model: Model, seed: int) -> State:
 
 
 @lru_cache(maxsize=8)
-def _initial(model: Model, seed: int) -> State:
+def _initial(model: Model, seed: int) -> Weights:
     """Drawn once for all clients of a round."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seeding.torch_seed(seed, "init", model.name))
@@ -190,14 +190,14 @@ def _imported(path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise Mistake(
+        raise UserError(
             f"model {path!r}: {error}; write module:factory, importable from here"
         ) from None
 
 
 def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
     if len(shape) != 3:
-        raise Mistake(
+        raise UserError(
             f"{name} needs images (channels, height, width), but samples have shape {shape}; use mlp"
         )
     return shape[0], shape[1], shape[2]
@@ -205,7 +205,7 @@ def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
 
 def _scaled(channels: int, width: float) -> int:
     if not isinstance(width, int | float) or not 0 < width <= 1000:
-        raise Mistake(f"a width factor must be above 0 and at most 1000, not {width}")
+        raise UserError(f"a width factor must be above 0 and at most 1000, not {width}")
     return max(1, round(channels * width))
 
 
@@ -215,4 +215,4 @@ def _norm(kind: str, channels: int) -> nn.Module:
     if kind == "group":  # groups of eight channels, or the nearest that divides
         groups = next(g for g in range(max(1, channels // 8), 0, -1) if channels % g == 0)
         return nn.GroupNorm(groups, channels)
-    raise Mistake(f"norm is batch or group, not {kind!r}")
+    raise UserError(f"norm is batch or group, not {kind!r}")

@@ -36,9 +36,9 @@ from fedsift.checkpoints import to_bytes as to_bytes
 from fedsift.config import Experiment
 from fedsift.data import Task
 from fedsift.environment import environment as environment
-from fedsift.federation import Federation, Record, State, apart
+from fedsift.federation import Federation, FederationState, Record, run_turns
 from fedsift.ledger import RoundBytes
-from fedsift.types import Engine, Mistake
+from fedsift.types import Engine, UserError
 
 CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients.json", "data.json"
 METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
@@ -55,7 +55,7 @@ class Run:
     folder: Path
     experiment: Experiment
     federation: Federation
-    state: State
+    state: FederationState
     lock: Lock
 
     @property
@@ -93,14 +93,14 @@ class Run:
             _write_json(self.folder / FAILED, told)
 
 
-Built = tuple[Federation, State]
+Built = tuple[Federation, FederationState]
 
 
 def build(experiment: Experiment) -> Built:
     """The federation and its first state; a mistake in the experiment shows here, before a folder
     is made.
     """
-    federation = config.build(experiment)
+    federation = config.build_federation(experiment)
     return federation, federation.start()
 
 
@@ -121,9 +121,9 @@ def begin(
     old = folder.exists() and not _is_blank(folder)
     if old:
         if not (folder / CONFIG).is_file():
-            raise Mistake(f"{folder} exists and is not a run folder; choose another --out")
+            raise UserError(f"{folder} exists and is not a run folder; choose another --out")
         if not resume:
-            raise Mistake(
+            raise UserError(
                 f"run folder {folder} exists; add --resume to go on with it, or choose another --out"
             )
         _same(experiment, stored(folder), folder)
@@ -142,9 +142,11 @@ def begin(
     return Run(folder, experiment, federation, state, lock)
 
 
-def _go_on(folder: Path, federation: Federation, first: State, note: str) -> State:
+def _go_on(
+    folder: Path, federation: Federation, first: FederationState, note: str
+) -> FederationState:
     if _read_json(folder / DATA) != _fingerprint(federation.task):
-        raise Mistake(
+        raise UserError(
             f"the data are not those {folder} was made with; resume with the same file or start a new run"
         )
     state = _last_state(folder) or first
@@ -160,8 +162,8 @@ def _go_on(folder: Path, federation: Federation, first: State, note: str) -> Sta
 
 
 def _set_up(
-    folder: Path, experiment: Experiment, federation: Federation, first: State, note: str
-) -> State:
+    folder: Path, experiment: Experiment, federation: Federation, first: FederationState, note: str
+) -> FederationState:
     _write_json(folder / ENVIRONMENT, environment(note))
     _write_json(folder / DATA, _fingerprint(federation.task))
     _write_json(folder / CLIENTS, _describe(federation, experiment.rounds))
@@ -189,7 +191,7 @@ def play_apart(runs: Sequence[Run], engine: Engine) -> Iterator[tuple[Run, Recor
     try:
         while active := [run for run in runs if not run.finished and id(run) not in failed]:
             begun = time.perf_counter()
-            outcomes = apart([run.federation.play(run.state) for run in active], engine)
+            outcomes = run_turns([run.federation.round_turn(run.state) for run in active], engine)
             seconds = (time.perf_counter() - begun) / len(active)  # a run's share of the time
             for run, outcome in zip(active, outcomes, strict=True):
                 outcome = _saved(run, outcome, seconds)
@@ -248,7 +250,7 @@ def load(folder: Path) -> History:
     metrics, rows, timing = (_rows(folder / name) for name in (METRICS, LEDGER, TIMING))
     done = min(len(metrics), len(rows), len(timing))
     if not done:
-        raise Mistake(f"{folder} has no finished round yet; go on with: {resume_command(folder)}")
+        raise UserError(f"{folder} has no finished round yet; go on with: {resume_command(folder)}")
     try:
         return History(
             folder,
@@ -260,7 +262,7 @@ def load(folder: Path) -> History:
             _read_json(folder / ENVIRONMENT),
         )
     except (OSError, ValueError, KeyError) as error:
-        raise Mistake(f"cannot read the run in {folder}: {error}") from None
+        raise UserError(f"cannot read the run in {folder}: {error}") from None
 
 
 def has_a_round(folder: Path) -> bool:
@@ -277,8 +279,8 @@ def is_finished(folder: Path) -> bool:
 
 def stored(folder: Path, overrides: Sequence[str] = ()) -> Experiment:
     if not (folder / CONFIG).is_file():
-        raise Mistake(f"{folder} is not a run folder: it has no {CONFIG}")
-    return config.read(str(folder / CONFIG), overrides)
+        raise UserError(f"{folder} is not a run folder: it has no {CONFIG}")
+    return config.read_experiment(str(folder / CONFIG), overrides)
 
 
 def rounds_played(folder: Path) -> int:
@@ -290,21 +292,23 @@ def rounds_played(folder: Path) -> int:
         return 0
 
 
-def _last_state(folder: Path) -> State | None:
+def _last_state(folder: Path) -> FederationState | None:
     path = folder / CHECKPOINT
     if not path.is_file():
         return None
     try:
         return from_bytes(path.read_bytes())
     except Exception as error:  # a damaged file fails in many ways; the user needs one answer
-        raise Mistake(f"cannot read {path}: {error}") from None
+        raise UserError(f"cannot read {path}: {error}") from None
 
 
 def in_words(error: Exception) -> str:
     """In one line: what kind of error, unless the user can mend it, and what it says."""
     said = " ".join(str(error).split())
     return (
-        said if isinstance(error, Mistake) else f"{type(error).__name__}: {said}".removesuffix(": ")
+        said
+        if isinstance(error, UserError)
+        else f"{type(error).__name__}: {said}".removesuffix(": ")
     )
 
 
@@ -360,7 +364,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in lines]
     except ValueError as error:
-        raise Mistake(f"cannot read {path}: {error}") from None
+        raise UserError(f"cannot read {path}: {error}") from None
 
 
 def _rows_up_to(rounds: int, path: Path) -> list[dict[str, Any]]:
@@ -369,7 +373,7 @@ def _rows_up_to(rounds: int, path: Path) -> list[dict[str, Any]]:
     """
     rows = _rows(path)
     if not rounds <= len(rows) <= rounds + 1:
-        raise Mistake(
+        raise UserError(
             f"{path} has {len(rows)} rounds, {CHECKPOINT} {rounds}: the folder was changed by hand; "
             f"put back what is missing, or delete {path.parent} to begin anew"
         )
@@ -395,7 +399,7 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise Mistake(f"cannot read {path}: {error}") from None
+        raise UserError(f"cannot read {path}: {error}") from None
 
 
 def _write_json(path: Path, content: Any) -> None:
@@ -428,7 +432,7 @@ class Lock:
             pass
         except OSError:
             self.release()
-            raise Mistake(f"another process is running in {folder}") from None
+            raise UserError(f"another process is running in {folder}") from None
         for leftover in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
             leftover.unlink()
 
@@ -445,7 +449,7 @@ def _same(asked: Experiment, kept: Experiment, folder: Path) -> None:
     changed.pop("memory", None)  # it may be what has to change, and moves last digits at most
     if changed:
         told = ", ".join(f"{key} is {a!r} there, {b!r} here" for key, (a, b) in changed.items())
-        raise Mistake(
+        raise UserError(
             f"{folder} was made with another config: {told}; choose another --out or resume without changes"
         )
 
@@ -466,7 +470,7 @@ def _listed(federation: Federation, rounds: int) -> Iterable[int]:
         return range(len(federation.clients))
     taking_part: set[int] = set()
     for number in range(rounds):
-        taking_part.update(federation.cohort_of(number).tolist())
+        taking_part.update(federation.cohort_ids(number).tolist())
         if len(taking_part) >= LISTED:
             break
     return sorted(taking_part)[:LISTED]

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsift import config, overriding, runs
+from fedsift import config, runs
 from fedsift.config import Experiment
 from fedsift.federation import Record
-from fedsift.overriding import Axes, short_name
+from fedsift.overrides import SWEPT, Axes, set_value, short_name
 from fedsift.runs import Lock, Run
-from fedsift.types import Engine, Mistake
+from fedsift.types import Engine, UserError
 
 SWEEP = "sweep.toml"
 SHARED = {"name", *config.WHERE}  # one engine plays all cells, and a cell's name says what varies
@@ -51,7 +51,7 @@ def read(source: str, overrides: Sequence[str] = ()) -> Sweep:
     """A preset or TOML file with overrides, as `config.read` takes them, and with a [sweep] table
     or `sweep.key=[...]`.
     """
-    values, axes = config.parsed(source, overrides)
+    values, axes = config.read_values(source, overrides)
     _check(axes)
     cells: dict[str, Experiment] = {}
     taken: set[str] = set()
@@ -69,23 +69,23 @@ def kept(folder: Path) -> Path:
     for name in (SWEEP, runs.CONFIG):
         if (folder / name).is_file():
             return folder / name
-    raise Mistake(f"{folder} is not a run folder: it has no {runs.CONFIG}")
+    raise UserError(f"{folder} is not a run folder: it has no {runs.CONFIG}")
 
 
 def _check(axes: Axes) -> None:
     for path, choices in axes.items():
         if path in SHARED:
-            raise Mistake(
+            raise UserError(
                 f"{path} cannot be swept: one engine plays all cells, and a cell's name says what varies"
             )
         probe: dict[str, Any] = {}
-        overriding.put(probe, path, choices[0])
+        set_value(probe, path, choices[0])
         try:
             config.check_keys(probe)
-        except Mistake as error:
-            raise Mistake(f"sweep: {error}") from None
+        except UserError as error:
+            raise UserError(f"sweep: {error}") from None
     if (count := math.prod(map(len, axes.values()))) > MOST:
-        raise Mistake(f"the sweep has {count} cells; {MOST} are the most")
+        raise UserError(f"the sweep has {count} cells; {MOST} are the most")
 
 
 def _cell(values: dict[str, Any], chosen: dict[str, Any], folder: str) -> Experiment:
@@ -98,14 +98,14 @@ def _cell(values: dict[str, Any], chosen: dict[str, Any], folder: str) -> Experi
         cell["name"] = " ".join([str(values["name"]), *varying])
     try:
         for path, value in chosen.items():
-            overriding.put(cell, path, value)
-        return config.experiment(cell)
-    except Mistake as error:
+            set_value(cell, path, value)
+        return config.check_experiment(cell)
+    except UserError as error:
         raise _mistake_in(folder, error) from None
 
 
-def _mistake_in(cell: str, error: Mistake) -> Mistake:
-    return Mistake(f"cell {cell}: {error}" if cell else str(error))
+def _mistake_in(cell: str, error: UserError) -> UserError:
+    return UserError(f"cell {cell}: {error}" if cell else str(error))
 
 
 def _folder_name(chosen: dict[str, Any], taken: set[str]) -> str:
@@ -121,7 +121,7 @@ def _check_distinct(cells: dict[str, Experiment]) -> None:
     for folder, experiment in cells.items():
         twin = seen.setdefault(experiment.model_copy(update={"name": ""}).model_dump_json(), folder)
         if twin != folder:
-            raise Mistake(
+            raise UserError(
                 f"cells {twin} and {folder} are the same experiment; give every value of a key once"
             )
 
@@ -203,13 +203,13 @@ def _write(path: Path, sweep: Sweep) -> None:
 def _built(cell: Path, experiment: Experiment) -> runs.Built:
     try:
         return runs.build(experiment)
-    except Mistake as error:
+    except UserError as error:
         raise _mistake_in(cell.name, error) from None
 
 
 def _is_finished(cell: Path, experiment: Experiment) -> bool:
     with contextlib.suppress(
-        Mistake
+        UserError
     ):  # of a folder that is not there, or that `begin` will complain about
         return runs.stored(cell) == experiment and runs.is_finished(cell)
     return False
@@ -225,15 +225,15 @@ def _is_blank(folder: Path) -> bool:
 
 def _check_old(folder: Path, sweep: Sweep, resume: bool) -> None:
     if not (folder / SWEEP).is_file():
-        raise Mistake(f"{folder} exists and is not the folder of a sweep; choose another --out")
+        raise UserError(f"{folder} exists and is not the folder of a sweep; choose another --out")
     if not resume:
-        raise Mistake(
+        raise UserError(
             f"sweep folder {folder} exists; add --resume to go on with it, or choose another --out"
         )
     was = read(str(folder / SWEEP))
     if _but_for_memory(was) != _but_for_memory(sweep):
         told = "; ".join(_changes(was, sweep)) or "its keys or values come in another order"
-        raise Mistake(
+        raise UserError(
             f"{folder} was made with another sweep: {told}; choose another --out or resume without changes"
         )
 
@@ -251,7 +251,7 @@ def _changes(was: Sweep, asked: Sweep) -> Iterator[str]:
     for path in axes:
         a, b = (sweep.axes.get(path, "not swept") for sweep in (was, asked))
         if a != b:
-            yield f"{overriding.SWEPT}{short_name(path)} is {a} there, {b} here"
+            yield f"{SWEPT}{short_name(path)} is {a} there, {b} here"
     one, other = (
         next(iter(sweep.cells.values())).model_copy(update={"name": sweep.name})
         for sweep in (was, asked)

@@ -18,7 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from fedsift.seeding import rng
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 GAMMAS, U_BARS, ALPHAS, SIGMAS = (0.0, 0.5, 1.0, 1.5), (0.5, 2.0, 8.0), (0.3, 0.7), (0.6, 1.2)
 DIMENSION, TRIALS = (
@@ -61,7 +61,7 @@ def closed_form(
     plus, minus = (gamma - alpha) / sigma, (gamma + alpha) / sigma
     rho = q(plus) + q(minus)
     if not u_bar * rho > 0:
-        raise Mistake(f"no point passes gamma = {gamma} at sigma = {sigma}; lower gamma")
+        raise UserError(f"no point passes gamma = {gamma} at sigma = {sigma}; lower gamma")
     nu = q(minus) / rho
     constant = 2 * math.pi if misprint else math.sqrt(2 * math.pi)
     lam = (math.exp(-plus * plus / 2) + math.exp(-minus * minus / 2)) / (constant * rho)
@@ -225,7 +225,7 @@ def sample(
     _check(gamma, u_bar, alpha, sigma)
     points = round(u_bar * p)
     if p < 3 or trials < 2 or points < 1:
-        raise Mistake(
+        raise UserError(
             f"needs p >= 3, trials >= 2 and u_bar * p >= 1, not p = {p}, trials = {trials}, u_bar = {u_bar}"
         )
     cell = [repr(float(value)) for value in (gamma, u_bar, alpha, sigma)]
@@ -327,7 +327,7 @@ def _chunks(count: int, size: int) -> Iterator[int]:
 
 def _some(kept: int, gamma: float) -> int:
     if not kept:
-        raise Mistake(
+        raise UserError(
             f"none of the points drawn passes gamma = {gamma}; lower gamma, or raise u_bar or p"
         )
     return kept
@@ -335,12 +335,12 @@ def _some(kept: int, gamma: float) -> int:
 
 def _check(gamma: float, u_bar: float, alpha: float, sigma: float) -> None:
     if not 0 <= gamma < math.inf:
-        raise Mistake(f"gamma, the threshold, must be 0 or more, not {gamma}")
+        raise UserError(f"gamma, the threshold, must be 0 or more, not {gamma}")
     if not 0 < u_bar < math.inf:
-        raise Mistake(f"u_bar, unlabelled points per dimension, must be above 0, not {u_bar}")
+        raise UserError(f"u_bar, unlabelled points per dimension, must be above 0, not {u_bar}")
     if not 0 < alpha < 1:
-        raise Mistake(
+        raise UserError(
             f"alpha, the correlation of beta_s and u, must lie between 0 and 1, not {alpha}"
         )
     if not 0 < sigma < math.inf:
-        raise Mistake(f"sigma, the noise, must be above 0, not {sigma}")
+        raise UserError(f"sigma, the noise, must be above 0, not {sigma}")

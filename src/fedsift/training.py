@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsift import seeding
-from fedsift.types import Array, Mistake, Model, Recipe
+from fedsift.types import Array, Model, Recipe, UserError
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -74,7 +74,9 @@ def augmentation(
     if recipe.augment == "none":
         return None
     if len(shape) != 3:
-        raise Mistake(f"augment = {recipe.augment!r} needs images, but samples have shape {shape}")
+        raise UserError(
+            f"augment = {recipe.augment!r} needs images, but samples have shape {shape}"
+        )
     generator = seeding.rng(*key, "augment")
     reach = _reach(shape)
     moves = generator.integers(-reach, reach + 1, (recipe.epochs, samples, 2))
@@ -114,9 +116,9 @@ def plain_about_norms() -> Iterator[None]:
         raise one_value_per_channel() from None
 
 
-def one_value_per_channel() -> Mistake:
+def one_value_per_channel() -> UserError:
     hint = "use norm=group, a larger batch or larger images"
-    return Mistake(f"batch norm cannot train on one sample with one pixel left of it; {hint}")
+    return UserError(f"batch norm cannot train on one sample with one pixel left of it; {hint}")
 
 
 # --- dropout: dice that are named, not thrown

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from fedsift import seeding
 
-State = dict[str, Tensor]  # a model's parameters and buffers, as `state_dict()` names them
+Weights = dict[str, Tensor]  # a model's parameters and buffers, as `state_dict()` names them
 Tree = dict[str, Any]  # nested dicts with tensors or arrays at the leaves: what a party remembers
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Mistake(ValueError):
+class UserError(ValueError):
     """Something the user asked for cannot be done; the text says what to change."""
 
 
@@ -151,13 +151,15 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS or self.augment not in AUGMENTATIONS:
             known = f"one of {', '.join(OPTIMIZERS)}, and augment one of {', '.join(AUGMENTATIONS)}"
-            raise Mistake(f"optimizer must be {known}; not {self.optimizer!r} and {self.augment!r}")
+            raise UserError(
+                f"optimizer must be {known}; not {self.optimizer!r} and {self.augment!r}"
+            )
         if self.epochs < 1 or self.batch < 1 or not self.lr > 0:
-            raise Mistake(
+            raise UserError(
                 f"a recipe needs epochs and batch of 1 or more and lr above 0; this is {self}"
             )
         if self.momentum < 0 or self.weight_decay < 0 or (self.nesterov and not self.momentum):
-            raise Mistake(
+            raise UserError(
                 f"momentum and weight_decay are 0 or more, and nesterov needs a momentum; this is {self}"
             )
 
@@ -167,7 +169,7 @@ class Fit:
     """Train `state` on `data`; the answer is the new state."""
 
     model: Model
-    state: State
+    state: Weights
     data: Labelled
     recipe: Recipe
     key: seeding.Names  # names the randomness, so every engine draws the same batches
@@ -180,7 +182,7 @@ class Predict:
     """The answer is the model's outputs before the softmax, float32 [n, C]."""
 
     model: Model
-    state: State
+    state: Weights
     samples: Samples
 
 
@@ -268,7 +270,7 @@ class Server:
     notes.
     """
 
-    students: dict[str, State]
+    students: dict[str, Weights]
     notes: Tree = field(default_factory=dict)
 
 
@@ -297,7 +299,9 @@ class Algorithm(Protocol):
 
     def start(self, r: Round) -> Server: ...
 
-    def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
+    def prepare_downloads(
+        self, server: Server, cohort: Iterable[Client], r: Round
+    ) -> dict[int, bytes]:
         """What each client of the cohort downloads at the start of the round."""
         ...
 
@@ -309,8 +313,8 @@ class Algorithm(Protocol):
         """Returns the new Server."""
         ...
 
-    def evaluated(
+    def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Tree], r: Round
-    ) -> dict[str, tuple[Model, State]]:
+    ) -> dict[str, tuple[Model, Weights]]:
         """The models whose accuracy is reported, by name."""
         ...

@@ -12,14 +12,14 @@ from safetensors.torch import save
 from fedsift import config, runs
 from fedsift.algorithms import ALGORITHMS
 from fedsift.codecs import entropy, indexes
-from fedsift.engines.sequential import Sequential
-from fedsift.federation import drive, federate
+from fedsift.engines.sequential import SequentialEngine
+from fedsift.federation import federate, run_turn
 from fedsift.models import initial_state
-from fedsift.types import Mistake, Recipe
+from fedsift.types import Recipe, UserError
 from tests.helpers import toys
 from tests.test_federation import RECIPE, OneByOne, a_federation, play, same_records
 
-ENGINE = Sequential("cpu", threads=2)
+ENGINE = SequentialEngine("cpu", threads=2)
 ONE_MODEL = {"fedavg", "fedpaq"}  # these average weights and cannot mix architectures
 NO_SERVER_MODEL = {"fd-jeong", "gossip"}  # these report their clients' models
 MIXED = {"mlp": 3, toys.linear: 3}
@@ -55,7 +55,7 @@ def same(one, other):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_one_client_at_a_time_equals_lockstep(name):
     lockstep = play(a_system(name), 3, ENGINE)
-    assert same(lockstep, play(a_system(name), 3, OneByOne(Sequential("cpu", threads=1))))
+    assert same(lockstep, play(a_system(name), 3, OneByOne(SequentialEngine("cpu", threads=1))))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -91,7 +91,7 @@ def test_a_round_does_not_change_the_state_it_started_from(name):
     federation = a_system(name)
     state = play(federation, 1, ENGINE)[0].state
     before = runs.to_bytes(state)
-    drive(federation.play(state), ENGINE)
+    run_turn(federation.round_turn(state), ENGINE)
     assert runs.to_bytes(state) == before
 
 
@@ -205,14 +205,16 @@ def test_clients_with_different_models_learn_together(name):
 
 @pytest.mark.parametrize("name", sorted(ONE_MODEL))
 def test_averaging_weights_refuses_different_models(name):
-    with pytest.raises(Mistake, match="all clients need one model, not mlp, linear; use"):
+    with pytest.raises(UserError, match="all clients need one model, not mlp, linear; use"):
         a_system(name, MIXED).start()
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - ONE_MODEL))
 def test_with_mixed_models_one_at_a_time_equals_lockstep_too(name):
     lockstep = play(a_system(name, MIXED), 2, ENGINE)
-    assert same(lockstep, play(a_system(name, MIXED), 2, OneByOne(Sequential("cpu", threads=1))))
+    assert same(
+        lockstep, play(a_system(name, MIXED), 2, OneByOne(SequentialEngine("cpu", threads=1)))
+    )
 
 
 # --- the digits presets
@@ -241,8 +243,8 @@ def test_every_algorithm_has_a_preset_and_a_bound():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", AFTER_FOUR_ROUNDS)
 def test_every_system_learns_the_digits(name):
-    experiment = config.read(f"digits-{name}", ["alpha=1", "rounds=4"])
-    f = config.build(experiment)
+    experiment = config.read_experiment(f"digits-{name}", ["alpha=1", "rounds=4"])
+    f = config.build_federation(experiment)
     records = list(
         federate(
             f.algorithm, f.clients, f.task, rounds=4, cohort=f.cohort, seed=f.seed, engine=ENGINE
@@ -259,8 +261,8 @@ def test_on_the_digits_delta_coding_makes_cfds_later_rounds_cheaper():
     runs = {}
     for codec in ("delta(quantized(1))", "quantized(1)"):
         settings = ["cohort=20", "rounds=8", "distill.epochs=2", "local.epochs=5", f"codec={codec}"]
-        federation = config.build(config.read("digits-cfd", settings))
-        runs[codec] = play(federation, 8, Sequential("cpu"))
+        federation = config.build_federation(config.read_experiment("digits-cfd", settings))
+        runs[codec] = play(federation, 8, SequentialEngine("cpu"))
     changes, everything = runs.values()
     assert [record.accuracies for record in changes] == [record.accuracies for record in everything]
     up = [record.uplink_bytes for record in changes]

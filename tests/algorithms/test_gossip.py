@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from fedsift import evaluation
 from fedsift.algorithms import fedavg
-from fedsift.algorithms.decentralised import gossip, on_simplex
+from fedsift.algorithms.gossip import gossip, on_simplex
 from fedsift.codecs import WireError
 from fedsift.codecs.estimates import ESTIMATE_CODECS
-from fedsift.engines.sequential import Sequential
+from fedsift.engines.sequential import SequentialEngine
 from fedsift.ledger import RoundBytes
 from fedsift.models import initial_state
-from fedsift.types import Fit, Mistake, Predict, Recipe, Server, Tree
+from fedsift.types import Fit, Predict, Recipe, Server, Tree, UserError
 from tests.algorithms.test_all_algorithms import same
 from tests.algorithms.test_soft_labels import finish, weights
 from tests.helpers import toys
@@ -33,7 +33,7 @@ GRAPHS = [
     "erdos-renyi(0.5)",
     "edges(0-1 1-2 2-3 3-4 4-5)",
 ]
-ENGINE = Sequential("cpu", threads=2)
+ENGINE = SequentialEngine("cpu", threads=2)
 
 
 def a_network(graph="ring", codec="float32", **options):
@@ -62,7 +62,7 @@ def table(a, b):
 
 def test_in_the_first_round_a_client_trains_and_says_its_own_soft_labels():
     system, r, client = three_on_a_path(), a_round(0), toys.client(0)
-    assert system.announce(system.start(r), [toys.client(i) for i in range(3)], r) == {
+    assert system.prepare_downloads(system.start(r), [toys.client(i) for i in range(3)], r) == {
         0: b"",
         1: b"",
         2: b"",
@@ -106,7 +106,11 @@ def test_the_post_brings_each_client_the_letters_of_its_neighbours_in_order():
         system.server_turn(system.start(r), {0: b"zero", 1: b"one!", 2: b"two."}, r), None
     )
     clients = [toys.client(i) for i in range(3)]
-    assert system.announce(server, clients, a_round(1)) == {0: b"one!", 1: b"zerotwo.", 2: b"one!"}
+    assert system.prepare_downloads(server, clients, a_round(1)) == {
+        0: b"one!",
+        1: b"zerotwo.",
+        2: b"one!",
+    }
     assert server.students == {}
 
 
@@ -145,7 +149,7 @@ def test_float16_keeps_the_mean_up_to_its_rounding():
 def lessons(federation, state):
     """What each client is about to learn."""
     r, clients = federation.round(state.round), list(federation.clients)
-    heard = federation.algorithm.announce(state.server, clients, r)
+    heard = federation.algorithm.prepare_downloads(state.server, clients, r)
     turns = [
         federation.algorithm.client_turn(c, state.memories[c.id], heard[c.id], r) for c in clients
     ]
@@ -173,7 +177,7 @@ def test_while_nobody_changes_all_estimates_go_to_the_mean(graph):
     server = Server({})
     for number in range(60):
         r, said = a_round(number), {}
-        heard = system.announce(server, [toys.client(i) for i in range(3)], r)
+        heard = system.prepare_downloads(server, [toys.client(i) for i in range(3)], r)
         for id in range(3):
             turn = system.client_turn(toys.client(id), memories.get(id, {}), heard[id], r)
             work = next(turn)
@@ -277,27 +281,27 @@ def test_the_record_of_a_network_reports_every_client_and_their_disagreement():
 
 def test_everyone_takes_part():
     federation = a_federation(gossip(10, local=RECIPE, distill=RECIPE), cohort=3)
-    with pytest.raises(Mistake, match="all 6 clients take part; set cohort=6"):
+    with pytest.raises(UserError, match="all 6 clients take part; set cohort=6"):
         play(federation, 1, ENGINE)
 
 
 @pytest.mark.parametrize("budget", [0, -1, 5])
 def test_a_budget_must_fit_the_public_set(budget):
     with pytest.raises(
-        Mistake, match=rf"budget {budget} does not fit the public set \(4 samples\)"
+        UserError, match=rf"budget {budget} does not fit the public set \(4 samples\)"
     ):
         gossip(budget).start(a_round(0))
 
 
 def test_a_graph_that_does_not_fit_is_refused_before_anything_is_trained():
-    with pytest.raises(Mistake, match="not connected"):
+    with pytest.raises(UserError, match="not connected"):
         gossip(4, graph="edges(0-1)").start(a_round(0))
-    with pytest.raises(Mistake, match="of degree 4"):
+    with pytest.raises(UserError, match="of degree 4"):
         gossip(4, graph="regular(4)").start(a_round(0))
 
 
 def test_only_codecs_for_real_numbers_are_known_here():
-    with pytest.raises(Mistake, match="gossip: float32 or float16"):
+    with pytest.raises(UserError, match="gossip: float32 or float16"):
         gossip(4, codec="hard")
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fedsift import training
 from fedsift.aggregators import mean
-from fedsift.algorithms.perclass import by_label, fd_jeong, mix, mix2fld, others, pulled, unmix
+from fedsift.algorithms.per_label import by_label, fd_jeong, mix, mix2fld, others, pulled, unmix
 from fedsift.codecs import CODECS, WEIGHT_CODECS, WireError, indexes
-from fedsift.codecs.seeds import SeedCodec, Seeds
-from fedsift.engines.sequential import Sequential
+from fedsift.codecs.mixtures import MixtureCodec, Mixtures
+from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Clients, Federation
 from fedsift.models import initial_state
 from fedsift.types import (
@@ -22,12 +22,12 @@ from fedsift.types import (
     Fit,
     Labelled,
     Link,
-    Mistake,
     Predict,
     Recipe,
     Server,
     SoftLabels,
     Tree,
+    UserError,
 )
 from tests.algorithms.test_soft_labels import finish, weights
 from tests.helpers import toys
@@ -134,7 +134,7 @@ def test_the_loss_on_pulled_targets_is_the_two_cross_entropies(gamma):
 
 def test_in_the_first_round_nobody_pulls():
     fd, r, client = fd_jeong(local=LOCAL), toys.a_round(), toys.client(1)
-    heard = fd.announce(fd.start(r), [client], r)[1]
+    heard = fd.prepare_downloads(fd.start(r), [client], r)[1]
     assert len(F32.decode(heard, link(0))) == 0
     fit = next(fd.client_turn(client, {}, heard, r))
     assert (
@@ -150,7 +150,7 @@ def test_a_jeong_client_is_pulled_to_the_others_and_says_its_means():
     (1, 0) + 2 (.6, .4) and (0, 1) + 2 (.3, .7). Its outputs on its own two samples, (0, 0) and (0,
     ln 3), are (1/2, 1/2) and (1/4, 3/4)."""
     fd, r, client = fd_jeong(local=LOCAL, gamma=2.0), toys.a_round(3), toys.client(1)
-    heard = fd.announce(Server({}, NOTES), [client], r)[1]
+    heard = fd.prepare_downloads(Server({}, NOTES), [client], r)[1]
     turn = fd.client_turn(client, {"model": weights(3)}, heard, r)
     fit = next(turn)
     assert torch.allclose(fit.data.targets, torch.tensor([[2.2, 0.8], [0.6, 2.4]]))
@@ -168,7 +168,9 @@ def test_a_jeong_client_is_pulled_to_the_others_and_says_its_means():
 
 def test_a_client_alone_with_a_label_is_not_pulled_there():
     fd, r, client = fd_jeong(local=LOCAL), toys.a_round(1), toys.client(0)
-    fit = next(fd.client_turn(client, {}, fd.announce(Server({}, NOTES), [client], r)[0], r))
+    fit = next(
+        fd.client_turn(client, {}, fd.prepare_downloads(Server({}, NOTES), [client], r)[0], r)
+    )
     assert torch.allclose(fit.data.targets, torch.tensor([[1.45, 0.55], [0.0, 1.0]]))
 
 
@@ -183,7 +185,7 @@ def test_the_jeong_server_keeps_the_last_rounds_means_only():
 
 
 def test_jeongs_accuracy_is_the_mean_over_the_clients_that_took_part():
-    records = play(a_federation(fd_jeong(local=LOCAL)), 2, Sequential("cpu", threads=2))
+    records = play(a_federation(fd_jeong(local=LOCAL)), 2, SequentialEngine("cpu", threads=2))
     seen = sorted(set(records[0].bytes.up) | set(records[1].bytes.up))
     assert list(records[0].accuracies) == [f"client {id}" for id in sorted(records[0].bytes.up)]
     assert list(records[1].accuracies) == [f"client {id}" for id in seen]
@@ -231,7 +233,7 @@ def test_a_client_with_a_single_class_mixes_nothing():
 
 def seeds_of(*rows):
     """(x, a, b) each."""
-    return Seeds(*(np.array(part) for part in zip(*rows, strict=True)))
+    return Mixtures(*(np.array(part) for part in zip(*rows, strict=True)))
 
 
 def test_mirrored_mixtures_of_two_clients_come_apart_by_hand():
@@ -321,7 +323,7 @@ def first_upload(r, probs, seeds, most=10):
     return (
         len(message).to_bytes(4, "little")
         + message
-        + SeedCodec((2,), 2, most).encode(seeds, r.number)
+        + MixtureCodec((2,), 2, most).encode(seeds, r.number)
     )
 
 
@@ -396,7 +398,7 @@ def test_with_mixed_models_each_architecture_has_a_student_and_all_learn_the_sam
 
 def test_a_mix2fld_client_sends_seeds_with_its_first_upload_only():
     fld, r, client = mix2fld(local=LOCAL, seeds=7), toys.a_round(3), toys.client(1)
-    heard = fld.announce(Server({"linear": weights(1)}), [client], r)[1]
+    heard = fld.prepare_downloads(Server({"linear": weights(1)}), [client], r)[1]
     sizes: list[int] = []
     memory: Tree = {}
     for _ in range(2):
@@ -415,7 +417,7 @@ def test_a_single_class_client_sends_no_seeds_and_takes_part():
     fld, r = mix2fld(lam=0.25), toys.a_round()
     client = toys.client(4, labels=(1, 1))
     server = fld.start(r)
-    turn = fld.client_turn(client, {}, fld.announce(server, [client], r)[4], r)
+    turn = fld.client_turn(client, {}, fld.prepare_downloads(server, [client], r)[4], r)
     next(turn)
     turn.send(weights(2))
     memory, message = finish(turn, np.array([[0.0, 0.0], [0.0, 0.0]], np.float32))
@@ -428,7 +430,7 @@ def test_a_single_class_client_sends_no_seeds_and_takes_part():
 
 def test_without_any_seeds_the_students_stay_as_they_are():
     fld, r = mix2fld(), toys.a_round()
-    nothing = Seeds(np.empty((0, 2)), np.empty(0, int), np.empty(0, int))
+    nothing = Mixtures(np.empty((0, 2)), np.empty(0, int), np.empty(0, int))
     turn = fld.server_turn(
         Server({"linear": weights(5)}), {0: first_upload(r, [[1, 0], [0, 1]], nothing)}, r
     )
@@ -464,7 +466,7 @@ def test_more_seeds_than_agreed_are_refused():
 
 def test_the_bytes_of_the_seeds_are_in_the_ledger_of_the_round_they_were_sent_in():
     federation = a_federation(mix2fld(local=LOCAL, distill=DISTILL, seeds=5))
-    records = play(federation, 4, Sequential("cpu", threads=2))
+    records = play(federation, 4, SequentialEngine("cpu", threads=2))
     seen: set[int] = set()
     for record in records:
         for id, size in record.bytes.up.items():
@@ -480,7 +482,7 @@ def test_where_every_client_has_one_class_mix2fld_and_jeong_still_run():
     task = a_task()
     parts = [np.flatnonzero(task.private.labels == label) for label in range(3)]
     clients = Clients(task.private, parts, [toys.model(shape=(4,), classes=3)] * 3)
-    engine = Sequential("cpu", threads=2)
+    engine = SequentialEngine("cpu", threads=2)
     mixed = play(Federation(mix2fld(local=LOCAL, distill=DISTILL), clients, task, 3, 0), 2, engine)
     assert equal(
         mixed[0].state.server.students, mixed[1].state.server.students
@@ -498,18 +500,18 @@ def test_where_every_client_has_one_class_mix2fld_and_jeong_still_run():
 
 @pytest.mark.parametrize("lam", [0, 0.5, 0.9, float("nan")])
 def test_lam_is_above_0_and_below_a_half(lam):
-    with pytest.raises(Mistake, match="lam must be above 0 and below 1/2"):
+    with pytest.raises(UserError, match="lam must be above 0 and below 1/2"):
         mix2fld(lam=lam)
 
 
 def test_gamma_and_seeds_must_make_sense():
-    with pytest.raises(Mistake, match="gamma must be 0 or more"):
+    with pytest.raises(UserError, match="gamma must be 0 or more"):
         fd_jeong(gamma=-1)
-    with pytest.raises(Mistake, match="at least one seed"):
+    with pytest.raises(UserError, match="at least one seed"):
         mix2fld(seeds=0)
 
 
 @pytest.mark.parametrize("make", [fd_jeong, mix2fld])
 def test_per_label_means_take_no_delta_codec(make):
-    with pytest.raises(Mistake, match="use a codec without delta"):
+    with pytest.raises(UserError, match="use a codec without delta"):
         make(codec="delta(float32)")

@@ -10,11 +10,11 @@ import torch
 
 import fedsift
 from fedsift.algorithms import cfd, ds_fl, fd
-from fedsift.algorithms.lessons import Lessons
+from fedsift.algorithms.soft_label_downlink import SoftLabelDownlink
 from fedsift.codecs import CODECS, WireError, soft_label_codec
-from fedsift.engines.sequential import Sequential
+from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Federation
-from fedsift.types import Link, Mistake, Predict, Recipe, Server, SoftLabels, Tree
+from fedsift.types import Link, Predict, Recipe, Server, SoftLabels, Tree, UserError
 from tests.algorithms.test_soft_labels import finish, upload, weights
 from tests.helpers import toys
 from tests.test_federation import a_federation, equal, play
@@ -34,26 +34,28 @@ def posted(lessons, rounds, heard_by):
     """The server's notes after some rounds; heard_by[number] took part in round `number`."""
     notes: Tree = {}
     for number in range(rounds):
-        notes = lessons.post(notes, labels(number), heard_by.get(number, []), toys.a_round(number))
+        notes = lessons.record(
+            notes, labels(number), heard_by.get(number, []), toys.a_round(number)
+        )
     return notes
 
 
 def heard_in(lessons, notes, memory, client, number):
     r = toys.a_round(number)
-    return lessons.hear(memory, lessons.tell(notes, client, r), r)
+    return lessons.decode(memory, lessons.encode_for(notes, client, r), r)
 
 
 @pytest.mark.parametrize("absent", ["latest", "missed"])
 def test_nothing_is_heard_in_the_first_round(absent):
-    lessons = Lessons(F32, absent)
-    assert lessons.tell({}, 3, toys.a_round(0)) == b""
+    lessons = SoftLabelDownlink(F32, absent)
+    assert lessons.encode_for({}, 3, toys.a_round(0)) == b""
     assert heard_in(lessons, {}, {}, 3, 0) == ({}, {})
 
 
 @pytest.mark.parametrize(("absent", "numbers"), [("latest", [4]), ("missed", [2, 3, 4])])
 def test_a_client_that_returns_hears_the_latest_or_all_it_missed_oldest_first(absent, numbers):
     """Client 3 took part in round 2, where it heard lesson 1; it returns in round 5."""
-    lessons = Lessons(F32, absent)
+    lessons = SoftLabelDownlink(F32, absent)
     _, memory = heard_in(lessons, posted(lessons, 2, {}), {}, 3, 2)
     heard, after = heard_in(lessons, posted(lessons, 5, {2: [3]}), memory, 3, 5)
     assert list(heard) == numbers and int(after["last"]) == 4
@@ -63,13 +65,13 @@ def test_a_client_that_returns_hears_the_latest_or_all_it_missed_oldest_first(ab
 
 @pytest.mark.parametrize(("absent", "numbers"), [("latest", [2]), ("missed", [0, 1, 2])])
 def test_a_client_that_comes_late_for_the_first_time(absent, numbers):
-    lessons = Lessons(F32, absent)
+    lessons = SoftLabelDownlink(F32, absent)
     assert list(heard_in(lessons, posted(lessons, 3, {}), {}, 9, 3)[0]) == numbers
 
 
 @pytest.mark.parametrize("absent", ["latest", "missed"])
 def test_a_client_that_is_always_there_hears_every_lesson_once(absent):
-    lessons = Lessons(F32, absent)
+    lessons = SoftLabelDownlink(F32, absent)
     memory: Tree = {}
     order = []
     for number in range(4):
@@ -80,11 +82,11 @@ def test_a_client_that_is_always_there_hears_every_lesson_once(absent):
 
 
 def test_missed_lessons_cost_their_messages_and_four_bytes_each():
-    lessons, r = Lessons(F32, "missed"), toys.a_round(3)
+    lessons, r = SoftLabelDownlink(F32, "missed"), toys.a_round(3)
     sizes = [len(F32.encode(labels(n), Link(3, 4, 2, ((0, n, "pick"),)))) for n in range(3)]
-    assert len(lessons.tell(posted(lessons, 3, {}), 0, r)) == sum(sizes) + 3 * 4
+    assert len(lessons.encode_for(posted(lessons, 3, {}), 0, r)) == sum(sizes) + 3 * 4
     assert (
-        len(lessons.tell(posted(lessons, 3, {1: [0]}), 0, r)) == sum(sizes[1:]) + 2 * 4
+        len(lessons.encode_for(posted(lessons, 3, {1: [0]}), 0, r)) == sum(sizes[1:]) + 2 * 4
     )  # it has heard lesson 0
 
 
@@ -93,7 +95,7 @@ def test_the_ledger_counts_every_lesson_of_a_returning_client(absent):
     """Without a sampler a round's subset is drawn from a seed both ends know: a lesson is 18 + 10 x
     3 x 4 bytes, with a length of 4 where there may be several."""
     absent_fd = fd(10, download="soft-labels", absent=absent, local=LOCAL, distill=DISTILL)
-    records = play(a_federation(absent_fd, cohort=2), 6, Sequential("cpu", threads=2))
+    records = play(a_federation(absent_fd, cohort=2), 6, SequentialEngine("cpu", threads=2))
     due, several = dict.fromkeys(range(6), 0), 0  # the first lesson each client has not heard
     for number, record in enumerate(records):
         for client, size in record.bytes.down.items():
@@ -106,10 +108,10 @@ def test_the_ledger_counts_every_lesson_of_a_returning_client(absent):
 
 def test_a_client_distils_what_it_missed_in_order_before_it_trains():
     soft = fd(1, download="soft-labels", absent="missed", local=LOCAL, distill=DISTILL)
-    lessons, r, client = Lessons(F32, "missed"), toys.a_round(3), toys.client(1)
+    lessons, r, client = SoftLabelDownlink(F32, "missed"), toys.a_round(3), toys.client(1)
     server = Server({"linear": weights(0)}, posted(lessons, 3, {1: [1]}))
     memory = {"model": weights(3), "heard": heard_in(lessons, posted(lessons, 1, {}), {}, 1, 1)[1]}
-    turn = soft.client_turn(client, memory, soft.announce(server, [client], r)[1], r)
+    turn = soft.client_turn(client, memory, soft.prepare_downloads(server, [client], r)[1], r)
     first = next(turn)
     second = turn.send(weights(4))
     local = turn.send(weights(5))
@@ -136,7 +138,10 @@ def test_both_ends_keep_step_while_clients_come_and_go(absent, inner, seed):
     each client holds.
     """
     generator = np.random.default_rng(seed)
-    plain, lessons = soft_label_codec(inner), Lessons(soft_label_codec(f"delta({inner})"), absent)
+    plain, lessons = (
+        soft_label_codec(inner),
+        SoftLabelDownlink(soft_label_codec(f"delta({inner})"), absent),
+    )
     said: dict[int, SoftLabels] = {}
     notes: Tree = {}
     memories: dict[int, Tree] = {}
@@ -145,8 +150,8 @@ def test_both_ends_keep_step_while_clients_come_and_go(absent, inner, seed):
         r, link = toys.a_round(number), Link(number, 4, 2)
         cohort = np.flatnonzero(generator.random(4) < 0.5).tolist()
         for client in cohort:
-            heard, memories[client] = lessons.hear(
-                memories.get(client, {}), lessons.tell(notes, client, r), r
+            heard, memories[client] = lessons.decode(
+                memories.get(client, {}), lessons.encode_for(notes, client, r), r
             )
             assert not heard or max(heard) == number - 1
             for n, lesson in heard.items():
@@ -157,18 +162,18 @@ def test_both_ends_keep_step_while_clients_come_and_go(absent, inner, seed):
                 told += 1
         index = np.sort(generator.choice(4, 2, replace=False))
         said[number] = SoftLabels(index, generator.dirichlet([1, 1], 2))
-        notes = lessons.post(notes, said[number], cohort, r)
+        notes = lessons.record(notes, said[number], cohort, r)
         assert all(equal(notes["heard"][str(client)], memories[client]) for client in cohort)
     assert told > 4
 
 
 def test_a_lesson_that_did_not_change_costs_less_the_second_time():
-    lessons = Lessons(soft_label_codec("delta(float32)"), "latest")
+    lessons = SoftLabelDownlink(soft_label_codec("delta(float32)"), "latest")
     same = SoftLabels(np.arange(4), np.full((4, 2), 0.5))
-    notes = lessons.post({}, same, [0], toys.a_round(0))
-    first = lessons.tell(notes, 0, toys.a_round(1))
-    notes = lessons.post(notes, same, [0], toys.a_round(1))
-    again, stranger = (lessons.tell(notes, client, toys.a_round(2)) for client in (0, 1))
+    notes = lessons.record({}, same, [0], toys.a_round(0))
+    first = lessons.encode_for(notes, 0, toys.a_round(1))
+    notes = lessons.record(notes, same, [0], toys.a_round(1))
+    again, stranger = (lessons.encode_for(notes, client, toys.a_round(2)) for client in (0, 1))
     assert len(first) - len(again) >= 4 * 2 * 4 - 1  # all rows are spared
     assert len(stranger) == len(first)  # who never heard it hears all of it
 
@@ -177,17 +182,17 @@ def test_a_lesson_is_never_read_against_another_memory():
     """Client 0 has heard sample 0 and is told only what changed; a client that lost its memory
     cannot read that.
     """
-    lessons = Lessons(soft_label_codec("delta(float32)"), "latest")
-    notes = lessons.post(
-        lessons.post({}, labels(0), [], toys.a_round(0)), labels(4), [0], toys.a_round(1)
+    lessons = SoftLabelDownlink(soft_label_codec("delta(float32)"), "latest")
+    notes = lessons.record(
+        lessons.record({}, labels(0), [], toys.a_round(0)), labels(4), [0], toys.a_round(1)
     )
-    told = lessons.tell(notes, 0, toys.a_round(2))
-    _, memory = lessons.hear(
-        {}, lessons.tell(posted(lessons, 1, {}), 0, toys.a_round(1)), toys.a_round(1)
+    told = lessons.encode_for(notes, 0, toys.a_round(2))
+    _, memory = lessons.decode(
+        {}, lessons.encode_for(posted(lessons, 1, {}), 0, toys.a_round(1)), toys.a_round(1)
     )
-    assert np.allclose(lessons.hear(memory, told, toys.a_round(2))[0][1].probs, labels(4).probs)
+    assert np.allclose(lessons.decode(memory, told, toys.a_round(2))[0][1].probs, labels(4).probs)
     with pytest.raises(WireError, match="checksum"):
-        lessons.hear({}, told, toys.a_round(2))
+        lessons.decode({}, told, toys.a_round(2))
 
 
 # --- downloads that are not right
@@ -195,44 +200,44 @@ def test_a_lesson_is_never_read_against_another_memory():
 
 
 def a_bundle():
-    lessons, r = Lessons(F32, "missed"), toys.a_round(3)
-    return lessons, lessons.tell(posted(lessons, 3, {}), 0, r), r
+    lessons, r = SoftLabelDownlink(F32, "missed"), toys.a_round(3)
+    return lessons, lessons.encode_for(posted(lessons, 3, {}), 0, r), r
 
 
 def test_a_truncated_bundle_is_refused_wherever_it_is_cut():
     lessons, bundle, r = a_bundle()
     for keep in range(len(bundle)):
         with pytest.raises(WireError):
-            lessons.hear({}, bundle[:keep], r)
+            lessons.decode({}, bundle[:keep], r)
 
 
 def test_a_bundle_with_something_after_it_is_refused():
     lessons, bundle, r = a_bundle()
     with pytest.raises(WireError, match="2 bytes after the last lesson"):
-        lessons.hear({}, bundle + b"xx", r)
+        lessons.decode({}, bundle + b"xx", r)
 
 
 def test_a_length_beyond_the_download_is_refused():
     lessons, bundle, r = a_bundle()
     with pytest.raises(WireError, match="cut short"):
-        lessons.hear({}, LENGTH.pack(2**32 - 1) + bundle[4:], r)
+        lessons.decode({}, LENGTH.pack(2**32 - 1) + bundle[4:], r)
 
 
 @pytest.mark.parametrize("absent", ["latest", "missed"])
 def test_a_download_where_nothing_was_due_is_refused(absent):
     with pytest.raises(WireError):
-        Lessons(F32, absent).hear({}, b"lesson", toys.a_round(0))
+        SoftLabelDownlink(F32, absent).decode({}, b"lesson", toys.a_round(0))
 
 
 def test_an_empty_download_where_a_lesson_was_due_is_refused():
     with pytest.raises(WireError, match="1 lessons were due"):
-        Lessons(F32, "latest").hear({}, b"", toys.a_round(1))
+        SoftLabelDownlink(F32, "latest").decode({}, b"", toys.a_round(1))
 
 
 def test_an_unknown_way_to_treat_the_absent_is_refused_by_the_nearest():
-    with pytest.raises(Mistake, match="did you mean 'missed'"):
+    with pytest.raises(UserError, match="did you mean 'missed'"):
         fd(1, download="soft-labels", absent="mised")
-    with pytest.raises(Mistake, match="did you mean 'predictions'"):
+    with pytest.raises(UserError, match="did you mean 'predictions'"):
         fd(1, download="soft-labels", teach="prediction")
 
 
@@ -256,7 +261,7 @@ def test_ds_fl_sharpens_what_it_distils_and_what_it_teaches():
         fit.data.targets, torch.tensor([[first, 1 - first]], dtype=torch.float32), atol=1e-6
     )
     server = finish(turn, [weights(1)])
-    heard = ds.announce(server, [toys.client(5)], toys.a_round(1))[5]
+    heard = ds.prepare_downloads(server, [toys.client(5)], toys.a_round(1))[5]
     taught = next(ds.client_turn(toys.client(5), {}, heard, toys.a_round(1)))
     assert torch.allclose(taught.data.targets, fit.data.targets, atol=1e-6)
 
@@ -283,7 +288,7 @@ def test_cfd_teaches_the_students_predictions_not_the_aggregate():
         and predict.samples is r.public
     )
     server = finish(turn, [np.array([[0.0, np.log(3)]] * 4, np.float32)])
-    heard = soft.announce(server, [toys.client(1)], toys.a_round(1))[1]
+    heard = soft.prepare_downloads(server, [toys.client(1)], toys.a_round(1))[1]
     lesson = F32.decode(heard, Link(1, 4, 2, ((0, 0, "pick"),)))
     assert lesson.index.tolist() == [0, 1, 2, 3] and np.allclose(lesson.probs, [[0.25, 0.75]] * 4)
 
@@ -310,11 +315,11 @@ def test_cfd_is_both_ways_one_bit_deltas_and_predictions():
 def cfd_records(**axes):
     """Three clients in every round, one-bit labels on all of 400 public samples."""
     x, y = toys.gaussians(600)
-    task = fedsift.split(fedsift.dataset(x, y), private=60, public=400)
-    clients = fedsift.clients(task.private, 3, fedsift.iid, "mlp")
+    task = fedsift.split(fedsift.make_dataset(x, y), private=60, public=400)
+    clients = fedsift.make_clients(task.private, 3, fedsift.iid, "mlp")
     recipe = Recipe(epochs=2, batch=8, lr=0.02)
     system = cfd(400, local=recipe, distill=recipe, **axes)
-    return play(Federation(system, clients, task, 3, 0), 5, Sequential("cpu", threads=2))
+    return play(Federation(system, clients, task, 3, 0), 5, SequentialEngine("cpu", threads=2))
 
 
 def test_cfds_later_rounds_are_cheaper_than_its_first():
@@ -342,7 +347,7 @@ def test_deltas_cost_no_accuracy():
 
 def test_cfd_server_and_clients_agree_on_what_was_said_while_clients_come_and_go():
     federation = a_federation(cfd(20, local=RECIPE, distill=RECIPE, absent="missed"), cohort=3)
-    for record in play(federation, 6, Sequential("cpu", threads=2)):
+    for record in play(federation, 6, SequentialEngine("cpu", threads=2)):
         notes, memories = record.state.server.notes, record.state.memories
         for client, memory in memories.items():
             assert equal(notes["heard"][str(client)], memory.get("heard", {}))

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import fedsift
-from fedsift.algorithms.softlabels import checked
-from fedsift.algorithms.students import moved
+from fedsift.algorithms.soft_labels import checked
+from fedsift.algorithms.students import apply_ema
 from fedsift.algorithms.weights import average
 from fedsift.codecs import CODECS, WEIGHT_CODECS
 from fedsift.models import initial_state
-from fedsift.types import Fit, Link, Mistake, Predict, Recipe, Server, SoftLabels
+from fedsift.types import Fit, Link, Predict, Recipe, Server, SoftLabels, UserError
 from tests.helpers import toys
 
 LOCAL, DISTILL = Recipe(epochs=2, batch=2), Recipe(epochs=3, batch=2)
@@ -54,13 +54,13 @@ def test_the_average_is_weighted_by_data_size():
 
 
 def test_averaging_nothing_is_a_mistake():
-    with pytest.raises(Mistake, match="nothing to average"):
+    with pytest.raises(UserError, match="nothing to average"):
         average([({"w": torch.ones(1)}, 0)])
 
 
 def test_a_fedavg_client_trains_what_it_heard_and_says_how_many_samples_it_has():
     fedavg, r, client = fedsift.fedavg(local=LOCAL), toys.a_round(3), toys.client(7)
-    heard = fedavg.announce(Server({"linear": weights(1)}), [client], r)[7]
+    heard = fedavg.prepare_downloads(Server({"linear": weights(1)}), [client], r)[7]
     turn = fedavg.client_turn(client, {}, heard, r)
     work = next(turn)
     assert isinstance(work, Fit) and torch.equal(work.state["1.weight"], weights(1)["1.weight"])
@@ -93,7 +93,7 @@ def test_fedavg_carries_and_averages_batch_norm_statistics():
 
 def test_fedavg_refuses_mixed_models_and_names_what_works():
     r = toys.a_round(models=[toys.model(), toys.model(toys.with_batch_norm)])
-    with pytest.raises(Mistake, match="one model, not linear, with_batch_norm; use fd or fas"):
+    with pytest.raises(UserError, match="one model, not linear, with_batch_norm; use fd or fas"):
         fedsift.fedavg().start(r)
 
 
@@ -107,7 +107,7 @@ def test_an_fd_client_trains_predicts_picks_and_uploads():
     3."""
     fas = fedsift.fas(2, sampler="low-entropy", temperature=2.0, local=LOCAL, distill=DISTILL)
     r, client = toys.a_round(1), toys.client(7)
-    heard = fas.announce(Server({"linear": weights(1)}), [client], r)[7]
+    heard = fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[7]
     turn = fas.client_turn(client, {}, heard, r)
     fit = next(turn)
     assert (
@@ -131,7 +131,7 @@ def test_local_batches_are_named_after_the_client_not_its_place_in_the_cohort():
     cohorts = ([toys.client(7)], [toys.client(2), toys.client(7)])
     keys = []
     for cohort in cohorts:
-        heard = fd.announce(server, cohort, r)
+        heard = fd.prepare_downloads(server, cohort, r)
         keys.append(next(fd.client_turn(cohort[-1], {}, heard[7], r)).key)
     assert keys == [(5, 1, "local", 7)] * 2
 
@@ -141,11 +141,11 @@ def test_a_sampler_that_breaks_its_promise_is_told_so(picks):
     fas = fedsift.fas(2, sampler=lambda probs, counts, budget, draws: np.array(picks, int))
     r, client = toys.a_round(), toys.client(0)
     turn = fas.client_turn(
-        client, {}, fas.announce(Server({"linear": weights(1)}), [client], r)[0], r
+        client, {}, fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[0], r
     )
     next(turn)
     turn.send(weights(1))
-    with pytest.raises(Mistake, match="1 to 2 distinct indexes below 4"):
+    with pytest.raises(UserError, match="1 to 2 distinct indexes below 4"):
         turn.send(np.zeros((4, 2), np.float32))
 
 
@@ -156,7 +156,7 @@ def test_a_sampler_cannot_change_what_is_sent():
 
     fas, r, client = fedsift.fas(2, sampler=careless), toys.a_round(), toys.client(0)
     turn = fas.client_turn(
-        client, {}, fas.announce(Server({"linear": weights(1)}), [client], r)[0], r
+        client, {}, fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[0], r
     )
     next(turn)
     turn.send(weights(1))
@@ -194,7 +194,7 @@ def test_a_moving_average_by_hand():
     """A quarter of the old: .25 x 8 + .75 x 4 = 5. A counter is the new one, to the bit."""
     old = {"w": torch.tensor([8.0, -4.0]), "seen": torch.tensor(3)}
     new = {"w": torch.tensor([4.0, 4.0]), "seen": torch.tensor(7)}
-    between = moved(old, new, 0.25)
+    between = apply_ema(old, new, 0.25)
     assert list(between) == ["w", "seen"]
     assert between["w"].tolist() == [5.0, 2.0]
     assert (between["seen"].item(), between["seen"].dtype) == (7, torch.int64)
@@ -203,7 +203,7 @@ def test_a_moving_average_by_hand():
 
 def test_a_moving_average_that_keeps_nothing_is_the_new_state_bit_for_bit():
     old, new = {"w": torch.tensor([float("nan")])}, {"w": torch.tensor([0.1])}
-    assert moved(old, new, 0.0) is new
+    assert apply_ema(old, new, 0.0) is new
 
 
 @pytest.mark.parametrize(("ema", "value"), [(0.0, 9.0), (0.5, 5.0), (0.75, 3.0)])
@@ -235,7 +235,11 @@ def test_predictions_sent_down_are_those_of_the_moved_student():
     fd, r = fedsift.cfd(1, ema=0.5), toys.a_round()
     turn = fd.server_turn(
         Server({"linear": weights(1)}),
-        {0: fd.up.say(SoftLabels(np.array([1]), np.array([[1.0, 0.0]])), r.link(0), {})[0]},
+        {
+            0: fd.up.encode_stateful(
+                SoftLabels(np.array([1]), np.array([[1.0, 0.0]])), r.link(0), {}
+            )[0]
+        },
         r,
     )
     next(turn)
@@ -247,7 +251,7 @@ def test_predictions_sent_down_are_those_of_the_moved_student():
 @pytest.mark.parametrize("ema", [1.0, -0.1, 2, math.nan])
 def test_an_ema_outside_zero_to_one_is_a_mistake(ema):
     with pytest.raises(
-        Mistake, match=f"ema is a share of the old weights, from 0 to below 1, not {ema}"
+        UserError, match=f"ema is a share of the old weights, from 0 to below 1, not {ema}"
     ):
         fedsift.fd(1, ema=ema)
 
@@ -257,7 +261,7 @@ def test_an_ema_outside_zero_to_one_is_a_mistake(ema):
 )
 def test_a_sampler_that_returns_no_indexes_is_told_so(picks, kind):
     with pytest.raises(
-        Mistake, match=f"the sampler returned {kind}, not indexes of public samples"
+        UserError, match=f"the sampler returned {kind}, not indexes of public samples"
     ):
         checked(picks, 2, 4)
 
@@ -312,7 +316,7 @@ def test_what_was_chosen_from_a_pool_is_taught_on_the_same_samples_and_its_index
 def test_a_pool_is_at_least_the_budget_and_at_most_the_public_set(pool):
     fd, r = with_pool(pool)
     with pytest.raises(
-        Mistake,
+        UserError,
         match=rf"a pool of {pool} samples will not do; .* the budget \(2\) to the public set \(20",
     ):
         fd.start(r)
@@ -322,7 +326,7 @@ def test_a_pool_is_at_least_the_budget_and_at_most_the_public_set(pool):
     "settings", [{"download": "soft-labels"}, {"codec": "delta(quantized(2))"}]
 )
 def test_a_pool_cannot_go_with_what_looks_back_at_earlier_rounds(settings):
-    with pytest.raises(Mistake, match="a pool is another one every round"):
+    with pytest.raises(UserError, match="a pool is another one every round"):
         fedsift.fd(2, pool=5, **settings)
 
 
@@ -348,7 +352,7 @@ def test_every_client_downloads_the_student_of_its_own_architecture():
     fd, r = fedsift.fd(1), toys.a_round(models=models)
     server = fd.start(r)
     clients = [toys.client(0), toys.client(1, factory=toys.with_batch_norm), toys.client(2)]
-    heard = fd.announce(server, clients, r)
+    heard = fd.prepare_downloads(server, clients, r)
     assert heard[0] == heard[2] != heard[1]
     state, _ = W32.decode(heard[1], 0, server.students["with_batch_norm"])
     assert torch.equal(state["1.weight"], server.students["with_batch_norm"]["1.weight"])
@@ -367,7 +371,7 @@ def soft_down():
 
 def test_in_the_first_round_nothing_is_heard_and_a_client_starts_from_the_shared_weights():
     fd, r, client = soft_down(), toys.a_round(), toys.client(1)
-    heard = fd.announce(fd.start(r), [client], r)
+    heard = fd.prepare_downloads(fd.start(r), [client], r)
     assert heard == {1: b""}
     fit = next(fd.client_turn(client, {}, b"", r))
     assert torch.equal(fit.state["1.weight"], initial_state(client.model, r.seed)["1.weight"])
@@ -378,7 +382,7 @@ def test_with_soft_labels_down_the_server_remembers_and_announces_the_aggregate(
     turn = fd.server_turn(fd.start(r), {0: upload([1, 3], [[0.9, 0.1], [0.2, 0.8]], r, 0)}, r)
     next(turn)
     server = finish(turn, [weights(2)])
-    heard = fd.announce(server, [toys.client(1), toys.client(2)], toys.a_round(1))
+    heard = fd.prepare_downloads(server, [toys.client(1), toys.client(2)], toys.a_round(1))
     assert heard[1] == heard[2]
     labels = F32.decode(heard[1], Link(1, 4, 2, ((0, 0, "pick"),)))
     assert labels.index.tolist() == [1, 3]
@@ -389,7 +393,9 @@ def test_a_returning_client_distils_the_latest_labels_into_its_own_model_before_
     fd, r, client = soft_down(), toys.a_round(5), toys.client(1)
     lesson = {"index": np.array([2]), "probs": np.array([[0.4, 0.6]])}
     server = Server({"linear": weights(0)}, {"lessons": {"4": lesson}})
-    turn = fd.client_turn(client, {"model": weights(3)}, fd.announce(server, [client], r)[1], r)
+    turn = fd.client_turn(
+        client, {"model": weights(3)}, fd.prepare_downloads(server, [client], r)[1], r
+    )
     distil = next(turn)
     assert (
         torch.equal(distil.state["1.weight"], weights(3)["1.weight"]) and distil.recipe == DISTILL
@@ -413,18 +419,20 @@ def test_a_returning_client_distils_the_latest_labels_into_its_own_model_before_
 
 
 def test_a_budget_must_fit_the_public_set():
-    with pytest.raises(Mistake, match=r"budget 5 is larger than the public set \(4 samples\)"):
+    with pytest.raises(UserError, match=r"budget 5 is larger than the public set \(4 samples\)"):
         fedsift.fd(5).start(toys.a_round())
-    with pytest.raises(Mistake, match="uploads nothing"):
+    with pytest.raises(UserError, match="uploads nothing"):
         fedsift.fd(0)
 
 
 def test_parts_are_found_by_name_or_refused_by_the_nearest():
-    with pytest.raises(Mistake, match="unknown sampler 'low-entropi'; did you mean 'low-entropy'"):
+    with pytest.raises(
+        UserError, match="unknown sampler 'low-entropi'; did you mean 'low-entropy'"
+    ):
         fedsift.fd(1, sampler="low-entropi")
-    with pytest.raises(Mistake, match="unknown download 'weight'; did you mean 'weights'"):
+    with pytest.raises(UserError, match="unknown download 'weight'; did you mean 'weights'"):
         fedsift.fd(1, download="weight")
-    with pytest.raises(Mistake, match="temperature must be above 0"):
+    with pytest.raises(UserError, match="temperature must be above 0"):
         fedsift.fd(1, temperature=0)
     assert fedsift.fd(1, aggregator="era(0.2)").aggregate == fedsift.Era(0.2)
     assert (

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from fedsift import training
 from fedsift.algorithms import fd, fedavg, feddf, fedpaq, mix2fld
 from fedsift.codecs import WEIGHT_CODECS, Qsgd
-from fedsift.engines.sequential import Sequential
-from fedsift.federation import Clients, Federation, drive
+from fedsift.engines.sequential import SequentialEngine
+from fedsift.federation import Clients, Federation, run_turn
 from fedsift.models import initial_state
-from fedsift.types import Fit, Mistake, Predict, Recipe, Server
+from fedsift.types import Fit, Predict, Recipe, Server, UserError
 from tests.algorithms.test_soft_labels import finish, weights
 from tests.helpers import toys
 from tests.test_federation import a_federation, a_task, equal, play
@@ -100,10 +100,10 @@ def test_an_architecture_nobody_uploaded_keeps_its_student_and_still_learns():
 
 
 def test_feddf_with_one_client_is_plain_distillation_from_it_started_at_its_weights():
-    engine, r = Sequential("cpu", threads=1), toys.a_round()
+    engine, r = SequentialEngine("cpu", threads=1), toys.a_round()
     client = initial_state(toys.model(), seed=3)
     server = Server({"linear": initial_state(toys.model(), seed=4)})
-    taught = drive(
+    taught = run_turn(
         feddf(distill=DISTILL).server_turn(server, {0: W32.encode(client, 0, samples=2)}, r), engine
     )
     (logits,) = engine.run([Predict(toys.model(), client, r.public)])
@@ -132,7 +132,7 @@ def test_fedavg_equals_a_plain_loop_of_training_and_averaging():
     parts = [np.arange(0, 20), np.arange(20, 30), np.arange(30, 60)]
     clients = Clients(task.private, parts, [toys.model(shape=(4,), classes=3)] * 3)
     records = play(
-        Federation(fedavg(local=recipe), clients, task, 3, 0), 2, Sequential("cpu", threads=2)
+        Federation(fedavg(local=recipe), clients, task, 3, 0), 2, SequentialEngine("cpu", threads=2)
     )
     x, targets = task.private.samples.tensor(), task.private.targets
     joint = initial_state(clients[0].model, 0)["1.weight"]
@@ -162,7 +162,7 @@ def test_fedavg_of_clients_with_the_same_data_and_batches_is_any_one_of_them():
     three, one = (
         Clients(task.private, parts[:n], [toys.model(shape=(4,), classes=3)] * n) for n in (3, 1)
     )
-    engine = Sequential("cpu", threads=2)
+    engine = SequentialEngine("cpu", threads=2)
     many = play(Federation(fedavg(local=whole), three, task, 3, 0), 2, engine)[
         -1
     ].state.server.students
@@ -187,7 +187,7 @@ def test_the_fedpaq_server_adds_the_weighted_mean_of_updates_to_what_clients_hea
     uploads = {}
     for id, (move, labels) in enumerate([(4.0, (0,)), (8.0, (0, 1, 0))]):
         client = toys.client(id, values=((1.0, 0.0),) * len(labels), labels=labels)
-        turn = paq.client_turn(client, {}, paq.announce(server, [client], r)[id], r)
+        turn = paq.client_turn(client, {}, paq.prepare_downloads(server, [client], r)[id], r)
         base = next(turn).state["1.weight"]
         assert torch.equal(base, torch.full((2, 2), 2048.0))
         moved = base + torch.tensor([[move, 0.0], [0.0, 0.0]])
@@ -206,7 +206,7 @@ def test_fedpaq_is_unbiased_over_seeds():
     for seed in range(400):
         r = toys.a_round(2, seed=seed)
         server = Server({"linear": weights(1)})
-        turn = paq.client_turn(client, {}, paq.announce(server, [client], r)[0], r)
+        turn = paq.client_turn(client, {}, paq.prepare_downloads(server, [client], r)[0], r)
         next(turn)
         _, message = finish(turn, {"1.weight": 1 + update})
         results.append(
@@ -218,7 +218,7 @@ def test_fedpaq_is_unbiased_over_seeds():
 
 
 def test_fedpaq_uploads_a_fraction_of_fedavgs_bytes():
-    engine = Sequential("cpu", threads=2)
+    engine = SequentialEngine("cpu", threads=2)
     recipe = Recipe(epochs=1, batch=4)
     full, few = (play(a_federation(make(local=recipe)), 1, engine)[0] for make in (fedavg, fedpaq))
     assert few.uplink_bytes < full.uplink_bytes / 4 and few.downlink_bytes == full.downlink_bytes
@@ -258,13 +258,13 @@ def test_feddf_takes_quantised_uploads_too():
 
 @pytest.mark.parametrize("make", [fedavg, fedpaq, feddf, mix2fld, lambda **k: fd(5, **k)])
 def test_a_codec_of_updates_is_refused_for_the_downlink(make):
-    with pytest.raises(Mistake, match="downlink"):
+    with pytest.raises(UserError, match="downlink"):
         make(down_codec="qsgd(4)")
 
 
 @pytest.mark.parametrize("make", [fedavg, fedpaq])
 def test_averaging_weights_needs_one_model(make):
-    with pytest.raises(Mistake, match="one model, not one, two"):
+    with pytest.raises(UserError, match="one model, not one, two"):
         make().start(toys.a_round(models=two_architectures()))
 
 

@@ -396,9 +396,9 @@ def test_short_names_and_full_paths_set_the_same_keys():
         "full",
     )
     assert bits(Path("short")) == bits(Path("full"))
-    kept = runs.load(Path("short")).experiment
-    assert (kept.partition.alpha, kept.clients.count, kept.clients.cohort) == (0.5, 5, 3)
-    assert (kept.algorithm.sampler, kept.algorithm.budget, kept.algorithm.name) == (
+    stored = runs.load(Path("short")).experiment
+    assert (stored.partition.alpha, stored.clients.count, stored.clients.cohort) == (0.5, 5, 3)
+    assert (stored.algorithm.sampler, stored.algorithm.budget, stored.algorithm.name) == (
         "margin",
         7,
         "fd",
@@ -594,14 +594,16 @@ def test_every_name_in_ls_is_taken_where_it_belongs():
     for kind, key in keys.items():
         for name in (line.split()[0] for line in done("ls", kind).stdout.splitlines()):
             preset = "digits-fedavg" if name == "qsgd" else "digits-fas"
-            config.build(config.read(preset, [*KINDS["digits-fas"], f"{key}={name}"]))
+            config.build_federation(
+                config.read_experiment(preset, [*KINDS["digits-fas"], f"{key}={name}"])
+            )
 
 
 def test_new_writes_a_file_that_means_the_preset_and_runs_under_its_own_name():
     result = done("new", "digits-fas-low-entropy", "mine.toml")
     assert result.stdout == "wrote mine.toml; edit it, then: fedsift run mine.toml\n"
-    preset = config.read("digits-fas-low-entropy")
-    assert config.differences(preset, config.read("mine.toml")) == {
+    preset = config.read_experiment("digits-fas-low-entropy")
+    assert config.differences(preset, config.read_experiment("mine.toml")) == {
         "name": ("digits-fas-low-entropy", "mine")
     }
     text = Path("mine.toml").read_text()
@@ -618,7 +620,7 @@ def test_new_writes_a_file_that_means_the_preset_and_runs_under_its_own_name():
 @pytest.mark.parametrize("name", ["größe", "\N{GRINNING FACE}"])
 def test_new_writes_a_file_that_can_be_read_whatever_its_name(name):
     done("new", "digits-fas", f"{name}.toml")
-    assert config.read(f"{name}.toml").name == name
+    assert config.read_experiment(f"{name}.toml").name == name
 
 
 def test_new_overwrites_nothing():
@@ -974,7 +976,7 @@ def test_ctrl_c_before_the_first_round_says_how_to_go_on_once_there_is_a_folder(
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedsift.cli.running.how_run", interrupted)
+    monkeypatch.setattr("fedsift.cli.run.how_run", interrupted)
     result = fedsift("run", "digits-fas", "rounds=1", "--out", "mine")
     assert result.exit_code == 130
     assert result.stderr.endswith(
@@ -1035,7 +1037,7 @@ def test_an_error_that_is_no_mistake_of_the_user_is_not_hidden(monkeypatch):
 
 
 def test_sizes_are_rounded_to_a_thousand():
-    from fedsift.cli.saying import size
+    from fedsift.cli.console import size
 
     assert [size(n) for n in (0, 999, 1000, 1550, 999_940, 2_500_000, 7e9, 7e12)] == [
         "0 B",

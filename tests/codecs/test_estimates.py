@@ -103,7 +103,7 @@ def test_another_round_codec_or_kind_is_refused(codec):
     with pytest.raises(WireError, match="round 3 where round 4"):
         codec.decode(message, 4, 2, 3)
     with pytest.raises(WireError, match="kind 3 where kind 4"):
-        codec.decode(wire.seal(wire.SEEDS, codec.id, ROUND, message[13:]), ROUND, 2, 3)
+        codec.decode(wire.seal(wire.MIXTURES, codec.id, ROUND, message[13:]), ROUND, 2, 3)
     with pytest.raises(WireError, match="codec 9 where codec"):
         codec.decode(wire.seal(wire.ESTIMATES, 9, ROUND, message[13:]), ROUND, 2, 3)
 

@@ -15,19 +15,19 @@ import torch
 
 from fedsift import seeding
 from fedsift.algorithms import mix2fld
-from fedsift.algorithms.lessons import Lessons
+from fedsift.algorithms.soft_label_downlink import SoftLabelDownlink
 from fedsift.codecs import (
     Qsgd,
     delta,
     indexes,
     soft_label_codec,
-    softlabels,
+    soft_labels,
     updates,
     weight_codec,
     wire,
 )
 from fedsift.codecs.estimates import ESTIMATE_CODECS, LARGEST
-from fedsift.codecs.seeds import SeedCodec, Seeds
+from fedsift.codecs.mixtures import MixtureCodec, Mixtures
 from fedsift.codecs.wire import WireError
 from fedsift.types import Link, SoftLabels
 from tests.helpers import toys
@@ -204,7 +204,7 @@ def soft_reseal(codec):
             index, _ = codec._indexes(payload[5:], mode, count, LINK)
         except WireError:
             return b""
-        return softlabels._implied(index, LINK, codec._known(index, LINK, reference))
+        return soft_labels._implied(index, LINK, codec._known(index, LINK, reference))
 
     return lambda payload: wire.seal(
         wire.SOFT_LABELS, codec.values.id, ROUND, payload, implied(payload)
@@ -254,11 +254,13 @@ def test_soft_labels_resealed_unchanged_are_the_message(text):
 
 def test_a_hostile_message_heard_leaves_the_memory_as_it_was():
     codec = delta("quantized(1)")
-    _, memory = codec.say(SoftLabels(np.arange(LINK.samples), rows(LINK.samples, 3)), LINK, {})
+    _, memory = codec.encode_stateful(
+        SoftLabels(np.arange(LINK.samples), rows(LINK.samples, 3)), LINK, {}
+    )
     before = {name: value.tobytes() for name, value in memory.items()}
     for message in hostile(soft_messages(codec), soft_reseal(codec), 2000, 5):
         try:
-            codec.hear(message, LINK, memory)
+            codec.decode_stateful(message, LINK, memory)
         except WireError:
             continue
     assert {name: value.tobytes() for name, value in memory.items()} == before
@@ -339,17 +341,17 @@ def test_hostile_weights_take_little_memory(text):
 #
 # -----------------------------------------------------------------------------------------------------------
 
-SEEDS = SeedCodec(shape=(2, 3), classes=4, most=5)
+SEEDS = MixtureCodec(shape=(2, 3), classes=4, most=5)
 
 
 def seed_messages():
     generator = np.random.default_rng(0)
     made = [(generator.normal(size=(n, 2, 3)), generator.integers(0, 4, n)) for n in (1, 3, 5)]
-    return [SEEDS.encode(Seeds(x, a, (a + 1) % 4), ROUND) for x, a in made]
+    return [SEEDS.encode(Mixtures(x, a, (a + 1) % 4), ROUND) for x, a in made]
 
 
 def seed_reseal(payload):
-    return wire.seal(wire.SEEDS, 1, ROUND, payload)
+    return wire.seal(wire.MIXTURES, 1, ROUND, payload)
 
 
 def seed_decode(message):
@@ -439,7 +441,7 @@ def test_large_hostile_soft_labels_are_refused_or_valid(name):
     codec = soft_label_codec(name)
     message = codec.encode(SoftLabels(WIDE_INDEX, SKEWED), WIDE)
     assert not indexes._ranked(WIDE.samples, len(WIDE_INDEX))
-    unsaid = softlabels._implied(WIDE_INDEX, WIDE, codec._known(WIDE_INDEX, WIDE, None))
+    unsaid = soft_labels._implied(WIDE_INDEX, WIDE, codec._known(WIDE_INDEX, WIDE, None))
     payload = message[wire.HEADER_BYTES :]
     prefix = 9 + int.from_bytes(
         payload[5:9], "little"
@@ -483,7 +485,7 @@ def test_damaged_index_codes_of_large_sets_are_refused_or_canonical():
 def test_hostile_mix2fld_uploads_are_refused_or_valid():
     fld, r = mix2fld(lam=0.25), toys.a_round()
     client = toys.client(4)
-    turn = fld.client_turn(client, {}, fld.announce(fld.start(r), [client], r)[4], r)
+    turn = fld.client_turn(client, {}, fld.prepare_downloads(fld.start(r), [client], r)[4], r)
     next(turn)
     turn.send({"1.weight": torch.zeros(2, 2)})
     with pytest.raises(StopIteration) as end:
@@ -502,13 +504,13 @@ def test_hostile_mix2fld_uploads_are_refused_or_valid():
 
 @pytest.mark.parametrize("absent", ["latest", "missed"])
 def test_hostile_lessons_are_refused_or_valid(absent):
-    lessons, r = Lessons(soft_label_codec("float32"), absent), toys.a_round(2)
+    lessons, r = SoftLabelDownlink(soft_label_codec("float32"), absent), toys.a_round(2)
     posted = {str(n): {"index": np.array([n, 3]), "probs": np.full((2, 2), 0.5)} for n in (0, 1)}
-    download = lessons.tell({"lessons": posted}, 7, r)
+    download = lessons.encode_for({"lessons": posted}, 7, r)
     generator = np.random.default_rng(5)
     for _ in range(20_000):
         try:
-            heard, _ = lessons.hear(
+            heard, _ = lessons.decode(
                 {}, DAMAGE[generator.integers(len(DAMAGE))](download, generator), r
             )
         except WireError:

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsift.codecs import wire
-from fedsift.codecs.seeds import SeedCodec, Seeds
+from fedsift.codecs.mixtures import MixtureCodec, Mixtures
 from fedsift.codecs.wire import WireError
 
 ROUND = 3
-CODEC = SeedCodec(shape=(2, 2), classes=3, most=4)
+CODEC = MixtureCodec(shape=(2, 2), classes=3, most=4)
 
 
 def made(count, shape=(2, 2), classes=3, seed=0):
     generator = np.random.default_rng(seed)
     a = generator.integers(0, classes, count)
     b = (a + generator.integers(1, classes, count)) % classes
-    return Seeds(generator.normal(size=(count, *shape)).astype(np.float32), a, b)
+    return Mixtures(generator.normal(size=(count, *shape)).astype(np.float32), a, b)
 
 
 def sealed(count, labels, values):
@@ -29,13 +29,13 @@ def sealed(count, labels, values):
         + np.array(labels, "<u2").tobytes()
         + np.array(values, "<f2").tobytes()
     )
-    return wire.seal(wire.SEEDS, 1, ROUND, payload)
+    return wire.seal(wire.MIXTURES, 1, ROUND, payload)
 
 
 def test_a_message_byte_by_byte():
     # float16: 0.5 is 0x3800, 1 is 0x3c00, -2 is 0xc000, 0 is 0.
     message = CODEC.encode(
-        Seeds(np.array([[[0.5, 1], [-2, 0]]]), np.array([2]), np.array([1])), ROUND
+        Mixtures(np.array([[[0.5, 1], [-2, 0]]]), np.array([2]), np.array([1])), ROUND
     )
     assert message[:9] == b"fs" + bytes([1, 3, 1]) + bytes(
         [3, 0, 0, 0]
@@ -59,7 +59,7 @@ def test_a_message_by_hand_is_read():
     st.integers(0, 10**6),
 )
 def test_a_seed_takes_two_labels_and_a_float16_a_value(count, shape, classes, seed):
-    codec, seeds = SeedCodec(shape, classes, 9), made(count, shape, classes, seed)
+    codec, seeds = MixtureCodec(shape, classes, 9), made(count, shape, classes, seed)
     message = codec.encode(seeds, ROUND)
     assert len(message) == 13 + 4 + count * (2 + 2 + 2 * int(np.prod(shape)))
     back = codec.decode(message, ROUND)
@@ -84,7 +84,7 @@ def test_values_that_are_not_finite_are_refused(bad):
 def test_signalling_nans_are_refused():
     payload = struct.pack("<IHH4H", 1, 0, 1, *[0x7C01] * 4)
     with pytest.raises(WireError, match="not finite"):
-        CODEC.decode(wire.seal(wire.SEEDS, 1, ROUND, payload), ROUND)
+        CODEC.decode(wire.seal(wire.MIXTURES, 1, ROUND, payload), ROUND)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 2**32 - 1])
@@ -102,14 +102,16 @@ def test_the_most_seeds_are_taken_and_one_more_is_refused():
 @pytest.mark.parametrize("size", range(4))
 def test_a_message_without_a_number_of_seeds_is_refused(size):
     with pytest.raises(WireError, match="no room for the number of seeds"):
-        CODEC.decode(wire.seal(wire.SEEDS, 1, ROUND, bytes(size)), ROUND)
+        CODEC.decode(wire.seal(wire.MIXTURES, 1, ROUND, bytes(size)), ROUND)
 
 
 @pytest.mark.parametrize(
-    "other", [SeedCodec((2, 3), 3, 4), SeedCodec((1,), 3, 40), SeedCodec((2, 2), 2, 4)], ids=str
+    "other",
+    [MixtureCodec((2, 3), 3, 4), MixtureCodec((1,), 3, 40), MixtureCodec((2, 2), 2, 4)],
+    ids=str,
 )
 def test_samples_of_another_shape_or_more_classes_are_refused(other):
-    message = CODEC.encode(Seeds(np.ones((1, 2, 2)), np.array([0]), np.array([2])), ROUND)
+    message = CODEC.encode(Mixtures(np.ones((1, 2, 2)), np.array([0]), np.array([2])), ROUND)
     with pytest.raises(WireError):
         other.decode(message, ROUND)
 
@@ -119,7 +121,7 @@ def test_another_round_codec_or_kind_is_refused():
     with pytest.raises(WireError, match="round 3 where round 4"):
         CODEC.decode(message, 4)
     with pytest.raises(WireError, match="codec 2 where codec 1"):
-        CODEC.decode(wire.seal(wire.SEEDS, 2, ROUND, message[13:]), ROUND)
+        CODEC.decode(wire.seal(wire.MIXTURES, 2, ROUND, message[13:]), ROUND)
     with pytest.raises(WireError, match="kind 4 where kind 3"):
         CODEC.decode(wire.seal(wire.ESTIMATES, 1, ROUND, message[13:]), ROUND)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fedsift import seeding
 from fedsift.codecs import CODECS, indexes, wire
 from fedsift.codecs.wire import WireError
-from fedsift.types import Link, Mistake, SoftLabels
+from fedsift.types import Link, SoftLabels, UserError
 
 FLOAT32, FLOAT16 = CODECS["float32"], CODECS["float16"]
 BOTH = pytest.mark.parametrize("codec", [FLOAT32, FLOAT16], ids=["float32", "float16"])
@@ -192,7 +192,7 @@ def test_sizes_and_round_trips_for_any_shape(samples, classes, share, way, seed)
 def test_soft_labels_that_are_not_finite_cannot_be_sent(codec, bad):
     labels = labels_on(drawn(SHARED, 4))
     labels.probs[2, 1] = bad
-    with pytest.raises(Mistake, match="diverged"):
+    with pytest.raises(UserError, match="diverged"):
         codec.encode(labels, link())
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedsift.codecs import WEIGHT_CODECS, Qsgd, entropy, weight_codec, wire
 from fedsift.codecs.updates import implied, quantise
 from fedsift.codecs.wire import WireError
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 ROUND, KEY = 3, (7, 3, 5)
 QSGD = Qsgd(4)
@@ -116,7 +116,7 @@ def test_bits_give_levels_on_both_sides_of_zero(bits):
 
 @pytest.mark.parametrize("bits", [0, 1, 9, 2.5, "four"])
 def test_other_bits_are_a_mistake(bits):
-    with pytest.raises(Mistake, match="2 to 8 bits"):
+    with pytest.raises(UserError, match="2 to 8 bits"):
         Qsgd(bits)
 
 
@@ -241,13 +241,13 @@ def test_an_update_is_no_longer_than_its_bits_and_smaller_than_float16(bits):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 3e38])
 def test_weights_that_diverged_cannot_be_sent(bad):
     # 3e38 is finite, but the norm of five of them is no float32.
-    with pytest.raises(Mistake, match=r"'b'.*diverged"):
+    with pytest.raises(UserError, match=r"'b'.*diverged"):
         QSGD.encode({**state(), "b": torch.full((5,), bad)}, ROUND, 9, state(), KEY)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_statistics_that_diverged_cannot_be_sent(bad):
-    with pytest.raises(Mistake, match=r"'norm.running_var'.*diverged"):
+    with pytest.raises(UserError, match=r"'norm.running_var'.*diverged"):
         QSGD.encode({**state(), "norm.running_var": torch.full((5,), bad)}, ROUND, 9, state(), KEY)
 
 
@@ -356,7 +356,7 @@ def test_another_round_codec_or_kind_is_refused():
     with pytest.raises(WireError, match="codec 20 where codec 21"):
         Qsgd(5).decode(message, ROUND, state())
     with pytest.raises(WireError, match="kind 3 where kind 2"):
-        QSGD.decode(wire.seal(wire.SEEDS, QSGD.id, ROUND, message[13:]), ROUND, state())
+        QSGD.decode(wire.seal(wire.MIXTURES, QSGD.id, ROUND, message[13:]), ROUND, state())
     with pytest.raises(WireError, match="codec 20 where codec 1"):
         WEIGHT_CODECS["float32"].decode(message, ROUND, state())
 

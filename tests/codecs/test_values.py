@@ -18,13 +18,13 @@ from fedsift.codecs import (
     indexes,
     quantized,
     soft_label_codec,
-    softlabels,
+    soft_labels,
     topk,
     wire,
 )
 from fedsift.codecs.values import Delta, Hard, Quantized, TopK, on_grid
 from fedsift.codecs.wire import WireError
-from fedsift.types import Link, Mistake, SoftLabels, Tree
+from fedsift.types import Link, SoftLabels, Tree, UserError
 
 PLAIN = [
     "float32",
@@ -281,8 +281,8 @@ def conversation(codec, said, to):
     there: Tree = {}
     messages, heard = [], []
     for labels in said:
-        message, here = codec.say(labels, to, here)
-        labels, there = codec.hear(message, to, there)
+        message, here = codec.encode_stateful(labels, to, here)
+        labels, there = codec.decode_stateful(message, to, there)
         messages.append(message)
         heard.append(labels)
     return messages, heard
@@ -350,33 +350,33 @@ def test_rows_never_sent_before_are_sent_along_with_changes():
 def test_a_message_against_another_reference_is_refused():
     to, codec = link(), delta("hard")
     labels = SoftLabels(np.arange(40), one_hot(np.arange(40) % 10))
-    message, memory = codec.say(labels, to, {})
-    second, _ = codec.say(labels, to, memory)
+    message, memory = codec.encode_stateful(labels, to, {})
+    second, _ = codec.encode_stateful(labels, to, memory)
     other = {"index": memory["index"], "probs": np.roll(memory["probs"], 1, axis=0)}
     some = {"index": memory["index"][:39], "probs": memory["probs"][:39]}
     for wrong in (other, some, {}):
         with pytest.raises(WireError, match="checksum"):
-            codec.hear(second, to, wrong)
+            codec.decode_stateful(second, to, wrong)
     with pytest.raises(WireError, match="checksum"):
-        codec.hear(message, to, memory)
+        codec.decode_stateful(message, to, memory)
 
 
 def test_a_reference_that_differs_only_elsewhere_does_not_matter():
     to, codec = link(), delta("hard")
     labels = SoftLabels(drawn(10, to), one_hot(np.arange(10)))
-    _, memory = codec.say(labels, to, {})
-    message, _ = codec.say(labels, to, memory)
+    _, memory = codec.encode_stateful(labels, to, {})
+    message, _ = codec.encode_stateful(labels, to, memory)
     elsewhere = np.setdiff1d(np.arange(40), labels.index)[:1]
     index = np.append(memory["index"], elsewhere)
     more = {"index": index, "probs": np.concatenate([memory["probs"], one_hot([3])])}
-    np.testing.assert_array_equal(codec.hear(message, to, more)[0].probs, labels.probs)
+    np.testing.assert_array_equal(codec.decode_stateful(message, to, more)[0].probs, labels.probs)
 
 
 def test_a_row_said_to_be_unchanged_that_was_never_sent_is_refused():
     to, codec = link(), delta("hard")
     index = drawn(2, to)
     payload = struct.pack("<BI", 0, 2) + struct.pack("<II", 0, 0) + b"\0"
-    implied = softlabels._implied(index, to, np.full((2, 10), np.nan, np.float32))
+    implied = soft_labels._implied(index, to, np.full((2, 10), np.nan, np.float32))
     message = wire.seal(wire.SOFT_LABELS, codec.values.id, to.round, payload, implied)
     with pytest.raises(WireError, match="never sent"):
         codec.decode(message, to)
@@ -423,8 +423,8 @@ def test_both_ends_remember_the_same_over_many_rounds(plain, rounds, share, seed
         )
         labels = SoftLabels(index, truth[index])
         ever[index] = True
-        message, here = codec.say(labels, to, here)
-        heard, there = codec.hear(message, to, there)
+        message, here = codec.encode_stateful(labels, to, here)
+        heard, there = codec.decode_stateful(message, to, there)
         np.testing.assert_array_equal(heard.index, index)
         np.testing.assert_array_equal(heard.probs, inner.decode(inner.encode(labels, to), to).probs)
         assert here["index"].tolist() == there["index"].tolist() == np.flatnonzero(ever).tolist()
@@ -501,5 +501,5 @@ def test_no_two_codes_have_the_same_number():
     ],
 )
 def test_a_code_that_cannot_be_is_a_mistake(text):
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         soft_label_codec(text)

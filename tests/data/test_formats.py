@@ -22,7 +22,7 @@ from PIL import Image
 
 from fedsift.data.formats import cifar, idx, mat, pickles, stl10
 from fedsift.data.formats.folder import Folder, Missing, unpacked
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 LIMIT = 1 << 20
 
@@ -40,7 +40,7 @@ def folder(path: Path, *inner: str, limit: int = LIMIT) -> Folder:
 
 
 def said(read, *arguments) -> str:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         read(*arguments)
     return str(caught.value)
 
@@ -164,7 +164,7 @@ def test_odd_pickles_end_in_a_mistake_or_a_dictionary(content, complaint):
     else:
         try:
             assert isinstance(pickles.read(content, "batch"), dict)
-        except Mistake as error:
+        except UserError as error:
             assert str(error).startswith("batch is not a CIFAR batch")
 
 
@@ -177,7 +177,7 @@ def test_a_changed_or_cut_batch_never_does_anything_but_a_mistake(d):
         content[place] = d.draw(st.integers(0, 255))
     cut = d.draw(st.integers(0, len(content)))
     for damaged in (bytes(content), bytes(content[:cut])):
-        with contextlib.suppress(Mistake):
+        with contextlib.suppress(UserError):
             pickles.read(damaged, "batch")
 
 
@@ -498,7 +498,7 @@ def test_a_changed_or_cut_mat_file_never_does_anything_but_a_mistake(d):
     for place in d.draw(st.lists(st.integers(120, len(content) - 1), min_size=1, max_size=4)):
         content[place] = d.draw(st.integers(0, 255))
     for damaged in (bytes(content), bytes(content[: d.draw(st.integers(0, len(content)))])):
-        with contextlib.suppress(Mistake):
+        with contextlib.suppress(UserError):
             mat.variables(damaged, "f", 1000)
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from fedsift import data
 from fedsift.data import images
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 
 def square(*rows: list[int]) -> np.ndarray:
@@ -82,7 +82,7 @@ def test_grey_becomes_colour_and_colour_grey():
 
 
 def test_other_channels_are_a_mistake():
-    with pytest.raises(Mistake, match="images with 2 channels cannot be made to have 3"):
+    with pytest.raises(UserError, match="images with 2 channels cannot be made to have 3"):
         images.with_channels(np.zeros((1, 2, 4, 4), np.uint8), 3)
 
 
@@ -104,9 +104,9 @@ def test_photographs_keep_their_values_also_where_none_is_quite_white():
 
 
 def test_ranges_and_shapes_that_cannot_be_matched_are_a_mistake():
-    with pytest.raises(Mistake, match="from 0 to 1 or from 0 to 255"):
+    with pytest.raises(UserError, match="from 0 to 1 or from 0 to 255"):
         images.fitted(square([1]), square([1]) - np.float32(2))
-    with pytest.raises(Mistake, match="needs images on both sides"):
+    with pytest.raises(UserError, match="needs images on both sides"):
         images.fitted(square([1]), np.zeros((3, 4), np.uint8))
 
 
@@ -144,14 +144,14 @@ def test_a_sheet_is_looked_for_here_and_then_in_the_data_folder(tmp_path, monkey
     Image.new("L", (16, 8), 9).save(here / "sheet.png")
     assert (data.unlabelled("sheet:sheet.png(8)") == np.full((2, 1, 8, 8), 9)).all()
     assert data.with_public(data.digits(), "sheet:sheet.png(8)").public.max() == 9  # type: ignore[union-attr]
-    with pytest.raises(Mistake, match=r"no\.png"):
+    with pytest.raises(UserError, match=r"no\.png"):
         data.unlabelled("sheet:no.png")
 
 
 def test_a_sheet_that_tiles_do_not_fill_is_a_mistake(tmp_path):
     Image.new("RGB", (64, 40)).save(tmp_path / "odd.png")
     with pytest.raises(
-        Mistake, match=r"has 40 x 64 pixels, which tiles of 32 x 32 do not fill; add their size"
+        UserError, match=r"has 40 x 64 pixels, which tiles of 32 x 32 do not fill; add their size"
     ):
         data.unlabelled(f"sheet:{tmp_path}/odd.png")
 
@@ -159,7 +159,7 @@ def test_a_sheet_that_tiles_do_not_fill_is_a_mistake(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"no picture", b"\x89PNG\r\n\x1a\n but cut", b"GIF89a"])
 def test_a_file_that_is_no_picture_is_named(tmp_path, content):
     (tmp_path / "odd.png").write_bytes(content)
-    with pytest.raises(Mistake, match=r"cannot read .*odd\.png as a PNG or JPEG picture"):
+    with pytest.raises(UserError, match=r"cannot read .*odd\.png as a PNG or JPEG picture"):
         data.unlabelled(f"sheet:{tmp_path}/odd.png")
 
 
@@ -167,16 +167,16 @@ def test_a_cut_picture_and_a_missing_one_are_named(tmp_path):
     path = tmp_path / "cut.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)).save(path)
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(Mistake, match=r"cannot read .*cut\.png"):
+    with pytest.raises(UserError, match=r"cannot read .*cut\.png"):
         images.pixels(path)
-    with pytest.raises(Mistake, match=r"^no such file: .*nowhere\.png"):
+    with pytest.raises(UserError, match=r"^no such file: .*nowhere\.png"):
         images.pixels(tmp_path / "nowhere.png")
 
 
 def test_a_picture_that_claims_too_many_pixels_is_refused_before_it_is_read(tmp_path):
     Image.new("1", (10_000, 8_001)).save(tmp_path / "bomb.png")
     assert (tmp_path / "bomb.png").stat().st_size < 100_000
-    with pytest.raises(Mistake, match="more than 80,000,000 pixels"):
+    with pytest.raises(UserError, match="more than 80,000,000 pixels"):
         images.pixels(tmp_path / "bomb.png")
 
 
@@ -224,6 +224,6 @@ def test_where_a_data_set_has_unlabelled_images_those_are_taken(tmp_path):
 
 def test_a_sheet_alone_is_no_data_set():
     with pytest.raises(
-        Mistake, match=r"sheet:a\.png has no labels, so it can only be a public set"
+        UserError, match=r"sheet:a\.png has no labels, so it can only be a public set"
     ):
-        data.load("sheet:a.png")
+        data.load_dataset("sheet:a.png")

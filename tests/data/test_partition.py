@@ -18,7 +18,7 @@ from fedsift.data.partition import (
     deal,
     iid,
 )
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 TEN = np.arange(1000) % 10  # ten classes, a hundred samples each
 
@@ -166,7 +166,7 @@ def test_views_vary_as_dirichlet_draws_do():
 
 def test_a_view_of_more_samples_than_there_are_is_a_mistake():
     with pytest.raises(
-        Mistake, match="views of 5 samples, but only 4 private ones; make samples smaller"
+        UserError, match="views of 5 samples, but only 4 private ones; make samples smaller"
     ):
         deal(np.arange(4) % 2, 1, Views(1.0, 5), seeding.rng(0))
 
@@ -226,43 +226,43 @@ def test_shards_bound_the_classes_of_a_client():
 @pytest.mark.parametrize("kind", [Dirichlet, DirichletFree, Views])
 @pytest.mark.parametrize("alpha", [0, -1, math.nan])
 def test_an_alpha_that_is_not_above_zero_is_a_mistake(kind, alpha):
-    with pytest.raises(Mistake, match=f"alpha must be above 0 and at most 1e\\+06, not {alpha}"):
+    with pytest.raises(UserError, match=f"alpha must be above 0 and at most 1e\\+06, not {alpha}"):
         kind(alpha)
 
 
 @pytest.mark.parametrize("kind", [Dirichlet, DirichletFree, Views])
 def test_an_infinite_alpha_is_a_mistake(kind):
     # Its proportions would be nan, on which dealing never ends.
-    with pytest.raises(Mistake, match="alpha"):
+    with pytest.raises(UserError, match="alpha"):
         kind(math.inf)
 
 
 def test_a_view_of_nothing_is_a_mistake():
-    with pytest.raises(Mistake, match="samples must be above 0 and at most 1e\\+06, not 0"):
+    with pytest.raises(UserError, match="samples must be above 0 and at most 1e\\+06, not 0"):
         Views(1.0, 0)
 
 
 def test_no_shards_are_a_mistake():
-    with pytest.raises(Mistake, match="shards must be above 0 and at most 1e\\+06, not 0"):
+    with pytest.raises(UserError, match="shards must be above 0 and at most 1e\\+06, not 0"):
         Shards(0)
 
 
 @pytest.mark.parametrize("how", [Dirichlet(1), DirichletFree(1), Shards(1), iid])
 def test_more_clients_than_samples_is_a_mistake(how):
     with pytest.raises(
-        Mistake, match=r"^5 clients but only 4 private samples: each client needs at least one$"
+        UserError, match=r"^5 clients but only 4 private samples: each client needs at least one$"
     ):
         deal(np.arange(4) % 2, 5, how, seeding.rng(0))
 
 
 def test_more_shards_than_samples_is_a_mistake():
-    with pytest.raises(Mistake, match="3 clients x 2 shards need more than 5 samples"):
+    with pytest.raises(UserError, match="3 clients x 2 shards need more than 5 samples"):
         deal(np.arange(5) % 2, 3, Shards(2), seeding.rng(0))
 
 
 @pytest.mark.parametrize("clients", [0, -3])
 def test_no_clients_is_a_mistake(clients):
-    with pytest.raises(Mistake, match=f"at least one client, not {clients}"):
+    with pytest.raises(UserError, match=f"at least one client, not {clients}"):
         deal(TEN, clients, iid, seeding.rng(0))
 
 

@@ -15,10 +15,10 @@ import torch
 import fedsift
 from fedsift import models
 from fedsift.engines import batched
-from fedsift.engines.batched import Batched
-from fedsift.engines.sequential import Sequential
+from fedsift.engines.batched import BatchedEngine
+from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.stacking import Kernels, stack
-from fedsift.types import Labelled, Mistake, Model, Predict, Recipe, Samples, Store
+from fedsift.types import Labelled, Model, Predict, Recipe, Samples, Store, UserError
 from tests.helpers import parity, toys
 from tests.helpers.parity import SGD
 
@@ -47,16 +47,16 @@ def stack_every_network(monkeypatch):
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def engine(request):
-    return Batched(request.param, threads=2 if request.param == "cpu" else None)
+    return BatchedEngine(request.param, threads=2 if request.param == "cpu" else None)
 
 
 @pytest.fixture(scope="module")
 def reference():
-    return Sequential("cpu", threads=2)
+    return SequentialEngine("cpu", threads=2)
 
 
 def shelf(name, shape=(3, 8, 8)):
-    return models.model(name, shape, parity.CLASSES)
+    return models.make_model(name, shape, parity.CLASSES)
 
 
 def agree(engine, reference, jobs, flips=0):
@@ -90,7 +90,7 @@ def test_the_whole_shelf_is_tested_here():
 @pytest.mark.parametrize("name", SHELF)
 def test_every_network_and_optimiser(engine, reference, name, recipe):
     model = shelf(name)
-    assert engine.explain(model).startswith(f"{name}: stacked (known layers")
+    assert engine.describe(model).startswith(f"{name}: stacked (known layers")
     agree(engine, reference, parity.fits(model, recipe=RECIPES[recipe]))
 
 
@@ -175,13 +175,13 @@ def test_step_sizes_and_schedules_of_their_own_in_one_program(
 ):
     """A sweep over step sizes is one group; every model follows its own recipe."""
     parts: list[list[int]] = []
-    honest = Batched._task
+    honest = BatchedEngine._task
 
     def spy(self, part):
         parts.append(part)
         return honest(self, part)
 
-    monkeypatch.setattr(Batched, "_task", spy)
+    monkeypatch.setattr(BatchedEngine, "_task", spy)
     jobs = parity.fits(shelf(name), sizes, RECIPES[recipe], epoch=3)
     own: list[dict[str, Any]] = [
         {},
@@ -229,12 +229,15 @@ def test_what_fills_a_short_batch_changes_nothing(name):
     on the 5 alone."""
     model = shelf(name)
     jobs = parity.fits(model, (5,), replace(SGD, epochs=1))
-    (found,), (expected,) = Batched(threads=1).run(jobs), Sequential(threads=1).run(jobs)
+    (found,), (expected,) = (
+        BatchedEngine(threads=1).run(jobs),
+        SequentialEngine(threads=1).run(jobs),
+    )
     data = jobs[0].data
     eight = Labelled(
         data.samples[np.array([0, 1, 2, 3, 4, 0, 0, 0])], data.targets[[0, 1, 2, 3, 4, 0, 0, 0]]
     )
-    (counted,) = Sequential(threads=1).run([replace(jobs[0], data=eight)])
+    (counted,) = SequentialEngine(threads=1).run([replace(jobs[0], data=eight)])
     assert parity.difference(found, expected) < 1e-5 < 1e-3 < parity.difference(counted, expected)
 
 
@@ -258,16 +261,16 @@ THIRTEEN = (21, 5, 12, 8, 16, 17, 3, 30, 2, 9, 11, 24, 7)
 def test_an_answer_is_the_same_to_the_last_bit_in_any_company(name, batch):
     jobs = parity.fits(shelf(name), THIRTEEN, replace(SGD, batch=batch, epochs=1))
     everything = [*jobs, *parity.asks(jobs)]
-    together = Batched(threads=1).run(everything)
+    together = BatchedEngine(threads=1).run(everything)
     assert not parity.same(together[0], together[1])
     others = {
-        "backwards": Batched(threads=1).run(everything[::-1])[::-1],
-        "two threads": Batched(threads=2).run(everything),
-        "little memory": Batched(threads=1, memory=1e-6).run(everything),
+        "backwards": BatchedEngine(threads=1).run(everything[::-1])[::-1],
+        "two threads": BatchedEngine(threads=2).run(everything),
+        "little memory": BatchedEngine(threads=1, memory=1e-6).run(everything),
     }
     for how, answers in others.items():
         assert all(map(parity.same, together, answers)), how
-    alone = Batched(threads=1)
+    alone = BatchedEngine(threads=1)
     for i in (0, 3, 6, 7, 8, 13, 19):
         assert parity.same(together[i], alone.run([everything[i]])[0]), i
 
@@ -281,14 +284,14 @@ def test_so_it_is_with_adam_and_real_images_in_either_precision(model, precision
         pytest.skip("this processor does not compute with bfloat16")
     recipe = Recipe(epochs=1, batch=8, lr=1e-3, weight_decay=0.01, augment="crop-flip")
     jobs = parity.fits(shelf(*model), (40, 37, 24, 16), recipe)
-    together = Batched(threads=1, precision=precision).run(jobs)
+    together = BatchedEngine(threads=1, precision=precision).run(jobs)
     for job, answer in zip(jobs, together, strict=True):
-        assert parity.same(answer, Batched(threads=1, precision=precision).run([job])[0])
+        assert parity.same(answer, BatchedEngine(threads=1, precision=precision).run([job])[0])
 
 
-def needed(job: Any, engine: Batched | None = None) -> int:
+def needed(job: Any, engine: BatchedEngine | None = None) -> int:
     """What the engine thinks one model of its program takes."""
-    engine = engine or Batched(threads=1)
+    engine = engine or BatchedEngine(threads=1)
     program = engine._program(job.model)
     assert not isinstance(program, str)
     return engine._bytes(program, job)
@@ -296,19 +299,20 @@ def needed(job: Any, engine: Batched | None = None) -> int:
 
 def test_little_memory_cuts_a_group_and_much_does_not(monkeypatch):
     sizes = []
-    honest = Batched._parts
+    honest = BatchedEngine._parts
 
     def spy(self, jobs, members):
         parts = honest(self, jobs, members)
         sizes.append([len(part) for part in parts])
         return parts
 
-    monkeypatch.setattr(Batched, "_parts", spy)
+    monkeypatch.setattr(BatchedEngine, "_parts", spy)
     model = shelf("mlp", (1, 8, 8))
     jobs = parity.fits(model, (8,) * 13)
     need = needed(jobs[0])
     answers = [
-        Batched(threads=1, memory=share * need / batched.GIB).run(jobs) for share in (0.5, 4.5, 100)
+        BatchedEngine(threads=1, memory=share * need / batched.GIB).run(jobs)
+        for share in (0.5, 4.5, 100)
     ]
     assert [max(parts) for parts in sizes] == [1, 4, 13] and [sum(parts) for parts in sizes] == [
         13
@@ -333,7 +337,7 @@ def most():
 
 batched.LARGEST_ON_CPU = 10**12
 kind, name, batch, memory, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
-model = models.model(Mixed if name == "Mixed" else name, (3, 32, 32), 10)
+model = models.make_model(Mixed if name == "Mixed" else name, (3, 32, 32), 10)
 values = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4 * batch, 3, 32, 32), np.uint8))
 data = Labelled(Samples(Store(values, torch.tensor(127.0), torch.tensor(64.0)), np.arange(len(values))), torch.eye(10)[torch.arange(len(values)) % 10])
 recipe = Recipe(epochs=1, batch=batch, lr=1e-3, augment="crop-flip")
@@ -341,7 +345,7 @@ state = models.initial_state(model, 0)
 made = {"fit": lambda i: Fit(model, state, data, recipe, (i,)), "ask": lambda i: Predict(model, state, data.samples)}
 jobs = [made[kind](i) for i in range(count)]
 engine = batched.Batched(threads=1, memory=memory)
-engine.explain(model)
+engine.describe(model)
 parts = engine._parts(jobs, list(range(count)))
 before = most()
 engine.run(jobs)
@@ -386,16 +390,16 @@ def test_memory_is_a_bound(kind, name, batch, memory, count):
 def test_memory_is_a_bound_on_a_gpu_too(precision):
     """Eight ResNet-8 of which about three fit; the same answers as with room for all."""
     model, of = (
-        models.model("resnet8", (3, 32, 32), parity.CLASSES),
+        models.make_model("resnet8", (3, 32, 32), parity.CLASSES),
         parity.store((3, 32, 32), rows=60),
     )
     jobs = parity.fits(model, (40,) * 8, replace(SGD, lr=0.01), of=of)
-    free = Batched("cuda", precision=precision)
+    free = BatchedEngine("cuda", precision=precision)
     limit = 3.5 * needed(jobs[0], free)
     expected = free.run(jobs)
     del free
     torch.cuda.empty_cache()
-    engine = Batched("cuda", precision=precision, memory=limit / batched.GIB)
+    engine = BatchedEngine("cuda", precision=precision, memory=limit / batched.GIB)
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     found = engine.run(jobs)
@@ -407,7 +411,7 @@ def test_memory_is_a_bound_on_a_gpu_too(precision):
 def test_data_are_brought_to_the_device_once_and_as_bytes():
     of = parity.store(shelf("cnn").shape)
     jobs = parity.fits(shelf("cnn"), of=of) + parity.fits(shelf("mlp"), of=of)
-    engine = Batched("cuda")
+    engine = BatchedEngine("cuda")
     engine.run([*jobs, *parity.asks(jobs)])
     engine.run(jobs)
     ((_, here),) = engine._resident.values()
@@ -418,10 +422,10 @@ def test_data_are_brought_to_the_device_once_and_as_bytes():
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 def test_without_triton_everything_runs_on_a_gpu_all_the_same(monkeypatch, reference, precision):
     monkeypatch.setattr(batched, "has_triton", lambda: False)
-    engine = Batched("cuda", precision=precision)
+    engine = BatchedEngine("cuda", precision=precision)
     jobs = parity.fits(shelf("resnet8(width=0.5)"), recipe=replace(SGD, lr=0.01))
-    assert engine.explain(jobs[0].model).startswith("resnet8(width=0.5): stacked (known layers")
-    assert "CUDA graphs" not in engine.explain(jobs[0].model)
+    assert engine.describe(jobs[0].model).startswith("resnet8(width=0.5): stacked (known layers")
+    assert "CUDA graphs" not in engine.describe(jobs[0].model)
     assert parity.astray(jobs, engine.run(jobs), reference.run(jobs)) < (
         5e-2 if precision == "float32" else 0.2
     )
@@ -434,9 +438,9 @@ def test_a_group_is_cut_so_that_every_thread_has_work(monkeypatch):
         seen.append(len(part))
         return lambda stop: part
 
-    monkeypatch.setattr(Batched, "_task", task)
-    Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 10))
-    Batched(threads=2).run(parity.fits(shelf("mlp"), (8,) * 50))
+    monkeypatch.setattr(BatchedEngine, "_task", task)
+    BatchedEngine(threads=2).run(parity.fits(shelf("mlp"), (8,) * 10))
+    BatchedEngine(threads=2).run(parity.fits(shelf("mlp"), (8,) * 50))
     assert sorted(seen[:2]) == [5, 5] and sorted(seen[2:]) == [
         12,
         12,
@@ -465,11 +469,11 @@ def test_graphs_that_are_kept_share_the_memory(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "fedsift.engines.replay", fake)
     monkeypatch.setattr(fedsift.engines, "replay", fake, raising=False)
-    monkeypatch.setattr(Batched, "_replayed", lambda self, program: True)
+    monkeypatch.setattr(BatchedEngine, "_replayed", lambda self, program: True)
     model = shelf("mlp")
     jobs = [parity.fits(model, (8,), replace(SGD, weight_decay=decay)) for decay in (0.0, 0.1, 0.2)]
     need = needed(jobs[0][0])
-    engine = Batched(threads=1, memory=2.5 * need / batched.GIB)
+    engine = BatchedEngine(threads=1, memory=2.5 * need / batched.GIB)
     for kind in (0, 1, 0, 2, 1):
         engine.run(jobs[kind])
         assert engine._kept() == len(engine._replays) * need <= 2.5 * need
@@ -480,8 +484,8 @@ def test_graphs_that_are_kept_share_the_memory(monkeypatch):
 
 
 def test_memory_must_be_something():
-    with pytest.raises(Mistake, match="memory is a number of GiB above 0, not 0"):
-        Batched(memory=0)
+    with pytest.raises(UserError, match="memory is a number of GiB above 0, not 0"):
+        BatchedEngine(memory=0)
 
 
 # --- the rule for large networks
@@ -495,24 +499,24 @@ def test_large_networks_run_one_by_one_on_a_cpu_without_a_warning(monkeypatch):
     monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
     monkeypatch.setattr(batched, "LARGEST_BY_HAND", 1000)
     model = shelf("resnet8(width=0.25)")
-    engine = Batched(threads=2)
-    assert engine.explain(model).endswith("million multiplications a sample keep a core busy)")
+    engine = BatchedEngine(threads=2)
+    assert engine.describe(model).endswith("million multiplications a sample keep a core busy)")
     jobs = parity.fits(model)
-    assert all(map(parity.same, engine.run(jobs), Sequential(threads=1).run(jobs)))
+    assert all(map(parity.same, engine.run(jobs), SequentialEngine(threads=1).run(jobs)))
 
 
 def test_networks_of_middle_size_are_stacked_to_train_and_asked_one_by_one(monkeypatch):
     monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
     model = shelf("resnet8(width=0.25)")
-    engine = Batched(threads=2)
+    engine = BatchedEngine(threads=2)
     assert (
-        engine.explain(model)
+        engine.describe(model)
         == "resnet8(width=0.25): stacked (known layers, predictions one by one)"
     )
     asks = parity.asks(parity.fits(model))
-    assert all(map(parity.same, engine.run(asks), Sequential(threads=1).run(asks)))
+    assert all(map(parity.same, engine.run(asks), SequentialEngine(threads=1).run(asks)))
     group = shelf("resnet8(norm=group, width=0.25)")
-    assert engine.explain(group).endswith("million multiplications a sample keep a core busy)")
+    assert engine.describe(group).endswith("million multiplications a sample keep a core busy)")
 
 
 @pytest.mark.parametrize(
@@ -531,4 +535,4 @@ def test_multiplications_are_counted_by_hand(factory, shape, macs):
 
 
 def test_empty_work_is_no_work():
-    assert Batched().run([]) == []
+    assert BatchedEngine().run([]) == []

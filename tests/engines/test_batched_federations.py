@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import fedsift
-from fedsift.engines.batched import Batched
-from fedsift.engines.sequential import Sequential
+from fedsift.engines.batched import BatchedEngine
+from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import federate
 from tests.helpers import parity
 
@@ -43,7 +43,7 @@ CASES = [
 
 
 def task():
-    return fedsift.split(fedsift.load("digits"), private=300, public=120, test=500, seed=0)
+    return fedsift.split(fedsift.load_dataset("digits"), private=300, public=120, test=500, seed=0)
 
 
 def played(algorithm, engine, model="cnn", rounds=2):
@@ -56,7 +56,7 @@ def played(algorithm, engine, model="cnn", rounds=2):
         return honest(server, messages, r)
 
     object.__setattr__(algorithm, "server_turn", listen)
-    clients = fedsift.clients(task().private, 10, fedsift.Dirichlet(0.5), model, seed=0)
+    clients = fedsift.make_clients(task().private, 10, fedsift.Dirichlet(0.5), model, seed=0)
     cohort = 10 if isinstance(algorithm, fedsift.Gossip) else 5
     return list(
         federate(algorithm, clients, task(), rounds=rounds, cohort=cohort, seed=0, engine=engine)
@@ -72,7 +72,10 @@ def test_a_federation_is_the_same_on_both_engines(name, model, device):
     where what is sent is what changed, or coded by what it is."""
     near, exact = (2e-5, True) if device == "cpu" else (2e-3, name not in ("cfd", "fedpaq"))
     near = 2e-3 if name == "gossip" else near
-    engines = Sequential(threads=2), Batched(device, threads=2 if device == "cpu" else None)
+    engines = (
+        SequentialEngine(threads=2),
+        BatchedEngine(device, threads=2 if device == "cpu" else None),
+    )
     (one, one_said), (two, two_said) = (
         played(ALGORITHMS[name](), engine, MODELS[model]) for engine in engines
     )
@@ -99,7 +102,7 @@ def test_a_round_of_every_network_and_optimiser_with_crops_and_a_decay(model, op
     recipe = fedsift.Recipe(
         2, 16, 0.02 if sgd else 0.002, optimizer, augment="crop-flip", milestones=(1,)
     )
-    engines = Sequential(threads=2), Batched(threads=2)
+    engines = SequentialEngine(threads=2), BatchedEngine(threads=2)
     (one, _), (two, _) = (
         played(fedsift.fas(20, local=recipe, distill=recipe), e, model, 1) for e in engines
     )
@@ -120,7 +123,7 @@ def test_active_sampling_picks_the_same_samples_on_both_engines(sampler, device)
     def fas() -> Any:
         return fedsift.fas(20, sampler=sampler, **BOTH)
 
-    clients = fedsift.clients(task().private, 10, fedsift.Dirichlet(0.5), seed=0)
+    clients = fedsift.make_clients(task().private, 10, fedsift.Dirichlet(0.5), seed=0)
     links = fedsift.Federation(fas(), clients, task(), 5, 0)
     picks = [
         {
@@ -131,8 +134,8 @@ def test_active_sampling_picks_the_same_samples_on_both_engines(sampler, device)
             for id, message in messages.items()
         }
         for engine in (
-            Sequential(threads=2),
-            Batched(device, threads=2 if device == "cpu" else None),
+            SequentialEngine(threads=2),
+            BatchedEngine(device, threads=2 if device == "cpu" else None),
         )
     ]
     assert len(picks[0]) == 10 and picks[0].keys() == picks[1].keys()
@@ -143,9 +146,9 @@ def test_active_sampling_picks_the_same_samples_on_both_engines(sampler, device)
 @pytest.mark.slow
 def test_the_batched_engine_learns_the_digits():
     """Ten clients of nearly equal data, eight rounds of FedAvg: 80 per cent and more."""
-    data = fedsift.split(fedsift.load("digits"), private=800, public=100, seed=0)
-    clients = fedsift.clients(data.private, 10, fedsift.Dirichlet(100.0), "cnn", seed=0)
+    data = fedsift.split(fedsift.load_dataset("digits"), private=800, public=100, seed=0)
+    clients = fedsift.make_clients(data.private, 10, fedsift.Dirichlet(100.0), "cnn", seed=0)
     *_, last = federate(
-        fedsift.fedavg(), clients, data, rounds=8, cohort=5, seed=0, engine=Batched(threads=2)
+        fedsift.fedavg(), clients, data, rounds=8, cohort=5, seed=0, engine=BatchedEngine(threads=2)
     )
     assert last.accuracy > 0.8

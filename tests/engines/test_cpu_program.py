@@ -10,7 +10,7 @@ from fedsift.engines import grouped
 from fedsift.engines.by_hand import ByHand
 from fedsift.engines.stacked_training import turns
 from fedsift.engines.stacking import Kernels, Pass, Stacked
-from fedsift.models import initial_state, model
+from fedsift.models import initial_state, make_model
 from fedsift.types import Model
 
 
@@ -107,8 +107,8 @@ class Odd(nn.Module):
 
 
 NETWORKS = [
-    model("cnn", (3, 8, 8), 4),
-    model("resnet8(width=0.5)", (3, 8, 8), 4),
+    make_model("cnn", (3, 8, 8), 4),
+    make_model("resnet8(width=0.5)", (3, 8, 8), 4),
     Model("odd", Odd, (3, 8, 8), 4),
 ]
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from fedsift import models, training
-from fedsift.engines.batched import Batched
+from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.optimizers import correction, optimizer
-from fedsift.engines.sequential import Sequential
+from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.stacked_training import Inputs, loss_gradient
 from fedsift.engines.stacking import Kernels, stack
 from fedsift.types import Model, Predict, Recipe, Samples, Store
@@ -76,7 +76,7 @@ NETWORKS = [
     convolution("oblong", 8, 16, (3, 1), (1, 2), (0, 1)),
     convolution("bias before the norm", 16, 16, 3, 1, 1, bias=True),
     *(
-        pytest.param(models.model(name, (3, 8, 8), 3), id=name)
+        pytest.param(models.make_model(name, (3, 8, 8), 3), id=name)
         for name in ("cnn", "resnet8", "resnet20(width=0.5)")
     ),
     *(
@@ -141,13 +141,15 @@ def test_what_flows_between_kernels_is_16_bits_and_what_leaves_them_is_not(fused
         ("resnet8", torch.bfloat16, torch.bfloat16),
         ("mlp", torch.float32, torch.float32),
     ):
-        program = stack(models.model(name, (3, 8, 8), 3), kernels)
+        program = stack(models.make_model(name, (3, 8, 8), 3), kernels)
         assert (program.takes, program.stored) == (takes, stored)
-    engine = Batched("cuda", precision="bfloat16")
-    assert engine.explain(models.model("mlp", (3, 8, 8), 3)).endswith(
+    engine = BatchedEngine("cuda", precision="bfloat16")
+    assert engine.describe(models.make_model("mlp", (3, 8, 8), 3)).endswith(
         "(known layers, CUDA graphs, in float32 all the same)"
     )
-    assert engine.explain(models.model("cnn", (3, 8, 8), 3)).endswith("(known layers, CUDA graphs)")
+    assert engine.describe(models.make_model("cnn", (3, 8, 8), 3)).endswith(
+        "(known layers, CUDA graphs)"
+    )
     w, geometry = cuda(2, 9 * 16, 16).requires_grad_(), ((3, 3), (1, 1), (1, 1))
     x = cuda(2, 4, 8, 8, 16).bfloat16().requires_grad_()
     y = fused.Convolution.apply(x, w, None, geometry, "bfloat16", None)
@@ -262,39 +264,39 @@ def test_rounded_products_lead_nearly_the_same_way(precision, name, recipe):
     """Small steps: with large ones (0.05) rounding alone leads resnet20 half the way astray. A
     tenth is left for the signs that flip: rounding alone leads twelve sets of mlps under Adam 1 to
     11 % astray, as chance has it."""
-    model = models.model(name, (3, 8, 8), parity.CLASSES)
+    model = models.make_model(name, (3, 8, 8), parity.CLASSES)
     jobs = parity.fits(model, recipe=replace(recipe, augment="crop-flip"))
-    expected = Sequential("cpu").run(jobs)
+    expected = SequentialEngine("cpu").run(jobs)
     with rounded_products(precision):
-        rounding_alone = parity.astray(jobs, Sequential("cpu").run(jobs), expected)
-    engine = Batched("cuda", precision=precision)
+        rounding_alone = parity.astray(jobs, SequentialEngine("cpu").run(jobs), expected)
+    engine = BatchedEngine("cuda", precision=precision)
     assert parity.astray(jobs, engine.run(jobs), expected) < 1.5 * rounding_alone + 0.1 < 0.7
     asks = [
         Predict(model, state, job.data.samples) for job, state in zip(jobs, expected, strict=True)
     ]
-    exact = Sequential("cpu").run(asks)
+    exact = SequentialEngine("cpu").run(asks)
     with rounded_products(precision):
-        rounded = Sequential("cpu").run(asks)
+        rounded = SequentialEngine("cpu").run(asks)
     for a, there, b in zip(engine.run(asks), rounded, exact, strict=True):
         assert off(a, b) < max(2 * VALUES[precision], 2 * off(there, b))
 
 
 def test_graphs_are_used_again_and_answers_stay_the_same():
     """More data, less data, other weights: what is left from the last jobs must not show."""
-    model = models.model("resnet8(width=0.5)", (3, 8, 8), parity.CLASSES)
-    kept = Batched("cuda")
+    model = models.make_model("resnet8(width=0.5)", (3, 8, 8), parity.CLASSES)
+    kept = BatchedEngine("cuda")
     for sizes in ((21, 5, 12), (8, 8, 8), (30, 2, 9), (16, 16, 16), (21, 5, 12)):
         jobs = parity.fits(model, sizes, replace(SGD, augment="crop-flip"), epoch=sizes[0])
-        assert all(map(parity.same, kept.run(jobs), Batched("cuda").run(jobs)))
+        assert all(map(parity.same, kept.run(jobs), BatchedEngine("cuda").run(jobs)))
 
 
 def test_models_that_have_finished_leave_the_graph(monkeypatch):
     from fedsift.engines import replay
 
     monkeypatch.setattr(replay, "WORTH_A_GRAPH", 1)
-    model = models.model("resnet8(width=0.5)", (3, 8, 8), parity.CLASSES)
+    model = models.make_model("resnet8(width=0.5)", (3, 8, 8), parity.CLASSES)
     jobs = parity.fits(model, (60, 40, 24, 10, 9, 5, 3))
-    assert parity.near(Batched("cuda").run(jobs), Sequential("cpu").run(jobs), 5e-5)
+    assert parity.near(BatchedEngine("cuda").run(jobs), SequentialEngine("cpu").run(jobs), 5e-5)
 
 
 def test_dropout_falls_alike_on_every_device():
@@ -304,7 +306,7 @@ def test_dropout_falls_alike_on_every_device():
         )
 
     jobs = parity.fits(Model("dropout", build, (3, 8, 8), parity.CLASSES))
-    assert parity.near(Batched("cuda").run(jobs), Sequential("cpu").run(jobs), 2e-5)
+    assert parity.near(BatchedEngine("cuda").run(jobs), SequentialEngine("cpu").run(jobs), 2e-5)
     seeds = torch.tensor([training.dropout_seed((i,)) for i in range(3)])
     here, there = (training.kept(s, 1, 2, (50, 7), 0.3) for s in (seeds, seeds.cuda()))
     assert torch.equal(here, there.cpu())
@@ -315,21 +317,22 @@ def test_samples_of_any_number_of_axes(shape):
     """mlp takes inputs of any shape."""
     values = torch.randn(60, *shape, generator=torch.Generator().manual_seed(0))
     of = Store(values, torch.tensor(0.1), torch.tensor(2.0))
-    jobs = parity.fits(models.model("mlp", shape, parity.CLASSES), of=of)
-    assert parity.near(Batched("cuda").run(jobs), Sequential("cpu").run(jobs), 2e-5)
+    jobs = parity.fits(models.make_model("mlp", shape, parity.CLASSES), of=of)
+    assert parity.near(BatchedEngine("cuda").run(jobs), SequentialEngine("cpu").run(jobs), 2e-5)
 
 
 def test_one_mean_for_all_channels_and_a_deviation_for_each():
     of = replace(parity.store((3, 8, 8)), mean=torch.tensor(120.0))
-    jobs = parity.fits(models.model("cnn", (3, 8, 8), parity.CLASSES), of=of)
-    assert parity.near(Batched("cuda").run(jobs), Sequential("cpu").run(jobs), 2e-5)
+    jobs = parity.fits(models.make_model("cnn", (3, 8, 8), parity.CLASSES), of=of)
+    assert parity.near(BatchedEngine("cuda").run(jobs), SequentialEngine("cpu").run(jobs), 2e-5)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_same_jobs_give_the_same_bits(precision):
-    jobs = parity.fits(models.model("resnet8", (3, 8, 8), parity.CLASSES))
+    jobs = parity.fits(models.make_model("resnet8", (3, 8, 8), parity.CLASSES))
     one, two = (
-        Batched("cuda", precision=precision).run([*jobs, *parity.asks(jobs)]) for _ in range(2)
+        BatchedEngine("cuda", precision=precision).run([*jobs, *parity.asks(jobs)])
+        for _ in range(2)
     )
     assert all(map(parity.same, one, two))
 
@@ -338,7 +341,7 @@ def test_a_stored_set_that_was_replaced_is_brought_again():
     """A store's memory may be given back and taken by another: what lies on the device must be the
     new one's.
     """
-    engine, model = Batched("cuda"), models.model("mlp", (3, 8, 8), parity.CLASSES)
+    engine, model = BatchedEngine("cuda"), models.make_model("mlp", (3, 8, 8), parity.CLASSES)
     for seed in range(20):
         asks = parity.asks(parity.fits(model, (6,), of=parity.store((3, 8, 8), seed)))
-        assert parity.near(engine.run(asks), Sequential("cpu").run(asks), 1e-4)
+        assert parity.near(engine.run(asks), SequentialEngine("cpu").run(asks), 1e-4)

@@ -9,22 +9,22 @@ import pytest
 import torch
 
 from fedsift import engines, models
-from fedsift.engines.batched import Batched
-from fedsift.engines.sequential import Sequential
-from fedsift.types import Fit, Mistake, Predict, Recipe
+from fedsift.engines.batched import BatchedEngine
+from fedsift.engines.sequential import SequentialEngine
+from fedsift.types import Fit, Predict, Recipe, UserError
 from tests.helpers import toys
 
 SGD = Recipe(epochs=1, batch=2, lr=0.5, optimizer="sgd", momentum=0.0)
 
 
-@pytest.fixture(scope="module", params=[Sequential, Batched])
+@pytest.fixture(scope="module", params=[SequentialEngine, BatchedEngine])
 def engine(request):
     return request.param("cpu", threads=2)
 
 
 @pytest.fixture(scope="module")
 def reference():
-    return Sequential("cpu", threads=2)
+    return SequentialEngine("cpu", threads=2)
 
 
 def fit(factory=toys.linear, recipe=SGD, key=(0,), n=2, epoch=0, state=None):
@@ -155,12 +155,12 @@ def with_weight_norm(shape, classes):
 @pytest.mark.parametrize(
     ("kind", "factory"),
     [
-        (Sequential, keeps_what_it_saw),
-        (Sequential, always_random),
-        (Sequential, with_weight_norm),
-        pytest.param(Batched, keeps_what_it_saw),
-        (Batched, always_random),
-        pytest.param(Batched, with_weight_norm),
+        (SequentialEngine, keeps_what_it_saw),
+        (SequentialEngine, always_random),
+        (SequentialEngine, with_weight_norm),
+        pytest.param(BatchedEngine, keeps_what_it_saw),
+        (BatchedEngine, always_random),
+        pytest.param(BatchedEngine, with_weight_norm),
     ],
 )
 def test_networks_with_a_life_of_their_own_answer_the_same_every_time(kind, factory):
@@ -216,9 +216,9 @@ def test_two_callers_of_one_engine_do_not_stop_each_other(engine):
 
 
 def test_batch_norm_on_a_single_value_is_explained(engine):
-    model = models.model("resnet8", (1, 4, 4), 2)
+    model = models.make_model("resnet8", (1, 4, 4), 2)
     data = toys.labelled(np.zeros((1, 1, 4, 4), np.float32), [0])
-    with pytest.raises(Mistake, match="use norm=group, a larger batch or larger images"):
+    with pytest.raises(UserError, match="use norm=group, a larger batch or larger images"):
         engine.run([Fit(model, models.initial_state(model, 0), data, SGD, (0,))])
 
 
@@ -238,7 +238,7 @@ def test_milestones_count_epochs_from_the_first_round(engine):
 
 
 def test_augmentation_is_drawn_from_the_key(engine):
-    model = models.model("cnn", (1, 8, 8), 2)
+    model = models.make_model("cnn", (1, 8, 8), 2)
     images = np.random.default_rng(0).random((6, 1, 8, 8)).astype(np.float32)
     data, state = toys.labelled(images, [0, 1] * 3), models.initial_state(model, 0)
     plain, crops = Recipe(epochs=2, batch=3), Recipe(epochs=2, batch=3, augment="crop-flip")
@@ -259,27 +259,27 @@ def test_a_failing_job_is_told_and_the_engine_goes_on(engine):
 
 
 def test_the_choice_of_engine_says_what_and_why():
-    engine, why = engines.choose("sequential", "cpu")
-    assert isinstance(engine, Sequential)
+    engine, why = engines.choose_engine("sequential", "cpu")
+    assert isinstance(engine, SequentialEngine)
     assert (
         why == f"sequential engine on cpu, float32, {engine.workers.threads} thread(s) (asked for)"
     )
-    engine, why = engines.choose(device="cpu")
-    assert isinstance(engine, Batched) and why.endswith(
+    engine, why = engines.choose_engine(device="cpu")
+    assert isinstance(engine, BatchedEngine) and why.endswith(
         "(auto: stacks equal networks where that pays)"
     )
-    engine, _ = engines.choose(device="cpu", memory=0.25)
-    assert isinstance(engine, Batched) and engine._memory == 2**28
-    with pytest.raises(Mistake, match="unknown engine 'sequental'; did you mean 'sequential'"):
-        engines.choose("sequental")
-    with pytest.raises(Mistake, match="unknown device 'gpu'"):
-        engines.choose("auto", "gpu")
+    engine, _ = engines.choose_engine(device="cpu", memory=0.25)
+    assert isinstance(engine, BatchedEngine) and engine._memory == 2**28
+    with pytest.raises(UserError, match="unknown engine 'sequental'; did you mean 'sequential'"):
+        engines.choose_engine("sequental")
+    with pytest.raises(UserError, match="unknown device 'gpu'"):
+        engines.choose_engine("auto", "gpu")
 
 
 def test_a_device_that_is_not_there_is_an_error_not_a_fallback(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(Mistake, match="no CUDA device"):
-        engines.choose("auto", "cuda")
+    with pytest.raises(UserError, match="no CUDA device"):
+        engines.choose_engine("auto", "cuda")
 
 
 @pytest.mark.gpu
@@ -288,13 +288,16 @@ def test_cuda_agrees_with_the_cpu(name, monkeypatch):
     monkeypatch.setattr(
         torch.backends.cudnn, "allow_tf32", False
     )  # compare like with like: full float32
-    model = models.model(name, (1, 8, 8), 2)
+    model = models.make_model(name, (1, 8, 8), 2)
     images = np.random.default_rng(0).random((12, 1, 8, 8)).astype(np.float32)
     recipe = Recipe(epochs=2, batch=4, lr=0.01, optimizer="sgd", augment="crop-flip")
     job = Fit(
         model, models.initial_state(model, 0), toys.labelled(images, [0, 1] * 6), recipe, (0,)
     )
-    (here,), (there,) = Sequential("cpu").run([job]), Sequential("cuda").run([job])
+    (here,), (there,) = SequentialEngine("cpu").run([job]), SequentialEngine("cuda").run([job])
     assert all(torch.allclose(here[k], there[k], atol=2e-3) for k in here)
-    a, b = (Sequential(d).run([Predict(model, here, job.data.samples)])[0] for d in ("cpu", "cuda"))
+    a, b = (
+        SequentialEngine(d).run([Predict(model, here, job.data.samples)])[0]
+        for d in ("cpu", "cuda")
+    )
     assert np.allclose(a, b, atol=2e-2)

@@ -5,10 +5,10 @@ import torch
 
 from fedsift import engines, models
 from fedsift.engines import batched
-from fedsift.engines.batched import Batched
+from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.precision import PRECISIONS, Precision
-from fedsift.engines.sequential import Sequential
-from fedsift.types import Mistake
+from fedsift.engines.sequential import SequentialEngine
+from fedsift.types import UserError
 from tests.helpers import parity
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -19,10 +19,10 @@ def switches():
 
 
 def test_a_precision_that_is_not_there_is_a_mistake():
-    with pytest.raises(Mistake, match="unknown precision 'float16'"):
+    with pytest.raises(UserError, match="unknown precision 'float16'"):
         Precision("float16", CPU)
-    with pytest.raises(Mistake, match="on a CPU use float32 or bfloat16"):
-        engines.choose("auto", "cpu", "tf32")
+    with pytest.raises(UserError, match="on a CPU use float32 or bfloat16"):
+        engines.choose_engine("auto", "cpu", "tf32")
     assert PRECISIONS == ("float32", "tf32", "bfloat16")
 
 
@@ -58,19 +58,21 @@ def test_answers_in_bfloat16_are_float32_and_near():
     """Seven bits of every factor: outputs are off by about 2^-8 of their size, and by more than
     float32 would be.
     """
-    model = models.model("cnn", (1, 8, 8), parity.CLASSES)
+    model = models.make_model("cnn", (1, 8, 8), parity.CLASSES)
     ask = parity.asks(parity.fits(model, (12,)))
     (exact,), (rough,) = (
-        Sequential(threads=1, precision=p).run(ask) for p in ("float32", "bfloat16")
+        SequentialEngine(threads=1, precision=p).run(ask) for p in ("float32", "bfloat16")
     )
     assert rough.dtype == exact.dtype == "float32"
     assert 1e-5 < parity.difference(rough, exact) < 0.05 * abs(exact).max()
 
 
 def test_training_in_bfloat16_keeps_float32_weights():
-    model = models.model("mlp", (1, 8, 8), parity.CLASSES)
+    model = models.make_model("mlp", (1, 8, 8), parity.CLASSES)
     jobs = parity.fits(model, (8,))
-    exact, rough = (Sequential(threads=1, precision=p).run(jobs) for p in ("float32", "bfloat16"))
+    exact, rough = (
+        SequentialEngine(threads=1, precision=p).run(jobs) for p in ("float32", "bfloat16")
+    )
     assert all(value.dtype == torch.float32 for value in rough[0].values())
     assert 1e-6 < parity.astray(jobs, rough, exact) < 0.05
 
@@ -103,10 +105,10 @@ def test_a_stack_in_bfloat16_rounds_as_torch_does_and_no_more(name, lengths):
     """The way from start to end is rounded by a few per cent, as torch's autocast rounds it: at
     most half as much again.
     """
-    jobs = parity.fits(models.model(name, (3, 16, 16), 3), lengths)
-    exact = Sequential(threads=1).run(jobs)
-    theirs = Sequential(threads=1, precision="bfloat16").run(jobs)
-    ours = Batched(threads=2, precision="bfloat16").run(jobs)
+    jobs = parity.fits(models.make_model(name, (3, 16, 16), 3), lengths)
+    exact = SequentialEngine(threads=1).run(jobs)
+    theirs = SequentialEngine(threads=1, precision="bfloat16").run(jobs)
+    ours = BatchedEngine(threads=2, precision="bfloat16").run(jobs)
     assert {value.dtype for state in ours for value in state.values()} <= {
         torch.float32,
         torch.int64,
@@ -117,17 +119,21 @@ def test_a_stack_in_bfloat16_rounds_as_torch_does_and_no_more(name, lengths):
 
 @short
 def test_what_has_no_convolution_stays_in_float32_and_says_so():
-    engine = Batched(threads=1, precision="bfloat16")
+    engine = BatchedEngine(threads=1, precision="bfloat16")
     for name, told in (("mlp", True), ("cnn", False)):
         assert (
-            engine.explain(models.model(name, (1, 8, 8), 3)).endswith("in float32 all the same)")
+            engine.describe(models.make_model(name, (1, 8, 8), 3)).endswith(
+                "in float32 all the same)"
+            )
             is told
         )
-    jobs = parity.fits(models.model("mlp", (1, 8, 8), 3), (16, 16))
-    assert all(map(parity.same, engine.run(jobs), Batched(threads=1).run(jobs)))
+    jobs = parity.fits(models.make_model("mlp", (1, 8, 8), 3), (16, 16))
+    assert all(map(parity.same, engine.run(jobs), BatchedEngine(threads=1).run(jobs)))
 
 
 def test_a_cpu_without_bfloat16_says_that_it_stays_in_float32(monkeypatch):
     monkeypatch.setattr(batched, "has_bfloat16", lambda: False)
-    engine = Batched(threads=1, precision="bfloat16")
-    assert engine.explain(models.model("cnn", (1, 8, 8), 3)).endswith("in float32 all the same)")
+    engine = BatchedEngine(threads=1, precision="bfloat16")
+    assert engine.describe(models.make_model("cnn", (1, 8, 8), 3)).endswith(
+        "in float32 all the same)"
+    )

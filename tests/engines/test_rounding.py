@@ -40,7 +40,7 @@ def test_rounding_alone_moves_a_deep_network_by_percents():
     """So a kernel cannot be asked for more: a step of resnet20 in tf32 is right to 0.3 %, its
     gradient to 10 %.
     """
-    model, counts = models.model("resnet20(width=0.5)", (3, 8, 8), parity.CLASSES), (8, 8, 8)
+    model, counts = models.make_model("resnet20(width=0.5)", (3, 8, 8), parity.CLASSES), (8, 8, 8)
     *plain, gradient = one_step(model, Kernels(), counts, device="cpu")
     *found, pulled = one_step(model, RoundedKernels("tf32"), counts, device="cpu")
     assert 5e-4 < off(found[0], plain[0]) < 5e-3

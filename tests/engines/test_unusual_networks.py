@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedsift import models
-from fedsift.engines.batched import Batched
-from fedsift.engines.sequential import Sequential
-from fedsift.types import Fit, Labelled, Mistake, Predict, Samples, Store
+from fedsift.engines.batched import BatchedEngine
+from fedsift.engines.sequential import SequentialEngine
+from fedsift.types import Fit, Labelled, Predict, Samples, Store, UserError
 from tests.helpers import parity, toys
 from tests.helpers.parity import IMAGE, ROW, SGD, compared
 
@@ -272,9 +272,9 @@ def test_odd_networks_agree(net, shape, warned):
 @pytest.mark.parametrize("sizes", [(0,), (5, 0)])
 def test_a_client_without_samples_keeps_its_weights(sizes):
     jobs = parity.fits(toys.model(toys.linear, ROW, 3), sizes)
-    found = Batched(threads=1).run(jobs)
+    found = BatchedEngine(threads=1).run(jobs)
     assert parity.same(found[-1], jobs[-1].state)
-    assert parity.near(found, Sequential(threads=1).run(jobs))
+    assert parity.near(found, SequentialEngine(threads=1).run(jobs))
 
 
 def test_two_stores_that_begin_at_one_address():
@@ -288,7 +288,7 @@ def test_two_stores_that_begin_at_one_address():
         Fit(model, models.initial_state(model, 0), Labelled(Samples(Store(v, ZERO, ONE), rows), torch.eye(3)[rows % 3]), SGD, (0,))
         for v, rows in parts
     ]  # fmt: skip
-    assert parity.near(Batched(threads=1).run(jobs), Sequential(threads=1).run(jobs))
+    assert parity.near(BatchedEngine(threads=1).run(jobs), SequentialEngine(threads=1).run(jobs))
 
 
 def test_two_views_of_one_memory():
@@ -299,7 +299,7 @@ def test_two_views_of_one_memory():
         Predict(model, models.initial_state(model, 0), Samples(store, np.arange(6)))
         for store in stores
     ]
-    assert parity.near(Batched(threads=1).run(asks), Sequential(threads=1).run(asks))
+    assert parity.near(BatchedEngine(threads=1).run(asks), SequentialEngine(threads=1).run(asks))
 
 
 class NormByFunc(nn.Module):
@@ -313,11 +313,11 @@ class NormByFunc(nn.Module):
 
 def test_batch_norm_on_a_single_value_is_explained_under_torch_func_too():
     jobs = parity.fits(toys.model(parity.factory(NormByFunc), ROW, 3), (1,))
-    with pytest.raises(Mistake, match="use norm=group, a larger batch or larger images"):
-        Batched(threads=1).run(jobs)
+    with pytest.raises(UserError, match="use norm=group, a larger batch or larger images"):
+        BatchedEngine(threads=1).run(jobs)
 
 
-@pytest.mark.parametrize("engine", [Sequential, Batched])
+@pytest.mark.parametrize("engine", [SequentialEngine, BatchedEngine])
 def test_a_state_without_a_weight_is_told(engine):
     job = parity.fits(toys.model(toys.linear, ROW, 3), (5,))[0]
     with pytest.raises(RuntimeError, match=r"1\.weight"):

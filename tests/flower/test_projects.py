@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from fedsift import config, runs
 from fedsift.codecs import WireError
-from fedsift.flower import certificates, letters, local, project
-from fedsift.flower.letters import Answer, Call, Hello, Refusal
-from fedsift.flower.party import party
+from fedsift.flower import certificates, local_deployment, messages, project
+from fedsift.flower.messages import Answer, Call, Hello, Refusal
 from fedsift.flower.settings import Settings, settings
-from fedsift.types import Mistake
+from fedsift.flower.site import make_site
+from fedsift.types import UserError
 from tests.helpers.fake_flower import TINY, federation, overrides, play, rows, same_server
 from tests.runs.test_runs import cli as fedsift
 
@@ -82,21 +82,21 @@ def test_a_node_may_choose_its_model_among_those_of_the_experiment(task, tmp_pat
 )
 def test_mistakes_in_a_task_are_said_plainly(name, value, complaint, task, monkeypatch):
     monkeypatch.setattr(task, name, value)
-    with pytest.raises(Mistake, match=complaint):
-        party(task, Settings(overrides=TINY), {"partition-id": 0}).client()
+    with pytest.raises(UserError, match=complaint):
+        make_site(task, Settings(overrides=TINY), {"partition-id": 0}).client()
 
 
 def test_gossip_has_no_server(task, tmp_path):
     grid, how = federation(task, f"{TINY} cohort=4 algorithm=gossip", 4, tmp_path / "run")
     with pytest.raises(
-        Mistake, match="gossip has no server, so it cannot run on Flower; use `fedsift run`"
+        UserError, match="gossip has no server, so it cannot run on Flower; use `fedsift run`"
     ):
         play(task, grid, how)
 
 
 def test_a_minimum_above_the_cohort_is_a_mistake(task, tmp_path):
     grid, how = federation(task, TINY, 4, tmp_path / "run", minimum=4)
-    with pytest.raises(Mistake, match=r"a minimum of 4 replies in a cohort of 3"):
+    with pytest.raises(UserError, match=r"a minimum of 4 replies in a cohort of 3"):
         play(task, grid, how)
 
 
@@ -111,7 +111,7 @@ def test_a_minimum_above_the_cohort_is_a_mistake(task, tmp_path):
     ],
 )
 def test_settings_are_checked(given_, complaint):
-    with pytest.raises(Mistake, match=complaint):
+    with pytest.raises(UserError, match=complaint):
         settings(given_)
     assert settings({"deadline": 30}) == Settings(deadline=30.0)
 
@@ -151,9 +151,9 @@ def test_a_new_project_is_a_whole_flower_app(tmp_path):
     assert (
         settings(about["tool"]["flwr"]["app"]["config"]) == Settings()
     )  # the file shows the defaults
-    experiment = config.read(str(tmp_path / "My App!" / "experiment.toml"))
+    experiment = config.read_experiment(str(tmp_path / "My App!" / "experiment.toml"))
     assert (experiment.clients.count, experiment.clients.model) == (4, "task:network")
-    with pytest.raises(Mistake, match="exists and is not empty"):
+    with pytest.raises(UserError, match="exists and is not empty"):
         project.create(tmp_path / "My App!")
 
 
@@ -175,7 +175,7 @@ def test_the_server_certificate_is_for_the_hosts_and_signed_by_the_authority(tmp
             serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         )
         assert public == made.node_public_key(node).read_bytes()
-    with pytest.raises(Mistake, match="has certificates already"):
+    with pytest.raises(UserError, match="has certificates already"):
         certificates.create(tmp_path / "certs", 2)
 
 
@@ -216,7 +216,7 @@ def test_a_deployment_stops_what_it_started_and_theirs_and_nothing_else(tmp_path
     ours is not touched.
     """
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    deployment = local.Deployment(tmp_path)
+    deployment = local_deployment.Deployment(tmp_path)
     hidden = [sys.executable, "-c", "import time; time.sleep(60)"]
     child = (
         f"import subprocess; subprocess.Popen({hidden!r}, env={{}}, start_new_session=True).wait()"
@@ -226,7 +226,7 @@ def test_a_deployment_stops_what_it_started_and_theirs_and_nothing_else(tmp_path
         time.sleep(0.02)
     started = deployment.alive()
     deployment.stop()
-    assert not deployment.alive() and not started & local.processes().keys()
+    assert not deployment.alive() and not started & local_deployment.processes().keys()
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()
@@ -249,8 +249,10 @@ def test_simulation_without_ray_names_what_to_install(tmp_path, monkeypatch):
 @given(st.integers(-1, 2**31), st.integers(0, 2**31), st.binary(max_size=300))
 def test_letters_arrive_as_they_were_sent(last, more, payload):
     call = Call("ab" * 16, last + 1 + more, last, payload)
-    assert letters.read(letters.write(call), Call) == call
-    assert letters.read(letters.write(Refusal("no", True)), Answer, Refusal) == Refusal("no", True)
+    assert messages.read(messages.write(call), Call) == call
+    assert messages.read(messages.write(Refusal("no", True)), Answer, Refusal) == Refusal(
+        "no", True
+    )
 
 
 values = st.one_of(
@@ -270,7 +272,7 @@ def test_whatever_arrives_is_a_letter_or_a_wire_error(values, kind, payload):
     if payload:
         records["payload"] = ArrayRecord({"bytes": Array("uint8", (3,), "bytes", b"abc")})
     try:
-        found = letters.read(records, Call, Answer, Hello, Refusal)
+        found = messages.read(records, Call, Answer, Hello, Refusal)
     except WireError:
         return
     assert type(found).__name__ == kind
@@ -280,23 +282,23 @@ def test_whatever_arrives_is_a_letter_or_a_wire_error(values, kind, payload):
 def test_a_run_is_named_so_that_its_name_can_be_a_folder(run):
     """It becomes one on the node's disk."""
     with pytest.raises(WireError, match="impossible run or round"):
-        letters.read(letters.write(Call(run, 1, 0, b"")), Call)
+        messages.read(messages.write(Call(run, 1, 0, b"")), Call)
 
 
 @pytest.mark.parametrize("why", ["a\nfedsift: round 1 done", "x" * 501, "\x1b[31m"])
 def test_a_refusal_cannot_forge_the_log(why):
     with pytest.raises(WireError, match="of many lines or without end"):
-        letters.read(letters.write(Refusal(why)), Refusal)
-    assert letters.read(letters.write(Refusal(letters.one_line(why))), Refusal).why.isprintable()
+        messages.read(messages.write(Refusal(why)), Refusal)
+    assert messages.read(messages.write(Refusal(messages.one_line(why))), Refusal).why.isprintable()
 
 
 def test_a_call_for_a_round_beyond_the_end_is_refused(task, tmp_path):
     grid, _ = federation(task, overrides("fas", 2), 1, tmp_path)
     (node,) = grid.nodes.values()
     message = Message(
-        letters.write(Call("ab" * 16, 2, -1, b"")), dst_node_id=7, message_type=letters.TURN
+        messages.write(Call("ab" * 16, 2, -1, b"")), dst_node_id=7, message_type=messages.TURN
     )
-    assert letters.read(node(message).content, Refusal).why == "round 2 of an experiment of 2"
+    assert messages.read(node(message).content, Refusal).why == "round 2 of an experiment of 2"
 
 
 def test_without_flower_the_mistake_names_the_extra():

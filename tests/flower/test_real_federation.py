@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from fedsift import config, runs
-from fedsift.engines import choose
-from fedsift.federation import State
-from fedsift.flower import certificates, local, project
+from fedsift.engines import choose_engine
+from fedsift.federation import FederationState
+from fedsift.flower import certificates, local_deployment, project
 
 pytestmark = pytest.mark.flower
 
@@ -33,7 +33,7 @@ from pathlib import Path
 import fedsift
 import task
 from fedsift.flower import client, client_app
-from fedsift.flower.letters import Answer
+from fedsift.flower.messages import Answer
 
 honest_turn, honest_party = client.take_turn, client.party
 
@@ -50,7 +50,7 @@ def take_turn(here, call, context):
     return honest_turn(here, call, context)
 
 
-def party(task, how, node):
+def make_site(task, how, node):
     if node.get("mischief") == "version":
         fedsift.__version__ = "0.0.1"
     return honest_party(task, how, node)
@@ -67,7 +67,7 @@ def app(tmp_path_factory):
     project.create(folder)
     (folder / "client_app.py").write_text(MISCHIEF)
     task = (folder / "task.py").read_text()
-    other = 'task.public[[0, 2, 1]] if node.get("mischief") == "public" else config.build(experiment).task.public'
+    other = 'task.public[[0, 2, 1]] if node.get("mischief") == "public" else config.build_federation(experiment).task.public'
     task = task.replace("task.public\n", f"{other}\n", 1)
     (folder / "task.py").write_text(task)
     return folder
@@ -77,7 +77,7 @@ def app(tmp_path_factory):
 def three(tmp_path_factory):
     """A SuperLink and three SuperNodes."""
     home = tmp_path_factory.mktemp("home")
-    with local.Deployment(home) as deployment:
+    with local_deployment.Deployment(home) as deployment:
         for client in range(3):
             deployment.node({"partition-id": client, "memory": str(home / "memory")})
         yield deployment
@@ -111,14 +111,16 @@ def rows(folder, name):
 
 def simulated(app, folder, overrides, monkeypatch):
     monkeypatch.syspath_prepend(str(app))
-    run = runs.begin(folder, config.read(str(app / project.EXPERIMENT), shlex.split(overrides)))
-    for _ in runs.play([run], choose()[0]):
+    run = runs.begin(
+        folder, config.read_experiment(str(app / project.EXPERIMENT), shlex.split(overrides))
+    )
+    for _ in runs.play([run], choose_engine()[0]):
         pass
     return run.state
 
 
 def server_bits(state):
-    return runs.to_bytes(State(0, state.server))
+    return runs.to_bytes(FederationState(0, state.server))
 
 
 def checkpoint(folder, rounds):
@@ -140,7 +142,7 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
     time.sleep(3)  # in the middle of the next round: all its messages are on their way
     servers = [
         pid
-        for pid in local.marked(three.mark)
+        for pid in local_deployment.marked(three.mark)
         if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     assert servers
@@ -199,7 +201,7 @@ def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
 
 def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp_path, monkeypatch):
     made = certificates.create(tmp_path / "certificates", 2)
-    with local.Deployment(tmp_path / "home", made) as deployment:
+    with local_deployment.Deployment(tmp_path / "home", made) as deployment:
         deployment.register(made.node_public_key(0))
         known = deployment.node({"partition-id": 0}, made.node_key(0))
         strangers = {

@@ -5,8 +5,8 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedsift import runs
-from fedsift.flower import letters
-from fedsift.flower.letters import Answer, Hello, Refusal
+from fedsift.flower import messages
+from fedsift.flower.messages import Answer, Hello, Refusal
 from fedsift.flower.server import TooFew
 from tests.helpers.fake_flower import SYSTEMS, federation, overrides, play, rows
 
@@ -33,10 +33,10 @@ def test_a_node_that_does_not_fit_is_refused_with_the_reason_and_the_others_go_o
     grid, how = federation(task, overrides("fas", 2), 4, tmp_path / "run")
 
     def lie(message, reply):
-        if message.metadata.message_type != letters.HELLO:
+        if message.metadata.message_type != messages.HELLO:
             return reply
-        hello = letters.read(reply.content, Hello)
-        return Message(letters.write(Hello(**(vars(hello) | change))), reply_to=message)
+        hello = messages.read(reply.content, Hello)
+        return Message(messages.write(Hello(**(vars(hello) | change))), reply_to=message)
 
     grid.nodes[37].meddle = lie
     run = play(task, grid, how)
@@ -91,7 +91,7 @@ def test_a_node_that_says_nothing_or_nonsense_at_first_does_not_stop_the_others(
 def answer(payload=b"", accuracy=float("nan"), off=0):
     def meddle(message, reply):
         said = Answer(int(message.metadata.group_id) + off, False, payload, accuracy)
-        return Message(letters.write(said), reply_to=message)
+        return Message(messages.write(said), reply_to=message)
 
     return meddle
 
@@ -110,7 +110,7 @@ def answer(payload=b"", accuracy=float("nan"), off=0):
             "foreign message: it is not the letter",
         ),
         (
-            lambda message, reply: Message(letters.write(Refusal("no time")), reply_to=message),
+            lambda message, reply: Message(messages.write(Refusal("no time")), reply_to=message),
             "no time",
         ),
         (answer(off=9), "its reply is to round "),
@@ -145,10 +145,10 @@ def test_no_system_stumbles_over_a_message_it_cannot_read(system, task, tmp_path
     def damage(message, reply):
         if not message.metadata.group_id:
             return reply
-        said = letters.read(reply.content, Answer)
+        said = messages.read(reply.content, Answer)
         half = said.payload[: len(said.payload) // 2]
         broken[message.metadata.group_id] = len(half)
-        return Message(letters.write(Answer(said.round, said.remembers, half)), reply_to=message)
+        return Message(messages.write(Answer(said.round, said.remembers, half)), reply_to=message)
 
     grid.nodes[17].meddle = damage
     run = play(task, grid, how)

@@ -8,14 +8,14 @@ import torch
 from flwr.app import Error, Message, RecordDict
 
 from fedsift import config, runs
-from fedsift.engines import choose
-from fedsift.federation import Federation, State, drive
-from fedsift.flower import letters
-from fedsift.flower.letters import Answer
-from fedsift.flower.memories import InRun, Memories
-from fedsift.flower.party import party
+from fedsift.engines import choose_engine
+from fedsift.federation import Federation, FederationState, run_turn
+from fedsift.flower import messages
+from fedsift.flower.client_state import ClientState, RunStore
+from fedsift.flower.messages import Answer
 from fedsift.flower.settings import Settings
-from fedsift.types import Forgets, Mistake
+from fedsift.flower.site import make_site
+from fedsift.types import Forgets, UserError
 from tests.helpers.fake_flower import (
     ROUNDS,
     SYSTEMS,
@@ -32,23 +32,23 @@ from tests.helpers.fake_flower import (
 def spoken(monkeypatch):
     """Every upload the server takes up, in order: (round, {client: message})."""
     heard = []
-    original = Federation.conclude
+    original = Federation.finish_round
 
-    def conclude(self, state, heard_by, said, learnt, missing=None):
+    def finish_round(self, state, heard_by, said, learnt, missing=None):
         heard.append((state.round, dict(said)))
         return original(self, state, heard_by, said, learnt, missing)
 
-    monkeypatch.setattr(Federation, "conclude", conclude)
+    monkeypatch.setattr(Federation, "finish_round", finish_round)
     return heard
 
 
 def experiment(task, system, rounds=ROUNDS):
-    return party(task, Settings(overrides=overrides(system, rounds)), {}).experiment
+    return make_site(task, Settings(overrides=overrides(system, rounds)), {}).experiment
 
 
 def simulated(task, system, folder, rounds=ROUNDS):
     run = runs.begin(folder, experiment(task, system, rounds))
-    for _ in runs.play([run], choose()[0]):
+    for _ in runs.play([run], choose_engine()[0]):
         pass
     return run
 
@@ -102,12 +102,12 @@ def without(task, system, lost, amnesia=ROUNDS):
     After the round `amnesia` all clients forget everything; the server forgets each when it hears
     of it.
     """
-    federation = config.build(experiment(task, system))
-    state, engine = federation.start(), choose()[0]
+    federation = config.build_federation(experiment(task, system))
+    state, engine = federation.start(), choose_engine()[0]
     forgot: set[int] = set()
     for number in range(ROUNDS):
         r = federation.round(number)
-        cohort = federation.drawn(r)
+        cohort = federation.draw_cohort(r)
         server, memories = state.server, dict(state.memories)
         for client in cohort:
             if client.id in forgot:
@@ -115,16 +115,17 @@ def without(task, system, lost, amnesia=ROUNDS):
                 memories.pop(client.id)
                 if isinstance(federation.algorithm, Forgets):
                     server = federation.algorithm.forget(server, client.id)
-        heard = federation.algorithm.announce(server, cohort, r)
+        heard = federation.algorithm.prepare_downloads(server, cohort, r)
         said, learnt = {}, {}
         for client in cohort:
             if (number, client.id) not in lost:
                 turn = federation.algorithm.client_turn(
                     client, memories.get(client.id, {}), heard[client.id], r
                 )
-                learnt[client.id], said[client.id] = drive(turn, engine)
-        state = drive(
-            federation.conclude(State(number, server, memories), heard, said, learnt), engine
+                learnt[client.id], said[client.id] = run_turn(turn, engine)
+        state = run_turn(
+            federation.finish_round(FederationState(number, server, memories), heard, said, learnt),
+            engine,
         ).state
         forgot |= (
             {id for id, memory in state.memories.items() if memory} if number == amnesia else set()
@@ -138,8 +139,8 @@ def test_a_reply_that_never_came_is_a_turn_that_never_happened(system, task, tmp
     together.
     """
     grid, how = federation(task, overrides(system), 4, tmp_path / "run", deadline=0.05)
-    drawn = config.build(experiment(task, system))
-    cohorts = [[client.id for client in drawn.drawn(drawn.round(r))] for r in range(ROUNDS)]
+    drawn = config.build_federation(experiment(task, system))
+    cohorts = [[client.id for client in drawn.draw_cohort(drawn.round(r))] for r in range(ROUNDS)]
     lost = {(0, cohorts[0][0]), (1, cohorts[1][1]), (2, cohorts[2][0])}
     for node in grid.nodes.values():
         node.meddle = swallow(node.config["partition-id"], lost)
@@ -187,10 +188,10 @@ class Stutterer:
             self.node(old)
         self.old.append(message)
         first, second = self.node(message), self.node(message)
-        if message.metadata.message_type == letters.TURN:
+        if message.metadata.message_type == messages.TURN:
             assert (
-                letters.read(first.content, Answer).payload
-                == letters.read(second.content, Answer).payload
+                messages.read(first.content, Answer).payload
+                == messages.read(second.content, Answer).payload
             )
         return second
 
@@ -322,28 +323,28 @@ def test_a_client_that_lost_its_memory_starts_anew(system, task, tmp_path, caplo
 
 
 def test_a_damaged_memory_is_a_lost_one():
-    memories = Memories(InRun(RecordDict(), "a" * 32))
-    memories.keep(3, -1, {"model": {"w": torch.ones(2)}, "sent": {"index": np.arange(3)}})
-    recalled = memories.recall(3) or {}
+    client_state = ClientState(RunStore(RecordDict(), "a" * 32))
+    client_state.save(3, -1, {"model": {"w": torch.ones(2)}, "sent": {"index": np.arange(3)}})
+    recalled = client_state.load(3) or {}
     assert recalled["model"]["w"].tolist() == [1, 1] and recalled["sent"]["index"].tolist() == [
         0,
         1,
         2,
     ]
-    assert memories.recall(-1) == {} and memories.recall(2) is None
-    memories.keeper.put(3, (memories.keeper.get(3) or b"")[:-3])
-    assert memories.recall(3) is None
+    assert client_state.load(-1) == {} and client_state.load(2) is None
+    client_state.store.put(3, (client_state.store.get(3) or b"")[:-3])
+    assert client_state.load(3) is None
 
 
 def test_two_memories_are_kept_and_an_old_message_adds_none():
-    memories = Memories(InRun(RecordDict(), "a" * 32))
+    client_state = ClientState(RunStore(RecordDict(), "a" * 32))
     for round, last in ((0, -1), (2, 0), (1, 0), (4, 0), (5, 4), (3, 0)):
-        memories.keep(round, last, {"n": np.array(round)})
-    assert sorted(memories.keeper.rounds()) == [4, 5]
+        client_state.save(round, last, {"n": np.array(round)})
+    assert sorted(client_state.store.rounds()) == [4, 5]
 
 
 def test_a_finished_run_is_not_played_again(task, tmp_path):
     grid, how = federation(task, overrides("fas", 1), 4, tmp_path / "run")
     play(task, grid, how)
-    with pytest.raises(Mistake, match="is finished; set folder"):
+    with pytest.raises(UserError, match="is finished; set folder"):
         play(task, grid, how)

@@ -12,8 +12,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsift import runs
-from fedsift.federation import State
-from fedsift.flower import client_app, letters, project
+from fedsift.federation import FederationState
+from fedsift.flower import client_app, messages, project
 from fedsift.flower.server import serve
 from fedsift.flower.settings import Settings
 
@@ -122,7 +122,7 @@ class FakeGrid(Grid):
         return [
             (int(m.metadata.group_id), m.metadata.dst_node_id)
             for m in self.sent
-            if m.metadata.message_type == letters.TURN
+            if m.metadata.message_type == messages.TURN
         ]
 
 
@@ -147,6 +147,8 @@ def rows(folder, name):
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
-def same_server(one: State, other: State):
+def same_server(one: FederationState, other: FederationState):
     """Students and notes, bit for bit."""
-    return runs.to_bytes(State(0, one.server)) == runs.to_bytes(State(0, other.server))
+    return runs.to_bytes(FederationState(0, one.server)) == runs.to_bytes(
+        FederationState(0, other.server)
+    )

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from fedsift import models
-from fedsift.engines.batched import Batched
+from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.layers import real_samples
-from fedsift.engines.sequential import Sequential
+from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.stacking import Pass, stack
 from fedsift.types import Fit, Labelled, Model, Predict, Recipe, Samples, Store
 
@@ -116,16 +116,16 @@ def compared(net, shape=IMAGE, sizes=(21, 5, 12, 8), threads=1, warned=0):
     """Trains and asks on both engines; how the batched one says it ran, and its warnings."""
     model = Model(net.__name__, factory(net), shape, CLASSES)
     jobs = fits(model, sizes)
-    engine = Batched(threads=threads)
+    engine = BatchedEngine(threads=threads)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = engine.run([*jobs, *asks(jobs)])
         engine.run(asks(jobs))
-    expected = Sequential(threads=1).run([*jobs, *asks(jobs)])
+    expected = SequentialEngine(threads=1).run([*jobs, *asks(jobs)])
     assert near(found, expected, 2e-5)
     assert all(not same(job.state, state) for job, state in zip(jobs, found, strict=False))
     assert len(caught) == warned
-    return engine.explain(model), [str(warning.message) for warning in caught]
+    return engine.describe(model), [str(warning.message) for warning in caught]
 
 
 # --- one step of a program

@@ -11,7 +11,7 @@ from fedsift import theory
 from fedsift.report import theory_plot
 from fedsift.seeding import rng
 from fedsift.theory import best_threshold, closed_form, cot, monte_carlo
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 DOCS = Path(__file__).parents[2] / "docs" / "theory.md"
 
@@ -358,27 +358,27 @@ def test_the_simulation_rises_to_the_best_threshold_and_falls_beyond():
 )
 def test_a_value_outside_its_range_is_a_mistake(values, text):
     gamma, u_bar, alpha, sigma = values
-    with pytest.raises(Mistake, match=text):
+    with pytest.raises(UserError, match=text):
         closed_form(gamma, u_bar, alpha, sigma)
-    with pytest.raises(Mistake, match=text):
+    with pytest.raises(UserError, match=text):
         monte_carlo(gamma, u_bar, alpha, sigma, p=10, trials=2)
     if gamma == 0:
-        with pytest.raises(Mistake, match=text):
+        with pytest.raises(UserError, match=text):
             best_threshold(u_bar, alpha, sigma)
 
 
 @pytest.mark.parametrize(("p", "trials", "u_bar"), [(2, 5, 1), (10, 1, 1), (10, 5, 0.01)])
 def test_a_simulation_too_small_is_a_mistake(p, trials, u_bar):
-    with pytest.raises(Mistake, match=r"needs p >= 3, trials >= 2 and u_bar \* p >= 1, not p = "):
+    with pytest.raises(UserError, match=r"needs p >= 3, trials >= 2 and u_bar \* p >= 1, not p = "):
         monte_carlo(0, u_bar, 0.5, 1, p=p, trials=trials)
 
 
 def test_a_threshold_nothing_passes_is_a_mistake():
-    with pytest.raises(Mistake, match=r"no point passes gamma = 50 at sigma = 1; lower gamma"):
+    with pytest.raises(UserError, match=r"no point passes gamma = 50 at sigma = 1; lower gamma"):
         closed_form(50, 1, 0.5, 1)
     for full in (False, True):
         with pytest.raises(
-            Mistake,
+            UserError,
             match=r"none of the points drawn passes gamma = 20; lower gamma, or raise u_bar or p",
         ):
             monte_carlo(20, 1, 0.5, 1, p=10, trials=2, full=full)
@@ -419,9 +419,9 @@ def test_a_picture_shows_lines_dashes_points_and_maxima(tmp_path, rows):
 
 
 def test_what_cannot_be_drawn_is_a_mistake(tmp_path, rows):
-    with pytest.raises(Mistake, match=r"cannot draw a \.gif; use \.png, \.pdf, \.svg"):
+    with pytest.raises(UserError, match=r"cannot draw a \.gif; use \.png, \.pdf, \.svg"):
         theory_plot.plot(rows, tmp_path / "t.gif")
-    with pytest.raises(Mistake, match="nothing to draw"):
+    with pytest.raises(UserError, match="nothing to draw"):
         theory_plot.plot([], tmp_path / "t.png")
     assert list(tmp_path.iterdir()) == []
 

@@ -12,7 +12,7 @@ from fedsift import config, report, runs
 from fedsift.ledger import RoundBytes
 from fedsift.report import plots
 from fedsift.runs import History
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 
 def history(
@@ -27,7 +27,7 @@ def history(
     rounds = range(len(accuracies))
     return History(
         Path("made-up"),
-        config.read(preset, settings),
+        config.read_experiment(preset, settings),
         [
             {"round": n, "accuracy": a, "accuracies": {"cnn": a}}
             for n, a in zip(rounds, accuracies, strict=True)
@@ -107,7 +107,7 @@ def test_the_summary_of_a_run_is_worked_out_by_hand():
 def folder(tmp_path) -> Path:
     """A run folder written by hand: three rounds, of which the third is not whole."""
     contents = {
-        "config.toml": config.to_toml(config.read("digits-fd", ["seed=4", "rounds=9"])),
+        "config.toml": config.to_toml(config.read_experiment("digits-fd", ["seed=4", "rounds=9"])),
         "metrics.jsonl": '{"round": 0, "accuracy": 0.25, "accuracies": {"cnn": 0.25}}\n'
         '{"round": 1, "accuracy": 0.75, "accuracies": {"cnn": 0.75}}\n'
         '{"round": 2, "accuracy": 0.99, "accuracies": {"cnn": 0.99}}\n',
@@ -154,7 +154,7 @@ def test_the_row_of_a_folder_written_by_hand(folder):
 @pytest.mark.parametrize("missing", ["metrics.jsonl", "ledger.jsonl", "timing.jsonl"])
 def test_a_folder_without_one_of_the_three_has_no_finished_round(missing, folder):
     (folder / missing).unlink()
-    with pytest.raises(Mistake, match="has no finished round yet"):
+    with pytest.raises(UserError, match="has no finished round yet"):
         runs.load(folder)
 
 
@@ -450,7 +450,7 @@ def test_no_figure_is_left_open(tmp_path):
 
 def test_a_picture_that_cannot_be_drawn_leaves_the_old_one(tmp_path):
     (tmp_path / "picture.jpg").write_bytes(b"old")
-    with pytest.raises(Mistake, match=r"cannot draw a \.jpg; use \.png, \.pdf, \.svg"):
+    with pytest.raises(UserError, match=r"cannot draw a \.jpg; use \.png, \.pdf, \.svg"):
         plots.plot([history()], tmp_path / "picture.jpg")
     assert (tmp_path / "picture.jpg").read_bytes() == b"old"
 

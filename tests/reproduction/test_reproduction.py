@@ -43,7 +43,7 @@ from fedsift.reproduction.verdicts import (
     verdict,
 )
 from fedsift.theory import Row
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 A, B, C, D = (Cell(name, 0.1) for name in "abcd")
 DIGITS, CIFAR, LITERAL = (
@@ -313,14 +313,14 @@ def test_a_curve_counts_more_than_a_recipe_of_ones_own_and_an_override_more_than
 )
 def test_alphas_seeds_and_sweeps_are_the_reproductions_own(override):
     with pytest.raises(
-        Mistake, match="has its own alphas and seeds; leave out alpha=, seed= and any sweep"
+        UserError, match="has its own alphas and seeds; leave out alpha=, seed= and any sweep"
     ):
         Plan("digits", "ours", 1, (override,)).experiment(Cell("table1-none", 0.1), 0)
 
 
 def test_a_recipe_that_sweeps_is_refused(tmp_path):
     (tmp_path / "many.toml").write_text('[sweep]\n"local.lr" = [0.1, 0.2]\n')
-    with pytest.raises(Mistake, match="has its own alphas and seeds"):
+    with pytest.raises(UserError, match="has its own alphas and seeds"):
         Plan("digits", str(tmp_path / "many.toml"), 1).experiment(Cell("table1-none", 0.1), 0)
 
 
@@ -341,7 +341,7 @@ def test_a_recipe_that_sweeps_is_refused(tmp_path):
     ],
 )
 def test_a_recipe_that_is_not_there_is_a_mistake_that_names_those_that_are(setting, recipe, said):
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(UserError, match=said):
         Plan(setting, recipe, 1).experiment(Cell("table1-none", 0.1), 0)
 
 
@@ -349,15 +349,15 @@ def test_a_recipe_that_is_not_there_is_a_mistake_that_names_those_that_are(setti
 def test_a_recipe_that_cannot_be_read_is_named(tmp_path, content):
     file = tmp_path / "broken.toml"
     file.write_bytes(content)
-    with pytest.raises(Mistake, match=r"cannot read the recipe .*broken\.toml"):
+    with pytest.raises(UserError, match=r"cannot read the recipe .*broken\.toml"):
         Plan("digits", str(file), 1).experiment(Cell("table1-none", 0.1), 0)
 
 
 def test_an_unknown_key_in_a_recipe_or_an_override_gets_the_nearest(tmp_path):
     (tmp_path / "typo.toml").write_text("[local]\nlrr = 1\n")
-    with pytest.raises(Mistake, match=r"unknown key 'local\.lrr'; did you mean 'local\.lr'"):
+    with pytest.raises(UserError, match=r"unknown key 'local\.lrr'; did you mean 'local\.lr'"):
         Plan("digits", str(tmp_path / "typo.toml"), 1).experiment(Cell("table1-none", 0.1), 0)
-    with pytest.raises(Mistake, match="unknown key 'ronds'; did you mean 'rounds'"):
+    with pytest.raises(UserError, match="unknown key 'ronds'; did you mean 'rounds'"):
         Plan("digits", "ours", 1, ("ronds=2",)).experiment(Cell("table1-none", 0.1), 0)
 
 
@@ -513,7 +513,7 @@ def test_what_has_no_public_samples_is_the_same_with_the_fresh_recipe_and_what_c
         "budget-feddf",
         "budget-fas-delta-4",
     ):
-        with pytest.raises(Mistake, match=f"{curve} cannot draw its public samples anew"):
+        with pytest.raises(UserError, match=f"{curve} cannot draw its public samples anew"):
             FRESH.experiment(Cell(curve, 1), 0)
 
 
@@ -522,14 +522,16 @@ def test_a_recipe_does_not_draw_from_fewer_samples_than_a_curve_has(tmp_path):
     (tmp_path / "mine.toml").write_text(text.replace("anew = 20000", "anew = 5000"))
     plan = Plan("cifar10", str(tmp_path / "mine.toml"), 1)
     assert plan.experiment(Cell("table1-none", 1), 0).algorithm.pool == 2000
-    with pytest.raises(Mistake, match="table2-none has 8,000 public samples, more than the 5,000"):
+    with pytest.raises(
+        UserError, match="table2-none has 8,000 public samples, more than the 5,000"
+    ):
         plan.experiment(Cell("table2-none", 1), 0)
 
 
 @pytest.mark.parametrize("anew", ["0", "-1", "true", "'many'", "2.5"])
 def test_a_recipe_that_draws_from_no_number_is_refused(tmp_path, anew):
     (tmp_path / "mine.toml").write_text(f"anew = {anew}\n[data]\nname = 'digits'\n")
-    with pytest.raises(Mistake, match="`anew` is a number of public samples, not"):
+    with pytest.raises(UserError, match="`anew` is a number of public samples, not"):
         Plan("digits", str(tmp_path / "mine.toml"), 1).experiment(NONE, 0)
 
 
@@ -953,7 +955,7 @@ def test_an_unfinished_run_sets_the_round_of_all_and_one_made_otherwise_is_refus
     )
     assert said in results.markdown(told)
     with pytest.raises(
-        Mistake, match="made with other settings: rounds is 2 there, 3 here; give the same recipe"
+        UserError, match="made with other settings: rounds is 2 there, 3 here; give the same recipe"
     ):
         results.gathered("two", an_item(), Plan("digits", "ours", 1, ("rounds=3",)), tmp_path, {})
 

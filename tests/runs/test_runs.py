@@ -25,10 +25,10 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from fedsift import config, runs
 from fedsift.config import Experiment
-from fedsift.engines import choose
-from fedsift.federation import State
+from fedsift.engines import choose_engine
+from fedsift.federation import FederationState
 from fedsift.runs import CHECKPOINT, CLIENTS, CONFIG, ENVIRONMENT, LEDGER, METRICS, OURS, TIMING
-from fedsift.types import Mistake, Server
+from fedsift.types import Server, UserError
 
 with warnings.catch_warnings():  # typer uses names that click 8.5 is about to drop
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -54,12 +54,12 @@ PROGRAM = [sys.executable, "-m", "fedsift"]
 
 
 def tiny(preset: str = "digits-fas", *settings: str, rounds: int = 3) -> Experiment:
-    return config.read(preset, [*KINDS[preset], f"rounds={rounds}", *settings])
+    return config.read_experiment(preset, [*KINDS[preset], f"rounds={rounds}", *settings])
 
 
 def play(run: runs.Run, rounds: int | None = None) -> Path:
     """To the end, or for some rounds only."""
-    for _ in itertools.islice(runs.play([run], choose()[0]), rounds):
+    for _ in itertools.islice(runs.play([run], choose_engine()[0]), rounds):
         pass
     return run.folder
 
@@ -175,7 +175,7 @@ def test_a_finished_run_is_not_changed_by_resuming_it(tmp_path):
 
 def test_the_same_process_can_go_on_with_a_run_it_has_finished(tmp_path):
     run = runs.begin(tmp_path / "run", tiny(rounds=1))
-    assert len(list(runs.play([run], choose()[0]))) == 1
+    assert len(list(runs.play([run], choose_engine()[0]))) == 1
     again = runs.begin(tmp_path / "run", tiny(rounds=1), resume=True)
     assert again.finished
 
@@ -419,7 +419,7 @@ def test_a_folder_without_write_permission_is_reported_and_can_go_on_later(tmp_p
 
 
 def complaint(folder: Path, experiment: Experiment, resume: bool = True) -> str:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         runs.begin(folder, experiment, resume=resume)
     return str(caught.value)
 
@@ -533,7 +533,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
 def test_a_folder_without_a_finished_round_says_how_to_go_on(tmp_path):
     folder = straight(tmp_path / "run", tiny(), 0)
     with pytest.raises(
-        Mistake, match=f"no finished round yet; go on with: fedsift run --resume --out {folder}"
+        UserError, match=f"no finished round yet; go on with: fedsift run --resume --out {folder}"
     ):
         runs.load(folder)
 
@@ -570,7 +570,7 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(tmp_path):
         tiny("digits-fas", "clients.models={mlp = 2, 'cnn(width=0.5)' = 2}", rounds=2),
     ]
     beside = [runs.begin(tmp_path / f"beside{i}", e) for i, e in enumerate(experiments)]
-    order = [beside.index(run) for run, _ in runs.play(beside, choose()[0])]
+    order = [beside.index(run) for run, _ in runs.play(beside, choose_engine()[0])]
     assert order == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 1, 2, 3, 1]
     for i, experiment in enumerate(experiments):
         assert bits(beside[i].folder) == bits(straight(tmp_path / f"alone{i}", experiment))
@@ -581,14 +581,14 @@ def test_a_round_is_on_disk_before_it_is_yielded(tmp_path):
         runs.begin(tmp_path / str(seed), tiny("digits-fas", f"seed={seed}", rounds=2))
         for seed in range(2)
     ]
-    for run, record in runs.play(beside, choose()[0]):
+    for run, record in runs.play(beside, choose_engine()[0]):
         assert rounds_in(run.folder) == record.round + 1
         assert (run.folder / CHECKPOINT).read_bytes() == runs.to_bytes(record.state)
 
 
 def test_finished_runs_are_not_played(tmp_path):
     done = runs.begin(straight(tmp_path / "run", tiny(rounds=1)), tiny(rounds=1), resume=True)
-    assert list(runs.play([done], choose()[0])) == []
+    assert list(runs.play([done], choose_engine()[0])) == []
 
 
 # --- files and checkpoints
@@ -648,7 +648,7 @@ trees = st.recursive(
     max_leaves=4,
 )
 states = st.builds(
-    State,
+    FederationState,
     st.integers(0, 10**6),
     st.builds(
         Server,
@@ -671,7 +671,7 @@ def spelt_out(tree: Any) -> Any:
     return type(tree).__name__, str(array.dtype), array.shape, array.tobytes()
 
 
-def assert_survives(state: State) -> None:
+def assert_survives(state: FederationState) -> None:
     back = runs.from_bytes(runs.to_bytes(state))
     assert back.round == state.round
     assert spelt_out(back.server.students) == spelt_out(state.server.students)
@@ -688,7 +688,9 @@ def test_a_state_survives_the_checkpoint_exactly(state):
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0), (2, 3)])
 @pytest.mark.parametrize("make", [np.ones, torch.ones])
 def test_a_leaf_of_any_shape_survives_the_checkpoint(make, shape):
-    assert_survives(State(1, Server({}, {"a": {"b": make(shape)}}), {7: {"m": make(shape)}}))
+    assert_survives(
+        FederationState(1, Server({}, {"a": {"b": make(shape)}}), {7: {"m": make(shape)}})
+    )
 
 
 def test_views_and_names_with_dots_slashes_and_quotes_survive_the_checkpoint():
@@ -699,12 +701,12 @@ def test_views_and_names_with_dots_slashes_and_quotes_survive_the_checkpoint():
         'a/"b"\n': torch.arange(9).view(3, 3).t(),
         "": square[0],
     }
-    assert_survives(State(3, Server({}, notes), {}))
+    assert_survives(FederationState(3, Server({}, notes), {}))
 
 
 def test_equal_states_give_equal_bytes():
-    def state(names: str) -> State:
-        return State(
+    def state(names: str) -> FederationState:
+        return FederationState(
             2, Server({"cnn": {name: torch.full((2,), float(ord(name))) for name in names}}), {}
         )
 
@@ -714,7 +716,7 @@ def test_equal_states_give_equal_bytes():
 def test_a_run_may_go_on_with_another_bound_of_memory_and_with_nothing_else_changed(tmp_path):
     experiment = tiny(rounds=2)
     play(runs.begin(tmp_path / "run", experiment), 1)
-    with pytest.raises(Mistake, match="precision is 'float32' there, 'bfloat16' here"):
+    with pytest.raises(UserError, match="precision is 'float32' there, 'bfloat16' here"):
         runs.begin(
             tmp_path / "run", experiment.model_copy(update={"precision": "bfloat16"}), resume=True
         )

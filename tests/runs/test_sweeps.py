@@ -20,12 +20,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift import config, data, overriding, report, runs, sweeps
-from fedsift.engines import choose
-from fedsift.federation import apart
+from fedsift import config, data, report, runs, sweeps
+from fedsift.engines import choose_engine
+from fedsift.federation import run_turns
+from fedsift.overrides import read_axes
 from fedsift.runs import CHECKPOINT, CLIENTS, FAILED, LEDGER, LOCK, METRICS
 from fedsift.sweeps import SWEEP, Sweep
-from fedsift.types import Mistake
+from fedsift.types import UserError
 from tests.cli.test_cli import by_shell, complaint, done, interrupted, program, rows
 from tests.runs.test_runs import KINDS, PROGRAM, bits, files, killed, rounds_in, straight
 from tests.runs.test_runs import cli as fedsift
@@ -178,16 +179,16 @@ def test_a_sweep_with_every_key_given_a_value_is_a_plain_experiment():
     Path("mine.toml").write_text("[sweep]\nseed = [0, 1]\n")
     sweep = sweeps.read("mine.toml", ["seed=7"])
     assert sweep.axes == {}
-    assert list(sweep.cells.values()) == [config.read("mine.toml", ["seed=7"])]
+    assert list(sweep.cells.values()) == [config.read_experiment("mine.toml", ["seed=7"])]
 
 
 def test_one_experiment_cannot_be_read_from_a_sweep():
     Path("mine.toml").write_text("[sweep]\nseed = [0, 1]\nalpha = [1, 2]\n")
     with pytest.raises(
-        Mistake,
+        UserError,
         match=r"^mine\.toml sweeps over seed, alpha: that is many experiments; give each key",
     ):
-        config.read("mine.toml")
+        config.read_experiment("mine.toml")
 
 
 @pytest.mark.parametrize(
@@ -212,14 +213,14 @@ def test_one_experiment_cannot_be_read_from_a_sweep():
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_sweep_says_what_to_change(override, said):
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         sweeps.read("digits-fas", [override])
     assert str(caught.value).startswith(said)
 
 
 def test_a_key_given_twice_in_a_table_is_a_mistake():
     Path("mine.toml").write_text("[sweep]\nalpha = [1]\npartition.alpha = [2]\n")
-    with pytest.raises(Mistake, match=r"^sweep\.partition\.alpha is given twice$"):
+    with pytest.raises(UserError, match=r"^sweep\.partition\.alpha is given twice$"):
         sweeps.read("mine.toml")
 
 
@@ -256,10 +257,10 @@ axes = st.fixed_dictionaries(
 @settings(max_examples=60)
 @given(axes.filter(bool))
 def test_a_sweep_written_as_toml_reads_back_equal(axes):
-    cell = config.experiment({"name": "mine"})
+    cell = config.check_experiment({"name": "mine"})
     written = tomllib.loads(config.to_toml(cell, axes))
-    assert overriding.axes_of(written.pop("sweep")) == axes
-    assert config.experiment(written) == cell
+    assert read_axes(written.pop("sweep")) == axes
+    assert config.check_experiment(written) == cell
 
 
 # --- one fails, the others do not notice
@@ -287,34 +288,34 @@ def failing(after: int):
 
 def test_without_failures_turns_apart_are_turns_together():
     engine = Doubling()
-    assert apart([counting(1, 1), counting(10, 3), counting(100, 2)], engine) == [2, 66, 402]
+    assert run_turns([counting(1, 1), counting(10, 3), counting(100, 2)], engine) == [2, 66, 402]
     assert engine.lists == [[1, 10, 100], [11, 101], [12]]
-    assert apart([], engine) == []
+    assert run_turns([], engine) == []
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_a_turn_that_fails_by_itself_fails_alone(after):
-    one, error, other = apart([counting(1, 2), failing(after), counting(10, 3)], Doubling())
+    one, error, other = run_turns([counting(1, 2), failing(after), counting(10, 3)], Doubling())
     assert (one, other) == (6, 66)
     assert isinstance(error, RuntimeError) and str(error) == "on my own"
 
 
 def test_work_an_engine_refuses_is_done_turn_by_turn_and_only_the_guilty_fails():
     engine = Refusing(11)
-    one, error, other = apart([counting(1, 3), counting(10, 3), counting(100, 2)], engine)
+    one, error, other = run_turns([counting(1, 3), counting(10, 3), counting(100, 2)], engine)
     assert (one, other) == (12, 402)
     assert isinstance(error, ValueError) and str(error) == "not 11"
     assert engine.lists == [[1, 10, 100], [2, 11, 101], [2], [11], [101], [3]]
 
 
 def test_several_turns_may_fail_each_for_its_own_reason():
-    errors = apart([counting(1, 2), counting(10, 2)], Refusing(2, 11))
+    errors = run_turns([counting(1, 2), counting(10, 2)], Refusing(2, 11))
     assert [str(error) for error in errors] == ["not 2", "not 11"]
 
 
 def test_the_work_of_a_turn_alone_is_not_tried_twice():
     engine = Refusing(1)
-    (error,) = apart([counting(1, 2)], engine)
+    (error,) = run_turns([counting(1, 2)], engine)
     assert str(error) == "not 1"
     assert engine.lists == [[1]]
 
@@ -325,7 +326,7 @@ def test_an_interrupt_stops_all():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        apart([counting(1, 1), counting(2, 1)], Interrupting())
+        run_turns([counting(1, 1), counting(2, 1)], Interrupting())
 
 
 # --- a cell cannot tell it is not alone
@@ -338,7 +339,7 @@ CELLS = ["alpha-0.1-seed-0", "alpha-0.1-seed-1", "alpha-100-seed-0", "alpha-100-
 def play(folder: Path, sweep: Sweep, steps: int | None = None) -> sweeps.Playing:
     """To the end, or for some steps of a cell only; as in a process that ends then."""
     playing = sweeps.begin(folder, sweep, resume=True)
-    played = sweeps.play(playing, choose()[0])
+    played = sweeps.play(playing, choose_engine()[0])
     for _ in itertools.islice(played, steps):
         pass
     playing.lock.release()
@@ -362,7 +363,9 @@ def test_a_cell_has_the_bits_of_the_same_experiment_alone(whole):
     assert files(Path("sweep")) == {SWEEP, LOCK, *CELLS}
     plain = straight(
         Path("plain"),
-        config.read("digits-fas", [*KINDS["digits-fas"], "rounds=2", "alpha=100", "seed=1"]),
+        config.read_experiment(
+            "digits-fas", [*KINDS["digits-fas"], "rounds=2", "alpha=100", "seed=1"]
+        ),
     )
     for name in (METRICS, LEDGER, CHECKPOINT, CLIENTS):  # the name in config.toml is another
         assert (plain / name).read_bytes() == whole["alpha-100-seed-1"][name]
@@ -474,9 +477,9 @@ def test_a_data_file_that_has_changed_is_loaded_again():
     for value in (1.0, 2.0):
         np.savez("mine.npz", x=np.full((6, 3), value), y=np.arange(6) % 2)
         os.utime("mine.npz", ns=(int(value), int(value)))
-        assert (data.load("mine.npz").x == value).all()
-    assert data.load("mine.npz") is data.load("npz:mine.npz")
-    assert data.load("digits") is data.load("digits")
+        assert (data.load_dataset("mine.npz").x == value).all()
+    assert data.load_dataset("mine.npz") is data.load_dataset("npz:mine.npz")
+    assert data.load_dataset("digits") is data.load_dataset("digits")
 
 
 # --- one cell fails
@@ -541,7 +544,7 @@ def test_a_cell_that_fails_fails_alone_and_goes_on_when_it_can(instead, whole, m
             fails_to_save(patch)
         errors = [
             outcome
-            for _, outcome in sweeps.play(playing, choose()[0])
+            for _, outcome in sweeps.play(playing, choose_engine()[0])
             if isinstance(outcome, Exception)
         ]
     assert [str(error) for error in errors] == ["broken\nin two lines"]
@@ -666,7 +669,7 @@ def test_json_is_one_object_with_all_cells_and_methods():
 def test_a_file_with_a_sweep_is_run_and_gone_on_with_by_its_own_name(whole):
     values = tomllib.loads(config.to_toml(next(iter(tiny(*GRID).cells.values()))))
     Path("mine.toml").write_text(
-        config.to_toml(config.experiment(values | {"name": "digits-fas"}), tiny(*GRID).axes)
+        config.to_toml(config.check_experiment(values | {"name": "digits-fas"}), tiny(*GRID).axes)
     )
     done("run", "mine.toml", "--out", "sweep", "--quiet")
     assert all_bits(Path("sweep")) == whole

@@ -4,9 +4,9 @@ presets of one class.
 
 from collections.abc import Callable
 
-from fedsift.algorithms.decentralised import Gossip, gossip
-from fedsift.algorithms.perclass import JeongFD, Mix2FLD, fd_jeong, mix2fld
-from fedsift.algorithms.softlabels import SoftLabelFD, cfd, ds_fl, fas, fd
+from fedsift.algorithms.gossip import Gossip, gossip
+from fedsift.algorithms.per_label import JeongFD, Mix2FLD, fd_jeong, mix2fld
+from fedsift.algorithms.soft_labels import SoftLabelFD, cfd, ds_fl, fas, fd
 from fedsift.algorithms.weights import FedAvg, fedavg, feddf, fedpaq
 from fedsift.types import Algorithm
 

@@ -11,14 +11,14 @@ import torch
 
 from fedsift.codecs import WeightCodec
 from fedsift.models import initial_state
-from fedsift.types import Client, Model, Round, Server, State, Tree
+from fedsift.types import Client, Model, Round, Server, Tree, Weights
 
 
-def fresh(r: Round) -> dict[str, State]:
+def initial_students(r: Round) -> dict[str, Weights]:
     return {model.name: initial_state(model, r.seed) for model in r.models}
 
 
-def weights_down(
+def encode_weights(
     codec: WeightCodec, server: Server, cohort: Iterable[Client], r: Round
 ) -> dict[int, bytes]:
     """Every client gets the weights of its own architecture."""
@@ -26,7 +26,7 @@ def weights_down(
     return {client.id: weights[client.model.name] for client in cohort}
 
 
-def weights_heard(codec: WeightCodec, model: Model, heard: bytes, r: Round) -> State:
+def decode_weights(codec: WeightCodec, model: Model, heard: bytes, r: Round) -> Weights:
     """What a client was sent. Clients of one architecture are sent the same bytes, which are read
     once.
     """
@@ -36,11 +36,11 @@ def weights_heard(codec: WeightCodec, model: Model, heard: bytes, r: Round) -> S
 
 
 @lru_cache(maxsize=1)
-def _read(codec: WeightCodec, model: Model, heard: bytes, number: int, seed: int) -> State:
+def _read(codec: WeightCodec, model: Model, heard: bytes, number: int, seed: int) -> Weights:
     return codec.decode(heard, number, initial_state(model, seed))[0]
 
 
-def moved(old: State, new: State, ema: float) -> State:
+def apply_ema(old: Weights, new: Weights, ema: float) -> Weights:
     """An exponential moving average of a student over the rounds: ema of what it was. Counters are
     the new ones.
     """
@@ -49,11 +49,11 @@ def moved(old: State, new: State, ema: float) -> State:
     return {n: torch.lerp(w, old[n], ema) if w.is_floating_point() else w for n, w in new.items()}
 
 
-def reported(server: Server, r: Round) -> dict[str, tuple[Model, State]]:
+def models_to_evaluate(server: Server, r: Round) -> dict[str, tuple[Model, Weights]]:
     return {model.name: (model, server.students[model.name]) for model in r.models}
 
 
-def without(notes: Tree, client: int, *kinds: str) -> Tree:
+def forget_client(notes: Tree, client: int, *kinds: str) -> Tree:
     """Notes that are kept per client, less those of one."""
     gone = str(client)
     return notes | {

@@ -17,16 +17,16 @@ from fedsift.numerics import softmax
 from fedsift.types import (
     Client,
     Fit,
-    Mistake,
     Model,
     Predict,
     Recipe,
     Round,
     Server,
     SoftLabels,
-    State,
     Tree,
     Turn,
+    UserError,
+    Weights,
 )
 
 
@@ -48,16 +48,18 @@ class FedAvg:
     def start(self, r: Round) -> Server:
         if len(r.models) > 1 and not self.distill:
             names = ", ".join(model.name for model in r.models)
-            raise Mistake(
+            raise UserError(
                 f"to average weights all clients need one model, not {names}; use fd or fas, or feddf"
             )
-        return Server(students.fresh(r))
+        return Server(students.initial_students(r))
 
-    def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
-        return students.weights_down(self.down, server, cohort, r)
+    def prepare_downloads(
+        self, server: Server, cohort: Iterable[Client], r: Round
+    ) -> dict[int, bytes]:
+        return students.encode_weights(self.down, server, cohort, r)
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        base = students.weights_heard(self.down, client.model, heard, r)
+        base = students.decode_weights(self.down, client.model, heard, r)
         key = r.key("local", client.id)
         state = yield Fit(
             client.model, base, client.data, self.local, key, self.local.epochs * r.number
@@ -101,26 +103,26 @@ class FedAvg:
         ]
         return Server({model.name: state for model, state in zip(r.models, taught, strict=True)})
 
-    def evaluated(
+    def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Tree], r: Round
-    ) -> dict[str, tuple[Model, State]]:
-        return students.reported(server, r)
+    ) -> dict[str, tuple[Model, Weights]]:
+        return students.models_to_evaluate(server, r)
 
-    def _announced(self, student: State, r: Round) -> State:
+    def _announced(self, student: Weights, r: Round) -> Weights:
         """The weights as the clients got them, a narrow downlink codec's rounding included: what
         updates refer to.
         """
         return self.down.decode(self.down.encode(student, r.number), r.number, student)[0]
 
-    def _decode(self, message: bytes, base: State, r: Round) -> tuple[State, int]:
+    def _decode(self, message: bytes, base: Weights, r: Round) -> tuple[Weights, int]:
         return self.up.decode(message, r.number, base)
 
 
-def average(uploads: Iterable[tuple[State, int]]) -> State:
+def average(uploads: Iterable[tuple[Weights, int]]) -> Weights:
     """Weighted mean in one pass, float64 inside. Integer buffers (counters) are not averaged: the
     largest is kept.
     """
-    total: State = {}
+    total: Weights = {}
     types: dict[str, torch.dtype] = {}
     weight = 0
     for state, samples in uploads:
@@ -136,7 +138,7 @@ def average(uploads: Iterable[tuple[State, int]]) -> State:
             else:
                 total[name] = value.double() * samples
     if weight == 0:
-        raise Mistake("nothing to average: no client has any samples")
+        raise UserError("nothing to average: no client has any samples")
     return {
         name: (value / weight if types[name].is_floating_point else value).to(types[name])
         for name, value in total.items()

@@ -13,13 +13,10 @@ from typing import Annotated
 
 import typer
 
-from fedsift.cli import datasets, flower
-from fedsift.cli.benching import bench
-from fedsift.cli.options import Json
-from fedsift.cli.parts import all_parts
-from fedsift.cli.playing import engine_for, fresh_folder, how_run, play, saying_how_to_go_on
-from fedsift.cli.running import run_one, run_sweep
-from fedsift.cli.saying import (
+from fedsift.cli import data as data_commands
+from fedsift.cli import flower
+from fedsift.cli.bench import bench
+from fedsift.cli.console import (
     comparison,
     few,
     literal,
@@ -32,6 +29,10 @@ from fedsift.cli.saying import (
     size,
     warn,
 )
+from fedsift.cli.ls import all_parts
+from fedsift.cli.options import Json
+from fedsift.cli.progress import engine_for, fresh_folder, how_run, play, saying_how_to_go_on
+from fedsift.cli.run import run_one, run_sweep
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,7 +42,7 @@ app = typer.Typer(
     help="Federated distillation: clients share soft labels on a public set; every byte is counted.",
 )
 
-app.add_typer(datasets.app, name="data")
+app.add_typer(data_commands.app, name="data")
 app.add_typer(flower.app, name="flower")
 
 SHOWN = 100  # clients in the table of `fedsift show`; a federation may have a million
@@ -111,7 +112,7 @@ def demo(
         with saying_how_to_go_on(again, folder):
             for preset in ("digits-fedavg", "digits-fd", "digits-fas"):
                 for seed in range(seeds):
-                    experiment = config.read(
+                    experiment = config.read_experiment(
                         preset, ["alpha=0.1", f"seed={seed}", f"rounds={rounds}"]
                     )
                     playing.append(
@@ -204,11 +205,11 @@ def list_parts(
 ) -> None:
     """List what there is to choose from."""
     with plainly():
-        from fedsift import shelf
+        from fedsift import registry
 
         shelves = all_parts()
         if kind is not None and kind not in shelves:
-            raise mistake(shelf.unknown("kind", kind, shelves, "fedsift ls"))
+            raise mistake(registry.unknown_name("kind", kind, shelves, "fedsift ls"))
         for name in [kind] if kind else shelves:
             if not kind:
                 say(f"{name}:")
@@ -229,7 +230,7 @@ def new(
             raise mistake(
                 f"give the file the ending .toml, so that `fedsift run {file}.toml` finds it"
             )
-        experiment = config.read(preset)
+        experiment = config.read_experiment(preset)
         if file.exists():
             raise mistake(f"{file} exists; choose another name")
         named = experiment.model_copy(update={"name": file.stem})
@@ -391,7 +392,7 @@ def reproduce(
     command again goes on.
     """
     with plainly():
-        from fedsift.cli import reproducing
+        from fedsift.cli import reproduce as reproducing
         from fedsift.reproduction.curves import PAPERS, QUICK, Plan
 
         setting = QUICK if quick else PAPERS

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsift.cli.playing import display, fresh_folder, saying_how_to_go_on
-from fedsift.cli.saying import comparison, mistake, plainly, print_table, say, warn
+from fedsift.cli.console import comparison, mistake, plainly, print_table, say, warn
+from fedsift.cli.progress import display, fresh_folder, saying_how_to_go_on
 
 if TYPE_CHECKING:
     from fedsift.config import Experiment
@@ -69,7 +69,7 @@ def up(
     """
     with plainly():
         from fedsift import runs
-        from fedsift.flower import local
+        from fedsift.flower import local_deployment
 
         settings = [*(overrides or []), *([] if nodes is None else [f"clients={nodes}"])]
         experiment = _experiment(folder, settings, nodes)
@@ -99,7 +99,7 @@ def up(
         command = shlex.join([*go_on, "--resume", "--out", str(run_folder)])
         with (
             saying_how_to_go_on(command, run_folder),
-            local.Deployment(home, simulation=simulation) as deployment,
+            local_deployment.Deployment(home, simulation=simulation) as deployment,
         ):
             for client in range(0 if simulation else experiment.clients.count):
                 deployment.node({"partition-id": client, "memory": str(home / "memory")})
@@ -154,9 +154,11 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
         raise mistake(
             f"{folder} has no {project.EXPERIMENT}; make a project with: fedsift flower new {folder}"
         )
-    experiment = config.read(str(folder / project.EXPERIMENT), settings)
+    experiment = config.read_experiment(str(folder / project.EXPERIMENT), settings)
     if nodes is not None and experiment.clients.cohort > nodes:
-        experiment = config.read(str(folder / project.EXPERIMENT), [*settings, f"cohort={nodes}"])
+        experiment = config.read_experiment(
+            str(folder / project.EXPERIMENT), [*settings, f"cohort={nodes}"]
+        )
     dealt = sum((experiment.clients.models or {"": experiment.clients.count}).values())
     if dealt != experiment.clients.count:
         raise mistake(
@@ -188,14 +190,14 @@ def _check_ray() -> None:
 def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet: bool) -> None:
     """Rounds as they are finished, in the display of `fedsift run`; who was missing, in lines."""
     from fedsift import runs
-    from fedsift.flower import local
+    from fedsift.flower import local_deployment
 
     done = runs.rounds_played(folder)
     playing: Any = SimpleNamespace(
         experiment=experiment, state=SimpleNamespace(round=done), finished=False
     )
     with display([playing], quiet) as tell:
-        for count in local.follow(deployment, run, folder, done, experiment.rounds):
+        for count in local_deployment.follow(deployment, run, folder, done, experiment.rounds):
             history = runs.load(folder)
             for row, sent in list(zip(history.metrics, history.ledger, strict=True))[done:count]:
                 record: Any = SimpleNamespace(

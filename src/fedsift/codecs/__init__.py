@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from fedsift import shelf
-from fedsift.codecs.softlabels import SoftLabelCodec
+from fedsift import registry
+from fedsift.codecs.soft_labels import SoftLabelCodec
 from fedsift.codecs.updates import Qsgd
 from fedsift.codecs.values import Delta, Float, Hard, Quantized, TopK
 from fedsift.codecs.weights import WeightCodec
 from fedsift.codecs.wire import WireError
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 
 def quantized(bits: int = 4) -> SoftLabelCodec:
@@ -35,9 +35,9 @@ def delta(inner: str | SoftLabelCodec = "quantized(1)") -> SoftLabelCodec:
     """
     codec = soft_label_codec(inner)
     if not isinstance(codec, SoftLabelCodec):
-        raise Mistake(f"delta takes another code, e.g. delta(quantized(1)), not {inner!r}")
+        raise UserError(f"delta takes another code, e.g. delta(quantized(1)), not {inner!r}")
     if codec.keeps_reference:
-        raise Mistake("delta of delta gains nothing; give delta a plain code")
+        raise UserError("delta of delta gains nothing; give delta a plain code")
     return SoftLabelCodec(Delta(codec.values))
 
 
@@ -58,19 +58,19 @@ WEIGHT_CODECS: dict[str, Any] = {
 
 def soft_label_codec(what: str | SoftLabelCodec) -> SoftLabelCodec:
     """By name, e.g. "float16", "quantized(4)", "delta(quantized(1))", or the codec itself."""
-    return shelf.take(CODECS, "codec", what, SoftLabelCodec) if isinstance(what, str) else what
+    return registry.build(CODECS, "codec", what, SoftLabelCodec) if isinstance(what, str) else what
 
 
 def weight_codec(what: str | WeightCodec | Qsgd) -> WeightCodec | Qsgd:
     """By name, "float32", "float16" or, for uploads, "qsgd(4)", or the codec itself."""
-    return shelf.take(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
+    return registry.build(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
 
 
 def down_weight_codec(what: str | WeightCodec) -> WeightCodec:
     """A codec of whole weights: an update needs something to refer to, which only an upload has."""
     codec = weight_codec(what)
     if not isinstance(codec, WeightCodec):
-        raise Mistake(
+        raise UserError(
             f"{what} codes updates, which the downlink does not have; use float32 or float16 there"
         )
     return codec

@@ -13,7 +13,7 @@ import torch
 from fedsift import seeding
 from fedsift.codecs import entropy, wire
 from fedsift.codecs.wire import WireError
-from fedsift.types import Array, Mistake, State
+from fedsift.types import Array, UserError, Weights
 
 _SAMPLES, _TENSOR = struct.Struct("<I"), struct.Struct("<fI")  # norm, bytes of the levels
 
@@ -31,7 +31,7 @@ class Qsgd:
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not 2 <= self.bits <= 8:
-            raise Mistake(f"qsgd takes 2 to 8 bits, not {self.bits}")
+            raise UserError(f"qsgd takes 2 to 8 bits, not {self.bits}")
 
     @property
     def id(self) -> int:
@@ -42,13 +42,13 @@ class Qsgd:
         return 2 ** (self.bits - 1) - 1
 
     def encode(
-        self, state: State, round: int, samples: int, base: State, key: seeding.Names
+        self, state: Weights, round: int, samples: int, base: Weights, key: seeding.Names
     ) -> bytes:
         generator = seeding.rng(*key, "quantise")
         parts = [_SAMPLES.pack(samples)]
         for name, value in sorted(state.items()):
             if value.is_floating_point() and not torch.isfinite(value).all():
-                raise Mistake(
+                raise UserError(
                     f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)"
                 )
             if _exact(name, value):
@@ -57,14 +57,14 @@ class Qsgd:
             update = (value.double() - base[name].double()).numpy().ravel()
             norm, levels = quantise(update, self.levels, generator)
             if not np.isfinite(norm):
-                raise Mistake(
+                raise UserError(
                     f"weights {name!r} have moved too far: training diverged; lower the learning rate (local.lr)"
                 )
             code = entropy.encode(levels + self.levels, 2 * self.levels + 1)
             parts += [_TENSOR.pack(norm, len(code)), code]
         return wire.seal(wire.WEIGHTS, self.id, round, b"".join(parts), implied(base))
 
-    def decode(self, message: bytes, round: int, base: State) -> tuple[State, int]:
+    def decode(self, message: bytes, round: int, base: Weights) -> tuple[Weights, int]:
         """The state this update leads to from `base`, and the number of samples behind it."""
         limit = _SAMPLES.size + sum(self._most(name, value) for name, value in base.items())
         payload = wire.unseal(message, wire.WEIGHTS, self.id, round, limit)
@@ -112,7 +112,7 @@ class Qsgd:
         return _TENSOR.size + entropy.max_bytes(value.numel(), 2 * self.levels + 1)
 
 
-def implied(base: State) -> bytes:
+def implied(base: Weights) -> bytes:
     """An update means something only relative to the very weights it was made against: they are
     under the checksum.
     """

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsift.codecs import entropy, indexes
 from fedsift.codecs.wire import WireError
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 _COUNT = struct.Struct("<II")  # changed rows, bytes of their set code
 
@@ -88,7 +88,7 @@ class Quantized:
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not 1 <= self.bits <= 8:
-            raise Mistake(f"quantized takes 1 to 8 bits, not {self.bits}")
+            raise UserError(f"quantized takes 1 to 8 bits, not {self.bits}")
 
     @property
     def id(self) -> int:
@@ -138,7 +138,7 @@ class TopK:
 
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or not 1 <= self.k <= 63:
-            raise Mistake(f"topk takes 1 to 63 classes, not {self.k}")
+            raise UserError(f"topk takes 1 to 63 classes, not {self.k}")
 
     @property
     def id(self) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from fedsift.codecs import wire
 from fedsift.codecs.wire import WireError
-from fedsift.types import Mistake, State
+from fedsift.types import UserError, Weights
 
 _SAMPLES = struct.Struct(
     "<I"
@@ -25,14 +25,14 @@ class WeightCodec:
     id: int
     dtype: torch.dtype
 
-    def encode(self, state: State, round: int, samples: int = 0) -> bytes:
+    def encode(self, state: Weights, round: int, samples: int = 0) -> bytes:
         from safetensors.numpy import save  # the same bytes as from torch, in a third of the time
 
         tensors = {name: self._narrow(value) for name, value in state.items()}
         if name := _not_finite(tensors):
             if not _not_finite({name: state[name]}):
-                raise Mistake(f"weights {name!r} are too large for {self.dtype}; use float32")
-            raise Mistake(
+                raise UserError(f"weights {name!r} are too large for {self.dtype}; use float32")
+            raise UserError(
                 f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)"
             )
         payload = _SAMPLES.pack(samples) + save(
@@ -40,7 +40,7 @@ class WeightCodec:
         )
         return wire.seal(wire.WEIGHTS, self.id, round, payload)
 
-    def decode(self, message: bytes, round: int, like: State) -> tuple[State, int]:
+    def decode(self, message: bytes, round: int, like: Weights) -> tuple[Weights, int]:
         """The state, in the types of `like`, and the number of samples behind it."""
         payload = wire.unseal(message, wire.WEIGHTS, self.id, round, _limit(like))
         wire.verify(message)
@@ -71,7 +71,7 @@ class WeightCodec:
         return found.to(expected.dtype)
 
 
-def _not_finite(state: State) -> str | None:
+def _not_finite(state: Weights) -> str | None:
     """The first tensor with a value that is not a number, or infinite: looked for only if there is
     one.
     """
@@ -84,7 +84,7 @@ def _not_finite(state: State) -> str | None:
     return next(name for name, value in floats.items() if not torch.isfinite(value).all())
 
 
-def _load(code: bytes) -> State:
+def _load(code: bytes) -> Weights:
     from safetensors.torch import load
 
     try:
@@ -95,7 +95,7 @@ def _load(code: bytes) -> State:
         raise WireError(f"not a safetensors payload: {error}") from error
 
 
-def _limit(like: State) -> int:
+def _limit(like: Weights) -> int:
     """The tensors at full width, and a generous safetensors header."""
     return (
         sum(v.numel() * max(4, v.element_size()) + 256 + 2 * len(name) for name, v in like.items())

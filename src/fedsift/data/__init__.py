@@ -14,10 +14,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedsift import seeding, shelf
-from fedsift.data import images, kept
+from fedsift import registry, seeding
+from fedsift.data import cache, images
 from fedsift.data.catalogue import CATALOGUE
-from fedsift.types import Array, Labelled, Mistake, Samples, Store
+from fedsift.types import Array, Labelled, Samples, Store, UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Task:
     test: Labelled
 
 
-def dataset(
+def make_dataset(
     x: Any,
     y: Any,
     classes: int | None = None,
@@ -60,16 +60,16 @@ def dataset(
         parts["test"] = test
     for name, (inputs, labels) in parts.items():
         if len(inputs) != len(labels):
-            raise Mistake(f"{name} has {len(inputs)} samples but {len(labels)} labels")
+            raise UserError(f"{name} has {len(inputs)} samples but {len(labels)} labels")
     public = None if public is None else _inputs("public", public)
     highest = max(int(labels.max(initial=0)) for _, labels in parts.values()) + 1
     if classes is not None and classes < highest:
-        raise Mistake(
+        raise UserError(
             f"labels go up to {highest - 1}, so there are at least {highest} classes, not {classes}"
         )
     for name, other in (("test x", None if test is None else test[0]), ("public", public)):
         if other is not None and other.shape[1:] != x.shape[1:]:
-            raise Mistake(
+            raise UserError(
                 f"{name} has samples of shape {other.shape[1:]}, x of shape {x.shape[1:]}"
             )
     return Dataset(x, y, max(classes or highest, 2), test, public)
@@ -83,7 +83,7 @@ def digits() -> Dataset:
         resources.files("fedsift.data").joinpath("digits.npz").open("rb") as file,
         np.load(file) as arrays,
     ):
-        return dataset(arrays["x"], arrays["y"])
+        return make_dataset(arrays["x"], arrays["y"])
 
 
 def npz(path: str) -> Dataset:
@@ -94,37 +94,37 @@ def npz(path: str) -> Dataset:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
     except FileNotFoundError:
-        raise Mistake(f"no such file: {path}") from None
+        raise UserError(f"no such file: {path}") from None
     except Exception as error:  # numpy raises half a dozen types on files that are not npz
-        raise Mistake(f"cannot read {path} as an npz file: {error}") from None
+        raise UserError(f"cannot read {path} as an npz file: {error}") from None
     if missing := {"x", "y"} - found.keys():
-        raise Mistake(
+        raise UserError(
             f"{path} has no array {sorted(missing)[0]!r}; it needs x and y (found: {', '.join(found)})"
         )
     if ("x_test" in found) != ("y_test" in found):
-        raise Mistake(f"{path} has one of x_test and y_test; a test set needs both")
+        raise UserError(f"{path} has one of x_test and y_test; a test set needs both")
     if "classes" in found and (
         found["classes"].size != 1 or found["classes"].dtype.kind not in "ui"
     ):
-        raise Mistake(f"{path}: classes must be one whole number")
+        raise UserError(f"{path}: classes must be one whole number")
     classes = int(found["classes"].item()) if "classes" in found else None
     return _from_arrays(found, classes)
 
 
 def fetched(name: str) -> Dataset:
     """A published data set that `fedsift data get` has put into the data folder."""
-    path = kept.path(name)
+    path = cache.path(name)
     try:
-        return _from_arrays(kept.read(path), CATALOGUE[name].classes)
+        return _from_arrays(cache.read(path), CATALOGUE[name].classes)
     except FileNotFoundError:
-        raise Mistake(f"{name} is not in {path.parent}; run: fedsift data get {name}") from None
-    except Mistake as error:
-        raise Mistake(f"{error}; run: fedsift data get {name}") from None
+        raise UserError(f"{name} is not in {path.parent}; run: fedsift data get {name}") from None
+    except UserError as error:
+        raise UserError(f"{error}; run: fedsift data get {name}") from None
 
 
 def _from_arrays(found: dict[str, Array], classes: int | None) -> Dataset:
     test = (found["x_test"], found["y_test"]) if "x_test" in found else None
-    return dataset(found["x"], found["y"], classes, test=test, public=found.get("x_public"))
+    return make_dataset(found["x"], found["y"], classes, test=test, public=found.get("x_public"))
 
 
 DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits} | {
@@ -132,20 +132,20 @@ DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits} | {
 }
 
 
-def load(name: str) -> Dataset:
+def load_dataset(name: str) -> Dataset:
     """A data set by name ("digits", "cifar10"), or your own file ("npz:my.npz", "my.npz").
 
     Loaded once and shared by all who ask for it (a file until it changes), so do not write into its
     arrays.
     """
     if name.startswith("sheet:"):
-        raise Mistake(
+        raise UserError(
             f"{name} has no labels, so it can only be a public set: data.public_from={name}"
         )
     if name.startswith("npz:") or name.endswith(".npz"):
         path = str(Path(name.removeprefix("npz:")).expanduser())
         return _loaded(npz, path, _version(path))
-    return _loaded(shelf.find(DATASETS, "dataset", name), None, _version(_file_of(name)))
+    return _loaded(registry.lookup(DATASETS, "dataset", name), None, _version(_file_of(name)))
 
 
 @lru_cache(maxsize=8)
@@ -157,7 +157,7 @@ def _loaded(loader: Callable[..., Dataset], path: str | None, version: tuple[Any
 def _file_of(source: str) -> str | None:
     if source.startswith("sheet:"):
         return str(_sheet(source)[0])
-    return str(kept.path(source)) if source in CATALOGUE else source.removeprefix("npz:")
+    return str(cache.path(source)) if source in CATALOGUE else source.removeprefix("npz:")
 
 
 def _version(path: str | None) -> tuple[Any, ...]:
@@ -185,7 +185,7 @@ def unlabelled(source: str) -> Array:
     "sheet:FILE(size)".
     """
     if not source.startswith("sheet:"):
-        data = load(source)
+        data = load_dataset(source)
         return data.x if data.public is None else data.public
     return images.tiles(*_sheet(source))
 
@@ -194,9 +194,9 @@ def _sheet(source: str) -> tuple[Path, int, int]:
     """The file, here or else in the data folder, and the height and width of its tiles."""
     name, height, width = _SHEET.fullmatch(source).groups()  # type: ignore[union-attr]
     path = Path(name).expanduser()
-    found = next((place for place in (path, kept.folder() / path) if place.is_file()), None)
+    found = next((place for place in (path, cache.folder() / path) if place.is_file()), None)
     if found is None:
-        raise Mistake(f"no such file: {path}, here or in {kept.folder()}")
+        raise UserError(f"no such file: {path}, here or in {cache.folder()}")
     return found, int(height or 32), int(width or height or 32)
 
 
@@ -226,12 +226,12 @@ def split(
     needed = private + (public if own_public else 0)
     for name, size in (("private", private), ("public", public)):
         if size < 1:
-            raise Mistake(f"the {name} part needs at least one sample, not {size}")
+            raise UserError(f"the {name} part needs at least one sample, not {size}")
     if needed > len(order):
         parts = f"private {private} + public {public}" if own_public else f"private {private}"
-        raise Mistake(f"{needed} samples asked for ({parts}), {len(order)} there")
+        raise UserError(f"{needed} samples asked for ({parts}), {len(order)} there")
     if data.public is not None and public > len(data.public):
-        raise Mistake(f"{public} public samples asked for, {len(data.public)} there")
+        raise UserError(f"{public} public samples asked for, {len(data.public)} there")
     private_rows, rest = order[:private], order[private:]
     if data.public is None:
         shared, public_rows, rest = data.x, rest[:public], rest[public:]
@@ -245,10 +245,10 @@ def split(
     test_rows = rest if data.test is None else seeding.rng(seed, "test").permutation(len(tested))
     if not 0 < (len(test_rows) if test is None else test) <= len(test_rows):
         asked = "at least 1" if test is None else test
-        raise Mistake(
+        raise UserError(
             f"{len(test_rows)} samples left for the test part, {asked} needed; make private or public smaller"
         )
-    mean, std = shelf.find(NORMALISATIONS, "normalisation", normalise, "standard or scale")(
+    mean, std = registry.lookup(NORMALISATIONS, "normalisation", normalise, "standard or scale")(
         shared[public_rows]
     )
     stores = {
@@ -299,19 +299,19 @@ def _inputs(name: str, x: Any) -> Array:
     ):
         x = np.moveaxis(x, -1, 1)
     if x.ndim not in (2, 4) or not len(x) or x.dtype.kind not in "buif":
-        raise Mistake(
+        raise UserError(
             f"{name} must be numbers [S, features] or images [S, H, W(, channels)], not {x.dtype} {x.shape}"
         )
     x = np.require(x, np.uint8 if x.dtype == np.uint8 else np.float32, ["C", "W"])
     if x.dtype != np.uint8 and not np.isfinite(x).all():
-        raise Mistake(f"{name} has values that are not finite")
+        raise UserError(f"{name} has values that are not finite")
     return x
 
 
 def _labels(name: str, y: Any) -> Array:
     y = np.asarray(y)
     if y.ndim != 1 or y.dtype.kind not in "bui" or (len(y) and y.min() < 0):
-        raise Mistake(
+        raise UserError(
             f"{name} must be class numbers 0, 1, ... in one dimension, not {y.dtype} {y.shape}"
         )
     return y.astype(np.int64)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsift.data import kept
+from fedsift.data import cache
 from fedsift.data.formats import cifar, idx, mat, stl10
 from fedsift.data.formats.folder import Folder
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 Reader = Callable[[Folder], dict[str, Array]]
 
@@ -46,7 +46,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Known:
-    """A published data set. `digest` is that of its arrays (`kept.digest`), for the sets we have
+    """A published data set. `digest` is that of its arrays (`cache.digest`), for the sets we have
     held in our hands.
     """
 
@@ -82,16 +82,16 @@ class Known:
                 found = (
                     f"{arrays[name].dtype} {arrays[name].shape}" if name in arrays else "nothing"
                 )
-                raise Mistake(f"{name} should be uint8 {shape}; found {found}")
+                raise UserError(f"{name} should be uint8 {shape}; found {found}")
         if max(int(arrays["y"].max()), int(arrays["y_test"].max())) >= self.classes:
-            raise Mistake(f"there are labels above {self.classes - 1}")
+            raise UserError(f"there are labels above {self.classes - 1}")
         means = arrays["x"].mean((0, 2, 3), dtype=np.float64) / 255
         if np.abs(means - self.means).max() > _MEAN_TOLERANCE:
-            raise Mistake(
+            raise UserError(
                 f"the channel means should be {self.means}; found {tuple(means.round(4).tolist())}"
             )
-        if self.digest and kept.digest(arrays) != self.digest:
-            raise Mistake("the images or labels differ from the official ones in places")
+        if self.digest and cache.digest(arrays) != self.digest:
+            raise UserError("the images or labels differ from the official ones in places")
 
 
 def _idx_files(urls: tuple[str, ...], *files: tuple[str, int, str]) -> tuple[File, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 _MOST_PIXELS = 80_000_000
 _CHUNK = 1000  # images resized at a time, which bounds the memory it takes
@@ -22,16 +22,16 @@ def pixels(path: Path, *formats: str) -> Array:
     try:
         with Image.open(path, formats=formats or ("PNG", "JPEG")) as picture:
             if picture.width * picture.height > _MOST_PIXELS:
-                raise Mistake(
+                raise UserError(
                     f"{path.name} has more than {_MOST_PIXELS:,} pixels; cut it into several files"
                 )
             values = np.asarray(picture.convert("L" if picture.mode in ("1", "L") else "RGB"))
     except FileNotFoundError:
-        raise Mistake(f"no such file: {path}") from None
-    except Mistake:
+        raise UserError(f"no such file: {path}") from None
+    except UserError:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise Mistake(f"cannot read {path} as a PNG or JPEG picture: {error}") from None
+        raise UserError(f"cannot read {path} as a PNG or JPEG picture: {error}") from None
     return values.reshape(*values.shape[:2], -1)
 
 
@@ -40,7 +40,7 @@ def tiles(path: Path, height: int, width: int) -> Array:
     sheet = pixels(path)
     if not height or not width or sheet.shape[0] % height or sheet.shape[1] % width:
         size = f"{sheet.shape[0]} x {sheet.shape[1]} pixels"
-        raise Mistake(
+        raise UserError(
             f"{path} has {size}, which tiles of {height} x {width} do not fill; add their size: sheet:FILE(32)"
         )
     rows, columns = sheet.shape[0] // height, sheet.shape[1] // width
@@ -53,7 +53,7 @@ def fitted(x: Array, like: Array) -> Array:
     the images `like`.
     """
     if x.ndim != 4 or like.ndim != 4:
-        raise Mistake(
+        raise UserError(
             "a public set from another data set needs images on both sides, not rows of features"
         )
     sized = resized(with_channels(x, like.shape[1]), *like.shape[2:])
@@ -72,7 +72,7 @@ def with_channels(x: Array, channels: int) -> Array:
     if x.shape[1] == 1:
         return np.repeat(x, channels, axis=1)
     if (x.shape[1], channels) != (3, 1):
-        raise Mistake(f"images with {x.shape[1]} channels cannot be made to have {channels}")
+        raise UserError(f"images with {x.shape[1]} channels cannot be made to have {channels}")
     return np.concatenate(
         [_rounded(np.tensordot(part, _LUMA, (1, 0))[:, None], 1000, x) for part in _chunks(x)]
     )
@@ -95,7 +95,7 @@ def resized(x: Array, height: int, width: int) -> Array:
 def top(x: Array) -> int:
     """The largest value images like these can have: 1, 16 (the digits) or 255."""
     if x.min() < 0 or x.max() > 255:
-        raise Mistake(
+        raise UserError(
             "images for a public set from elsewhere must have values from 0 to 1 or from 0 to 255"
         )
     return next(largest for largest in (1, 16, 255) if x.max() <= largest)

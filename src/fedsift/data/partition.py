@@ -17,7 +17,7 @@ import numpy as np
 
 from fedsift import seeding
 from fedsift.numerics import apportion
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 LARGEST = 1e6  # beyond, a Dirichlet draw is uniform but for rounding errors
 Partition = Callable[[Array, int, np.random.Generator], Sequence[Array]]
@@ -91,7 +91,7 @@ class Shards:
 
     def __call__(self, labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
         if clients * self.shards > len(labels):
-            raise Mistake(
+            raise UserError(
                 f"{clients} clients x {self.shards} shards need more than {len(labels)} samples"
             )
         shuffled = generator.permutation(len(labels))
@@ -102,7 +102,7 @@ class Shards:
         return [np.concatenate([shards[s] for s in mine]) for mine in deal]
 
 
-class OnDemand(Sequence[Array]):
+class LazyParts(Sequence[Array]):
     """Parts that are worked out when they are asked for, `part(client)`; none is kept."""
 
     def __init__(self, clients: int, part: Callable[[int], Array]) -> None:
@@ -137,11 +137,11 @@ class Views:
         self, labels: Array, clients: int, generator: np.random.Generator
     ) -> Sequence[Array]:
         if self.samples > len(labels):
-            raise Mistake(
+            raise UserError(
                 f"views of {self.samples} samples, but only {len(labels)} private ones; make samples smaller"
             )
         pools = [np.flatnonzero(labels == c) for c in range(int(labels.max()) + 1)]
-        return OnDemand(clients, partial(self._view, pools, int(generator.integers(2**63))))
+        return LazyParts(clients, partial(self._view, pools, int(generator.integers(2**63))))
 
     def _view(self, pools: list[Array], root: int, client: int) -> Array:
         generator = seeding.rng(root, "view", client)
@@ -166,9 +166,9 @@ def deal(
 ) -> Sequence[Array]:
     """Partition with the checks that belong to all of them."""
     if clients < 1:
-        raise Mistake(f"a federation needs at least one client, not {clients}")
+        raise UserError(f"a federation needs at least one client, not {clients}")
     if clients > len(labels) and not getattr(how, "overlapping", False):
-        raise Mistake(
+        raise UserError(
             f"{clients} clients but only {len(labels)} private samples: each client needs at least one"
         )
     return how(labels, clients, generator)
@@ -201,4 +201,4 @@ def _feed_the_empty(owner: Array, clients: int, generator: np.random.Generator) 
 
 def _positive(name: str, value: float) -> None:
     if not 0 < value <= LARGEST:
-        raise Mistake(f"{name} must be above 0 and at most {LARGEST:g}, not {value}")
+        raise UserError(f"{name} must be above 0 and at most {LARGEST:g}, not {value}")

@@ -8,29 +8,31 @@ from typing import Any
 
 import torch
 
-from fedsift import shelf
-from fedsift.engines.batched import Batched
+from fedsift import registry
+from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.precision import PRECISIONS, Precision
-from fedsift.engines.sequential import Sequential
-from fedsift.types import Mistake
+from fedsift.engines.sequential import SequentialEngine
+from fedsift.types import UserError
 
-__all__ = ["DEVICES", "ENGINES", "PRECISIONS", "check", "choose", "place"]
+__all__ = ["DEVICES", "ENGINES", "PRECISIONS", "check_engine", "choose_engine", "place"]
 
-ENGINES: dict[str, type[Batched] | type[Sequential]] = {
-    "batched": Batched,
-    "sequential": Sequential,
+ENGINES: dict[str, type[BatchedEngine] | type[SequentialEngine]] = {
+    "batched": BatchedEngine,
+    "sequential": SequentialEngine,
 }
 DEVICES = ("auto", "cpu", "cuda")
 
 
-def check(engine: str, device: str, precision: str = "float32") -> None:
+def check_engine(engine: str, device: str, precision: str = "float32") -> None:
     """A name, device or precision that is not there is an error, not a fallback."""
     if engine not in ("auto", *ENGINES):
-        raise Mistake(shelf.unknown("engine", engine, ("auto", *ENGINES), "fedsift ls engines"))
+        raise UserError(
+            registry.unknown_name("engine", engine, ("auto", *ENGINES), "fedsift ls engines")
+        )
     if device not in DEVICES:
-        raise Mistake(shelf.unknown("device", device, DEVICES, "--device auto|cpu|cuda"))
+        raise UserError(registry.unknown_name("device", device, DEVICES, "--device auto|cpu|cuda"))
     if device == "cuda" and not torch.cuda.is_available():
-        raise Mistake(
+        raise UserError(
             "device cuda was asked for, but torch finds no CUDA device here; use --device cpu or auto"
         )
     Precision(precision, torch.device(place(device)))
@@ -41,13 +43,13 @@ def place(device: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
-def choose(
+def choose_engine(
     engine: str = "auto",
     device: str = "auto",
     precision: str = "float32",
     memory: float | None = None,
-) -> tuple[Batched | Sequential, str]:
-    """The engine, and one line on what was chosen and why. `engine.explain(model)` says how it runs
+) -> tuple[BatchedEngine | SequentialEngine, str]:
+    """The engine, and one line on what was chosen and why. `engine.describe(model)` says how it runs
     a network.
 
     "auto" is the batched engine everywhere: it stacks what pays and leaves the rest to the
@@ -55,7 +57,7 @@ def choose(
     same. `memory` bounds its programs, in GiB; the sequential engine trains one network a thread
     and needs no bound.
     """
-    check(engine, device, precision)
+    check_engine(engine, device, precision)
     name = "batched" if engine == "auto" else engine
     bound: dict[str, Any] = {} if memory is None or name == "sequential" else {"memory": memory}
     chosen = ENGINES[name](place(device), precision=precision, **bound)

@@ -22,11 +22,11 @@ from torch import Tensor
 from fedsift.engines import stacked_training
 from fedsift.engines.by_hand import ByHand
 from fedsift.engines.schedule import alike, sorted_by_length
-from fedsift.engines.sequential import Sequential
+from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.stacking import Kernels, Program, Stacked, stack
 from fedsift.engines.tracing import Unstackable
 from fedsift.engines.workers import Stop, give_back_memory
-from fedsift.types import Fit, Mistake, Model, Predict, Samples, State, Work
+from fedsift.types import Fit, Model, Predict, Samples, UserError, Weights, Work
 
 LARGEST_ON_CPU = (
     2_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
@@ -50,7 +50,7 @@ SPARE, LARGE = (
 GIB, INT32 = 2**30, 2**31 - 1  # kernels count values of an activation in 32 bits
 
 
-class Batched:
+class BatchedEngine:
     """Stacks equal networks and runs them as one program; the rest goes to the sequential engine,
     with a warning.
 
@@ -66,8 +66,8 @@ class Batched:
         memory: float | None = None,
     ) -> None:
         if memory is not None and not memory > 0:
-            raise Mistake(f"memory is a number of GiB above 0, not {memory}")
-        self._alone = Sequential(device, threads, precision)
+            raise UserError(f"memory is a number of GiB above 0, not {memory}")
+        self._alone = SequentialEngine(device, threads, precision)
         self.device, self.workers, self.precision = (
             self._alone.device,
             self._alone.workers,
@@ -94,7 +94,7 @@ class Batched:
             answers |= zip(part, answer, strict=True)
         return [answers[i] for i in range(len(jobs))]
 
-    def explain(self, model: Model) -> str:
+    def describe(self, model: Model) -> str:
         """How networks of this architecture are run, and why."""
         program = self._program(model)
         if isinstance(program, str):
@@ -171,7 +171,7 @@ class Batched:
             return lambda stop: [task(stop)]
         return partial(self._fit if isinstance(part[0], Fit) else self._predict, program, part)
 
-    def _fit(self, program: Program, part: list[Fit], stop: Stop) -> list[State]:
+    def _fit(self, program: Program, part: list[Fit], stop: Stop) -> list[Weights]:
         values = self._values(part[0].data.samples)
         with self.precision.products():
             if self._replayed(program) and values.ndim in (2, 4):
@@ -195,7 +195,9 @@ class Batched:
                 program, part, self._values(part[0].samples), size, stop
             )
 
-    def _replay(self, program: Program, part: list[Fit], values: Tensor, stop: Stop) -> list[State]:
+    def _replay(
+        self, program: Program, part: list[Fit], values: Tensor, stop: Stop
+    ) -> list[Weights]:
         """Graphs are kept and used again while as many jobs of the same kind come by."""
         from fedsift.engines import replay
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from fedsift import shelf
-from fedsift.types import Mistake
+from fedsift import registry
+from fedsift.types import UserError
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 
@@ -21,11 +21,13 @@ class Precision:
 
     def __init__(self, name: str, device: torch.device) -> None:
         if name not in PRECISIONS:
-            raise Mistake(
-                shelf.unknown("precision", name, PRECISIONS, "--precision float32|tf32|bfloat16")
+            raise UserError(
+                registry.unknown_name(
+                    "precision", name, PRECISIONS, "--precision float32|tf32|bfloat16"
+                )
             )
         if name == "tf32" and device.type != "cuda":
-            raise Mistake(
+            raise UserError(
                 "precision tf32 is a mode of CUDA devices; on a CPU use float32 or bfloat16"
             )
         self.name, self.device = name, device

@@ -22,7 +22,7 @@ from fedsift.engines.schedule import Schedule, schedule
 from fedsift.engines.stacked_training import Inputs, check_batches, finished
 from fedsift.engines.stacking import Pass, Program
 from fedsift.engines.workers import Stop, carry_on
-from fedsift.types import Fit, State
+from fedsift.types import Fit, Weights
 
 WORTH_A_GRAPH = 200  # steps that a smaller graph must save models in, to be worth capturing
 LOOK_UP = 64  # replays between two looks at whether to stop
@@ -85,7 +85,7 @@ class Replay:
             and (self._counted or not _uneven(plan))
         )
 
-    def fit(self, jobs: Sequence[Fit], plan: Schedule, stop: Stop) -> list[State]:
+    def fit(self, jobs: Sequence[Fit], plan: Schedule, stop: Stop) -> list[Weights]:
         active = plan.active
         sizes = self._sizes(active)
         for models in set(sizes):

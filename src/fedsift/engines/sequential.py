@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from fedsift import seeding, training
 from fedsift.engines.precision import Precision
 from fedsift.engines.workers import Stop, Task, Workers, carry_on
-from fedsift.types import Array, Fit, Model, Predict, Samples, State, Work
+from fedsift.types import Array, Fit, Model, Predict, Samples, Weights, Work
 
 PREDICT_BATCH = 512
 
 
-class Sequential:
+class SequentialEngine:
     """The reference: any nn.Module, job by job with torch.optim, spread over the cores of a CPU or
     on one GPU.
 
@@ -42,7 +42,7 @@ class Sequential:
         self.precision = Precision(precision, self.device)
         self.workers = Workers(self.device, threads)
         self._networks: dict[
-            tuple[int, Model], tuple[nn.Module, list[training.Dropout], State]
+            tuple[int, Model], tuple[nn.Module, list[training.Dropout], Weights]
         ] = {}
         self._random: dict[tuple[Model, bool], bool] = {}
         self._formats: dict[Model, torch.memory_format] = {}
@@ -57,10 +57,10 @@ class Sequential:
     def task(self, job: Work) -> Task:
         return partial(self._do, job)
 
-    def explain(self, model: Model) -> str:
+    def describe(self, model: Model) -> str:
         return f"{model.name}: one by one on {self.device}, {self.workers.threads} at a time"
 
-    def _do(self, job: Work, stop: Stop) -> State | Array:
+    def _do(self, job: Work, stop: Stop) -> Weights | Array:
         """torch has one global source of randomness: a network that draws from it must have it to
         itself.
         """
@@ -84,7 +84,7 @@ class Sequential:
                     else self._fit(net, job, stop)
                 )
 
-    def _fit(self, net: nn.Module, job: Fit, stop: Stop) -> State:
+    def _fit(self, net: nn.Module, job: Fit, stop: Stop) -> Weights:
         recipe, n = job.recipe, len(job.data)
         x, targets = self._inputs(job.model, job.data.samples), job.data.targets.to(self.device)
         moves = training.augmentation(recipe, n, job.key, job.data.samples.shape)

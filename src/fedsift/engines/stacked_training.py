@@ -18,7 +18,7 @@ from fedsift.engines.optimizers import optimizer
 from fedsift.engines.schedule import Schedule, padded, schedule
 from fedsift.engines.stacking import ALIGNED, Pass, Program
 from fedsift.engines.workers import Stop, carry_on
-from fedsift.types import Array, Fit, Predict, Samples, State
+from fedsift.types import Array, Fit, Predict, Samples, Weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Inputs:
 AHEAD = 2**20  # values drawn at once, where a step takes less
 
 
-def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> list[State]:
+def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> list[Weights]:
     """Train the jobs of one group, which are sorted by length, where `values` lie. Answers in their
     order.
 
@@ -181,7 +181,7 @@ def turns(program: Program, batch: int, here: torch.device, counts: tuple[int, .
 
 def finished(
     program: Program, flat: Tensor, buffers: dict[str, Tensor], plan: Schedule
-) -> list[State]:
+) -> list[Weights]:
     buffers = {name: value.cpu() for name, value in buffers.items()}
     for name in program.counters:
         buffers[name] = buffers[name] + torch.from_numpy((plan.counts > 0).sum(0))

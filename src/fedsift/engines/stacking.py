@@ -21,7 +21,7 @@ from torch.func import functional_call
 from fedsift import training
 from fedsift.engines import layers
 from fedsift.engines.tracing import Op, Unstackable, trace
-from fedsift.types import Model, State
+from fedsift.types import Model, Weights
 
 # torch.func warns where it has no fast way; here that is known, and it is the second choice already
 torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
@@ -80,7 +80,7 @@ class Layout:
         self._sizes = [*sizes, self.size - sum(sizes)]
 
     @torch.no_grad()
-    def stack(self, states: Sequence[State]) -> tuple[Tensor, dict[str, Tensor]]:
+    def stack(self, states: Sequence[Weights]) -> tuple[Tensor, dict[str, Tensor]]:
         """The models' parameters [M, P] and buffers {name: [M, ...]}; a buffer no state holds
         starts as built.
         """
@@ -108,7 +108,7 @@ class Layout:
         }
         return flat, buffers
 
-    def unstack(self, flat: Tensor, buffers: dict[str, Tensor]) -> list[State]:
+    def unstack(self, flat: Tensor, buffers: dict[str, Tensor]) -> list[Weights]:
         """The other way: one state a model, each tensor its own memory."""
         stacked = {
             name: self._from_program(name, part) for name, part in self._parts(flat).items()

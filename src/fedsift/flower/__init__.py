@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 try:
     import flwr  # noqa: F401
 except ImportError:
-    raise Mistake(
+    raise UserError(
         "Flower is not installed here; install it with: pip install 'fedsift[flower]'"
     ) from None
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsift.runs import write_atomically
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 SECRET = 0o600
 
@@ -54,7 +54,7 @@ def create(
     """
     made = Certificates(folder)
     if made.ca.exists():
-        raise Mistake(
+        raise UserError(
             f"{folder} has certificates already; choose another folder, or remove it to start anew"
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

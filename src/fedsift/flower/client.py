@@ -14,14 +14,14 @@ from flwr.clientapp import ClientApp
 import fedsift
 from fedsift import evaluation
 from fedsift.codecs import WireError
-from fedsift.engines import choose
-from fedsift.federation import drive
-from fedsift.flower import letters
-from fedsift.flower.letters import Answer, Call, Hello, Letter, Refusal
-from fedsift.flower.memories import Memories
-from fedsift.flower.party import Party, party
+from fedsift.engines import choose_engine
+from fedsift.federation import run_turn
+from fedsift.flower import messages
+from fedsift.flower.client_state import ClientState
+from fedsift.flower.messages import Answer, Call, FedsiftMessage, Hello, Refusal
 from fedsift.flower.settings import settings
-from fedsift.types import Client, Engine, Mistake, Predict, Tree
+from fedsift.flower.site import Site, make_site
+from fedsift.types import Client, Engine, Predict, Tree, UserError
 
 LOG = logging.getLogger("flwr")
 
@@ -32,42 +32,42 @@ def client_app(task: Any) -> ClientApp:
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
-        return _replied(message, lambda: greet(_party(task, context)))
+        return _replied(message, lambda: greet(_site(task, context)))
 
     @app.train("turn")
     def turn(message: Message, context: Context) -> Message:
         return _replied(
             message,
-            lambda: take_turn(_party(task, context), letters.read(message.content, Call), context),
+            lambda: take_turn(_site(task, context), messages.read(message.content, Call), context),
         )
 
     return app
 
 
-def greet(here: Party) -> Hello:
+def greet(here: Site) -> Hello:
     client = here.client()
     return Hello(client.id, fedsift.__version__, here.digest, here.fingerprint, client.model.name)
 
 
-def take_turn(here: Party, call: Call, context: Context) -> Letter:
+def take_turn(here: Site, call: Call, context: Context) -> FedsiftMessage:
     if call.round >= here.experiment.rounds:
         raise WireError(f"round {call.round} of an experiment of {here.experiment.rounds}")
     client = here.client()
-    memories = Memories.of(context, call.run, client.id)
-    memory = memories.recall(call.last)
+    client_state = ClientState.of(context, call.run, client.id)
+    memory = client_state.load(call.last)
     if memory is None:
         return Refusal(f"client {client.id} has lost its memory of round {call.last}", lost=True)
     federation = here.federation(client.data)
-    engine, _ = choose(*here.experiment.where)
+    engine, _ = choose_engine(*here.experiment.where)
     turn = federation.algorithm.client_turn(
         client, memory, call.payload, federation.round(call.round)
     )
-    memory, message = drive(turn, engine)
-    memories.keep(call.round, call.last, memory)
+    memory, message = run_turn(turn, engine)
+    client_state.save(call.round, call.last, memory)
     return Answer(call.round, bool(memory), message, own_accuracy(here, client, memory, engine))
 
 
-def own_accuracy(here: Party, client: Client, memory: Tree, engine: Engine) -> float:
+def own_accuracy(here: Site, client: Client, memory: Tree, engine: Engine) -> float:
     """Of a model that never leaves the node; nan where the client keeps none."""
     if "model" not in memory:
         return float("nan")
@@ -76,19 +76,19 @@ def own_accuracy(here: Party, client: Client, memory: Tree, engine: Engine) -> f
     return evaluation.accuracy(logits, test.labels)
 
 
-def _party(task: Any, context: Context) -> Party:
-    return party(task, settings(context.run_config), context.node_config)
+def _site(task: Any, context: Context) -> Site:
+    return make_site(task, settings(context.run_config), context.node_config)
 
 
-def _replied(message: Message, answer: Callable[[], Letter]) -> Message:
+def _replied(message: Message, answer: Callable[[], FedsiftMessage]) -> Message:
     """The answer, or a word on why there is none. Other errors' texts may quote private data: they
     stay in the node's log.
     """
     try:
         letter = answer()
-    except (Mistake, WireError) as error:
-        letter = Refusal(letters.one_line(str(error)))
+    except (UserError, WireError) as error:
+        letter = Refusal(messages.one_line(str(error)))
     except Exception as error:
         LOG.exception("fedsift: this turn failed")
         letter = Refusal(f"{type(error).__name__} on the node; its log has the details")
-    return Message(letters.write(letter), reply_to=message)
+    return Message(messages.write(letter), reply_to=message)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedsift import config
 from fedsift.runs import write_atomically
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 EXPERIMENT = "experiment.toml"
 START = ("clients=4", "cohort=4", "model=task:network", "rounds=5")  # four nodes, a few rounds
@@ -19,12 +19,12 @@ START = ("clients=4", "cohort=4", "model=task:network", "rounds=5")  # four node
 def create(folder: Path) -> list[Path]:
     """Write the project's files; the folder must be new or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Mistake(f"{folder} exists and is not empty; choose another name")
+        raise UserError(f"{folder} exists and is not empty; choose another name")
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "federation"
     template = resources.files("fedsift.flower").joinpath("template")
     texts = {file.name: file.read_text() for file in template.iterdir() if file.is_file()}
     texts["pyproject.toml"] = texts["pyproject.toml"].replace("NAME", name, 1)
-    played = config.read("digits-fas", START).model_copy(update={"name": name})
+    played = config.read_experiment("digits-fas", START).model_copy(update={"name": name})
     texts[EXPERIMENT] = config.to_toml(played)
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in sorted(texts.items()):

@@ -19,16 +19,16 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsift import runs
 from fedsift.codecs import WireError
-from fedsift.engines import choose
-from fedsift.federation import Federation, Record, State, drive
-from fedsift.flower import letters
-from fedsift.flower.letters import NEVER, Answer, Call
-from fedsift.flower.party import Party, party
-from fedsift.flower.post import Post, Replies, Traffic
-from fedsift.flower.roll import Roll
+from fedsift.engines import choose_engine
+from fedsift.federation import Federation, FederationState, Record, run_turn
+from fedsift.flower import messages
+from fedsift.flower.membership import Membership
+from fedsift.flower.messages import NEVER, Answer, Call
 from fedsift.flower.settings import Settings, settings
+from fedsift.flower.site import Site, make_site
+from fedsift.flower.transport import Replies, Traffic, Transport
 from fedsift.runs import Run
-from fedsift.types import Client, Engine, Forgets, Mistake, Round, Server, Tree
+from fedsift.types import Client, Engine, Forgets, Round, Server, Tree, UserError
 
 LOG = logging.getLogger("flwr")
 TOKEN = "flower.json"  # in the run folder: the name under which clients remember this run
@@ -51,13 +51,13 @@ def server_app(task: Any) -> ServerApp:
 
 def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
     """Begin the run, or go on with the one in its folder, and play it to the end."""
-    here = party(task, how, node)
+    here = make_site(task, how, node)
     federation = here.federation(here.test())
     if not 1 <= how.minimum <= federation.cohort:
-        raise Mistake(
+        raise UserError(
             f"a minimum of {how.minimum} replies in a cohort of {federation.cohort}; set it to 1 .. cohort"
         )
-    engine, why = choose(*here.experiment.where)
+    engine, why = choose_engine(*here.experiment.where)
     folder = Path(how.folder or Path("runs", here.experiment.name)).resolve()
     run = runs.begin(
         folder,
@@ -68,7 +68,7 @@ def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
     )
     try:
         if run.finished:
-            raise Mistake(f"the run in {folder} is finished; set folder to another for a new one")
+            raise UserError(f"the run in {folder} is finished; set folder to another for a new one")
         LOG.info(
             "fedsift: run folder %s, round %s of %s",
             folder,
@@ -95,19 +95,19 @@ class Talk:
 class Host:
     """The server of one run: plays round after round with whoever is there."""
 
-    def __init__(self, grid: Grid, run: Run, here: Party, how: Settings, engine: Engine) -> None:
+    def __init__(self, grid: Grid, run: Run, here: Site, how: Settings, engine: Engine) -> None:
         self.run, self.here, self.how, self.engine = run, here, how, engine
-        self.post = Post(grid, how.poll)
-        self.roll = Roll(self.post, here)
+        self.transport = Transport(grid, how.poll)
+        self.membership = Membership(self.transport, here)
         self.token = _token(run.folder)
 
     def play(self) -> None:
-        self.roll.gather(set(range(len(self.here.models))), self.how.wait)
+        self.membership.wait_for(set(range(len(self.here.models))), self.how.wait)
         while not self.run.finished:
             begun = time.perf_counter()
             record = self._round()
             self.run.save(record, time.perf_counter() - begun, **self._measured(record))
-            self.post.traffic = Traffic()
+            self.transport.traffic = Traffic()
             LOG.info("fedsift: round %s done, accuracy %.4f", record.round, record.accuracy)
 
     def _round(self) -> Record:
@@ -118,16 +118,18 @@ class Host:
         for attempt in range(self.how.tries):
             federation = self._federation()
             r = federation.round(state.round)
-            cohort = federation.drawn(r)
+            cohort = federation.draw_cohort(r)
             if attempt:
-                self.roll.gather({client.id for client in cohort}, self.how.wait)
+                self.membership.wait_for({client.id for client in cohort}, self.how.wait)
             talk = self._talk(federation, state, cohort, r)
             for client, why in talk.missing.items():
                 LOG.warning("fedsift: round %s is without client %s: %s", r.number, client, why)
             if len(talk.said) >= self.how.minimum:
-                state = State(state.round, talk.server, state.memories)
-                return drive(
-                    federation.conclude(state, talk.heard, talk.said, talk.learnt, talk.missing),
+                state = FederationState(state.round, talk.server, state.memories)
+                return run_turn(
+                    federation.finish_round(
+                        state, talk.heard, talk.said, talk.learnt, talk.missing
+                    ),
                     self.engine,
                 )
             LOG.warning(
@@ -140,14 +142,18 @@ class Host:
 
     def _federation(self) -> Federation:
         """With the models clients say they have; the experiment's for those not heard of yet."""
-        self.roll.call(self.how.wait)
-        models = [self.roll.models.get(id, model) for id, model in enumerate(self.here.models)]
+        self.membership.refresh(self.how.wait)
+        models = [
+            self.membership.models.get(id, model) for id, model in enumerate(self.here.models)
+        ]
         return self.here.federation(self.run.federation.task.test, models)
 
-    def _talk(self, federation: Federation, state: State, cohort: list[Client], r: Round) -> Talk:
+    def _talk(
+        self, federation: Federation, state: FederationState, cohort: list[Client], r: Round
+    ) -> Talk:
         until = time.monotonic() + self.how.deadline
         talk = Talk(state.server, missing={c.id: "no node of this client is there" for c in cohort})
-        there = [client for client in cohort if client.id in self.roll.nodes]
+        there = [client for client in cohort if client.id in self.membership.nodes]
         last = {
             id: int(memory["last"]) for id, memory in state.memories.items() if "last" in memory
         }
@@ -174,26 +180,28 @@ class Host:
         """One exchange; the outcome goes into `talk`. Returns the clients that have lost their
         memory.
         """
-        announced = federation.algorithm.announce(talk.server, clients, r)
+        announced = federation.algorithm.prepare_downloads(talk.server, clients, r)
         calls = {
             c.id: Call(self.token, r.number, last.get(c.id, NEVER), announced[c.id])
             for c in clients
         }
-        out = {self.roll.nodes[id]: call for id, call in calls.items()}
-        replies = self.post.exchange(letters.TURN, out, Answer, deadline, str(r.number))
+        out = {self.membership.nodes[id]: call for id, call in calls.items()}
+        replies = self.transport.exchange(messages.TURN, out, Answer, deadline, str(r.number))
         for client in clients:
             talk.heard[client.id] = announced[client.id]
             self._take_up(federation, talk, client.id, replies, r)
         return [
             c
             for c in clients
-            if (no := replies.refusals.get(self.roll.nodes[c.id])) and no.lost and c.id in last
+            if (no := replies.refusals.get(self.membership.nodes[c.id]))
+            and no.lost
+            and c.id in last
         ]
 
     def _take_up(
         self, federation: Federation, talk: Talk, client: int, replies: Replies, r: Round
     ) -> None:
-        node = self.roll.nodes[client]
+        node = self.membership.nodes[client]
         answer = replies.letters.get(node)
         if answer is None:
             refusal = replies.refusals.get(node)
@@ -211,7 +219,7 @@ class Host:
         """What Flower adds to the payloads in the ledger: envelopes, greetings, repeats, replies
         not taken up.
         """
-        traffic, counted = self.post.traffic, record.bytes
+        traffic, counted = self.transport.traffic, record.bytes
         overhead = {
             "overhead_down": traffic.sent - counted.downlink,
             "overhead_up": traffic.received - counted.uplink,
@@ -230,7 +238,7 @@ def objection(
         next(turn)
     except StopIteration:
         return None
-    except (WireError, Mistake) as error:
+    except (WireError, UserError) as error:
         return str(error)
     # whatever a message does to a decoder, it costs its sender the round and nobody else
     except Exception as error:

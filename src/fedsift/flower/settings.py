@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from fedsift import shelf
-from fedsift.types import Mistake
+from fedsift import registry
+from fedsift.types import UserError
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Settings:
             if not isinstance(value, str) and not value > 0
         }
         if low:
-            raise Mistake(
+            raise UserError(
                 f"these settings must be above 0: {', '.join(f'{k} = {v}' for k, v in low.items())}"
             )
 
@@ -43,10 +43,10 @@ def settings(run_config: Mapping[str, Any]) -> Settings:
     }
     values: dict[str, Any] = {}
     for key, value in run_config.items():
-        kind = shelf.find(kinds, "setting", key, "[tool.flwr.app.config]")
+        kind = registry.lookup(kinds, "setting", key, "[tool.flwr.app.config]")
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
-            raise Mistake(f"setting {key} must be of type {kind.__name__}, not {value!r}")
+            raise UserError(f"setting {key} must be of type {kind.__name__}, not {value!r}")
         values[key] = value
     return Settings(**values)

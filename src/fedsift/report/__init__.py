@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedsift import config, evaluation, ledger
-from fedsift.overriding import short_name
+from fedsift.overrides import short_name
 from fedsift.runs import History
 
 NOT_A_METHOD = {

@@ -16,7 +16,7 @@ import numpy as np
 from fedsift import config
 from fedsift.report import Method, methods
 from fedsift.runs import History, write_atomically
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 FORMATS = ("png", "pdf", "svg")
 BARS = 40  # clients whose labels are drawn; more could not be told apart
@@ -27,7 +27,7 @@ def file_kind(file: Path) -> str:
     """png, pdf or svg, by the ending of the file."""
     kind = file.suffix.lstrip(".").lower()
     if kind not in FORMATS:
-        raise Mistake(
+        raise UserError(
             f"cannot draw a {file.suffix or 'file without ending'}; use {', '.join('.' + f for f in FORMATS)}"
         )
     return kind

@@ -10,14 +10,14 @@ import numpy as np
 
 from fedsift.report.plots import file_kind, save
 from fedsift.theory import Row, best_threshold, closed_form
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 
 def plot(rows: Sequence[Row], file: Path) -> None:
     """A panel for every sigma (down) and alpha (across), a colour for every u_bar."""
     file_kind(file)
     if not rows:
-        raise Mistake("nothing to draw: the grid has no rows")
+        raise UserError("nothing to draw: the grid has no rows")
     import matplotlib
 
     matplotlib.use("Agg")

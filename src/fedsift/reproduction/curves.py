@@ -17,9 +17,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from fedsift import config, overriding, shelf
+from fedsift import config, registry
 from fedsift.config import Experiment
-from fedsift.types import Mistake
+from fedsift.overrides import apply_override, read_axes, set_value
+from fedsift.types import UserError
 
 PAPERS = "cifar10"  # the setting whose levels can stand beside the paper's; elsewhere only gaps can
 QUICK = "digits"
@@ -27,7 +28,7 @@ SETTINGS = (PAPERS, QUICK)
 RECIPE = "recipe-"
 
 
-class NotWithThisRecipe(Mistake):
+class NotWithThisRecipe(UserError):
     """A curve that a recipe cannot have; the others can be run without it."""
 
 
@@ -62,17 +63,17 @@ class Plan:
         if anew is not None:
             _draw_anew(values, cell.curve, anew)
         for path, value in (("partition.alpha", cell.alpha), ("seed", seed)):
-            overriding.put(values, path, value)
+            set_value(values, path, value)
         values["name"] = f"{cell.curve} alpha={cell.alpha:g}"
-        axes = overriding.axes_of(values.pop("sweep", {}))
+        axes = read_axes(values.pop("sweep", {}))
         for override in self.overrides:
-            overriding.apply(values, axes, override)
+            apply_override(values, axes, override)
         chosen = config.flat(values)
         if axes or (chosen.get("partition.alpha"), chosen.get("seed")) != (cell.alpha, seed):
-            raise Mistake(
+            raise UserError(
                 "a reproduction has its own alphas and seeds; leave out alpha=, seed= and any sweep"
             )
-        return config.experiment(values)
+        return config.check_experiment(values)
 
     def label(self, curve: str) -> str:
         """What tables and pictures call a curve."""
@@ -98,10 +99,10 @@ class Plan:
             try:
                 return tomllib.loads(Path(self.recipe).read_text())
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-                raise Mistake(f"cannot read the recipe {self.recipe}: {error}") from None
+                raise UserError(f"cannot read the recipe {self.recipe}: {error}") from None
         known = recipes(self.setting)
         return _parsed(
-            shelf.find(
+            registry.lookup(
                 known,
                 "recipe",
                 self.recipe,
@@ -138,7 +139,7 @@ def _draw_anew(values: dict[str, Any], curve: str, out_of: Any) -> None:
     """The curve's public samples become a pool, drawn in every round out of so many."""
     data, algorithm = values["data"], values["algorithm"]
     if type(out_of) is not int or out_of <= 0:
-        raise Mistake(f"a recipe's `anew` is a number of public samples, not {out_of!r}")
+        raise UserError(f"a recipe's `anew` is a number of public samples, not {out_of!r}")
     if algorithm["name"] in NO_PUBLIC_SAMPLES or data["public"] == out_of:
         return
     if data["public"] > out_of:

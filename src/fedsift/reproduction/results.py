@@ -18,7 +18,7 @@ from fedsift.reproduction.curves import PAPERS, Cell, Plan, run_folder
 from fedsift.reproduction.items import Item
 from fedsift.reproduction.verdicts import judged
 from fedsift.runs import History
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 WHERE = {"name", *config.WHERE}  # runs may differ in these from what would be played here
 
@@ -85,7 +85,7 @@ def _histories(out: Path, cell: Cell, plan: Plan) -> list[History]:
         if told := [
             f"{k} is {a!r} there, {b!r} here" for k, (a, b) in changed.items() if k not in WHERE
         ]:
-            raise Mistake(
+            raise UserError(
                 f"{run.folder} was made with other settings: {', '.join(told)}; give the same recipe and overrides"
             )
     return found

@@ -14,7 +14,7 @@ import numpy as np
 from fedsift.data import images
 from fedsift.data.formats import pickles
 from fedsift.data.formats.folder import Folder
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 _PIXELS = 3 * 32 * 32
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -69,7 +69,7 @@ def _pickled(folder: Folder, name: str, labels: str) -> Batch:
         or x.shape[1] != _PIXELS
         or not isinstance(y, list)
     ):
-        raise Mistake(
+        raise UserError(
             f"{name} is not a CIFAR batch: it needs data [S, {_PIXELS}] and a list of {labels}"
         )
     return x.reshape(-1, 3, 32, 32), _label_bytes(y, name)
@@ -79,7 +79,7 @@ def _binary(folder: Folder, name: str, labels: int) -> Batch:
     """Records of one or two labels (the last is the finer one) and 3,072 bytes."""
     content = np.frombuffer(folder.read(name), np.uint8)
     if not len(content) or len(content) % (labels + _PIXELS):
-        raise Mistake(
+        raise UserError(
             f"{name} has {len(content):,} bytes, which is no whole number of records of {labels + _PIXELS}"
         )
     records = content.reshape(-1, labels + _PIXELS)
@@ -89,7 +89,7 @@ def _binary(folder: Folder, name: str, labels: int) -> Batch:
 def _picture(folder: Folder, name: str) -> Array:
     pixels = images.pixels(folder.locate(name), "PNG")
     if pixels.shape[1:] != (1024, 3):
-        raise Mistake(
+        raise UserError(
             f"{name} must be a colour picture 1,024 pixels wide; it is {pixels.shape[1]} wide"
         )
     return pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
@@ -99,12 +99,12 @@ def _json_labels(folder: Folder, name: str) -> Array:
     try:
         return _label_bytes(json.loads(folder.read(name)), name)
     except (ValueError, RecursionError):
-        raise Mistake(f"{name} is not a list of labels") from None
+        raise UserError(f"{name} is not a list of labels") from None
 
 
 def _label_bytes(labels: Any, name: str) -> Array:
     if not isinstance(labels, list) or not all(
         type(label) is int and 0 <= label < 256 for label in labels
     ):
-        raise Mistake(f"{name} has labels that are not class numbers")
+        raise UserError(f"{name} has labels that are not class numbers")
     return np.array(labels, np.uint8)

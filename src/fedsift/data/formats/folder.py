@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 _SLACK = 1 << 20  # bytes of headers and padding an archive may have on top of its files
 
 
-class Missing(Mistake):
+class Missing(UserError):
     """A folder has no data set in the format asked for, or not all of it."""
 
 
@@ -57,12 +57,12 @@ class Folder:
             try:
                 return self._bounded(packed, f"{name}.gz")
             except (OSError, EOFError, zlib.error) as error:
-                raise Mistake(f"{name}.gz is damaged: {error}") from None
+                raise UserError(f"{name}.gz is damaged: {error}") from None
 
     def _bounded(self, file: IO[bytes] | gzip.GzipFile, name: str) -> bytes:
         content = file.read(self.limit + 1)
         if len(content) > self.limit:
-            raise Mistake(f"{name} is larger than the {self.limit:,} bytes such a file can have")
+            raise UserError(f"{name} is larger than the {self.limit:,} bytes such a file can have")
         return content
 
 
@@ -84,15 +84,15 @@ def unpacked(archive: Path, names: Collection[str], limit: int, total: int) -> I
                     if name in names and member.isreg():
                         _copy(tar, member, Path(folder) / name, limit)
         except FileNotFoundError:
-            raise Mistake(f"no such file: {archive}") from None
+            raise UserError(f"no such file: {archive}") from None
         except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise Mistake(f"cannot read {archive} as a .tar.gz archive: {error}") from None
+            raise UserError(f"cannot read {archive} as a .tar.gz archive: {error}") from None
         yield Folder(Path(folder), limit)
 
 
 def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, limit: int) -> None:
     if member.size > limit:
-        raise Mistake(
+        raise UserError(
             f"{member.name!r} in the archive is larger than the {limit:,} bytes such a file can have"
         )
     source = tar.extractfile(member)
@@ -114,5 +114,5 @@ class _AtMost(gzip.GzipFile):
         content = super().read(size)
         self._left -= len(content)
         if self._left < 0:
-            raise Mistake("the archive unpacks to more than such an archive can hold")
+            raise UserError("the archive unpacks to more than such an archive can hold")
         return content

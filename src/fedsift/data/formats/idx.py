@@ -10,7 +10,7 @@ import struct
 import numpy as np
 
 from fedsift.data.formats.folder import Folder
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 
 def mnist(folder: Folder) -> dict[str, Array]:
@@ -34,10 +34,10 @@ def _array(folder: Folder, name: str, axes: int) -> Array:
     content = folder.read(name)
     start = 4 + 4 * axes
     if content[:4] != bytes([0, 0, 8, axes]) or len(content) < start:
-        raise Mistake(f"{name} is not an IDX file of bytes in {axes} dimensions")
+        raise UserError(f"{name} is not an IDX file of bytes in {axes} dimensions")
     sizes = struct.unpack(f">{axes}I", content[4:start])
     if len(content) - start != math.prod(sizes):
-        raise Mistake(
+        raise UserError(
             f"{name} says it has {math.prod(sizes):,} bytes of data, but it has {len(content) - start:,}"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedsift.data.formats.folder import Folder
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 _HEADER, _LITTLE_ENDIAN_5 = 128, b"\x00\x01IM"
 _INT32, _UINT32, _MATRIX, _COMPRESSED = 5, 6, 14, 15
@@ -51,9 +51,9 @@ def _digits(folder: Folder, name: str) -> tuple[Array, Array]:
         or x.shape[:3] != (32, 32, 3)
         or y.size != x.shape[-1]
     ):
-        raise Mistake(f"{name} needs X, 32 x 32 x 3 x S bytes, and y with S labels")
+        raise UserError(f"{name} needs X, 32 x 32 x 3 x S bytes, and y with S labels")
     if not np.isin(y, np.arange(1, 11)).all():
-        raise Mistake(f"{name} has labels outside 1 to 10")
+        raise UserError(f"{name} has labels outside 1 to 10")
     return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), (y.ravel() % 10).astype(np.uint8)
 
 
@@ -67,7 +67,7 @@ def variables(content: bytes, name: str, limit: int) -> dict[str, Array]:
             for element in _elements(memoryview(content)[_HEADER:])
         )
     except (ValueError, struct.error, zlib.error) as error:
-        raise Mistake(f"cannot read {name}: {error}") from None
+        raise UserError(f"cannot read {name}: {error}") from None
 
 
 def _elements(data: memoryview) -> Iterator[Element]:

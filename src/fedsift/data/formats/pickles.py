@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 _ARRAY, _CLASS, _DTYPE = "numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"
 _MOST_STEPS = 2_000_000  # CIFAR-100, the longest, has about 300,000
@@ -50,7 +50,7 @@ def read(content: bytes, name: str) -> dict[str, Any]:
             key: _array(value) if isinstance(value, Made) else value for key, value in found.items()
         }
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise Mistake(f"{name} is not a CIFAR batch: {error}") from None
+        raise UserError(f"{name} is not a CIFAR batch: {error}") from None
 
 
 def _run(content: bytes) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedsift.data.formats.folder import Folder
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 _PIXELS = 3 * 96 * 96
 
@@ -27,7 +27,7 @@ def stl10(folder: Folder) -> dict[str, Array]:
 def _images(folder: Folder, name: str) -> Array:
     content = np.frombuffer(folder.read(name), np.uint8)
     if not len(content) or len(content) % _PIXELS:
-        raise Mistake(
+        raise UserError(
             f"{name} has {len(content):,} bytes, which is no whole number of images of {_PIXELS:,}"
         )
     return np.ascontiguousarray(content.reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2))
@@ -36,5 +36,5 @@ def _images(folder: Folder, name: str) -> Array:
 def _labels(folder: Folder, name: str) -> Array:
     labels = np.frombuffer(folder.read(name), np.uint8)
     if not len(labels) or labels.min() < 1 or labels.max() > 10:
-        raise Mistake(f"{name} has labels outside 1 to 10")
+        raise UserError(f"{name} has labels outside 1 to 10")
     return labels - 1

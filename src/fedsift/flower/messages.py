@@ -64,10 +64,10 @@ class Refusal:
     lost: bool = False
 
 
-Letter = Hello | Call | Answer | Refusal
+FedsiftMessage = Hello | Call | Answer | Refusal
 
 
-def write(letter: Letter) -> RecordDict:
+def write(letter: FedsiftMessage) -> RecordDict:
     values = asdict(letter)
     payload = values.pop("payload", None)
     records = RecordDict({_VALUES: ConfigRecord({"kind": type(letter).__name__} | values)})
@@ -76,7 +76,7 @@ def write(letter: Letter) -> RecordDict:
     return records
 
 
-def read(records: RecordDict, *expected: type[Letter]) -> Any:
+def read(records: RecordDict, *expected: type[FedsiftMessage]) -> Any:
     """The letter, if it is one of the expected kinds and every value is what it should be."""
     values = dict(records.config_records.get(_VALUES, {}))
     name = values.pop("kind", None)
@@ -102,7 +102,7 @@ def _payload(records: RecordDict) -> bytes:
     return arrays[_BYTES].data
 
 
-def _check(letter: Letter) -> None:
+def _check(letter: FedsiftMessage) -> None:
     if isinstance(letter, Call) and not (
         _TOKEN.fullmatch(letter.run) and letter.round > letter.last >= NEVER
     ):

@@ -13,8 +13,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedsift.codecs import WireError
-from fedsift.flower import letters
-from fedsift.flower.letters import Letter, Refusal
+from fedsift.flower import messages
+from fedsift.flower.messages import FedsiftMessage, Refusal
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Replies:
 
 
 @dataclass
-class Post:
+class Transport:
     grid: Grid
     poll: float
     traffic: Traffic = field(default_factory=Traffic)
@@ -46,8 +46,8 @@ class Post:
     def exchange(
         self,
         kind: str,
-        out: Mapping[int, Letter | None],
-        expected: type[Letter],
+        out: Mapping[int, FedsiftMessage | None],
+        expected: type[FedsiftMessage],
         deadline: float,
         group: str = "",
     ) -> Replies:
@@ -57,7 +57,7 @@ class Post:
         replies, until = Replies(), time.monotonic() + deadline
         waiting: dict[str, int] = {}
         for node, letter in out.items():
-            content = letters.write(letter) if letter else letters.nothing()
+            content = messages.write(letter) if letter else messages.nothing()
             message = Message(
                 content, dst_node_id=node, message_type=kind, ttl=deadline, group_id=group
             )
@@ -80,14 +80,14 @@ class Post:
         return replies
 
 
-def _sort(replies: Replies, node: int, reply: Message, expected: type[Letter]) -> None:
+def _sort(replies: Replies, node: int, reply: Message, expected: type[FedsiftMessage]) -> None:
     if reply.has_error():
-        replies.silent[node] = letters.one_line(
+        replies.silent[node] = messages.one_line(
             f"Flower error {reply.error.code}: {reply.error.reason}"
         )
         return
     try:
-        letter = letters.read(reply.content, expected, Refusal)
+        letter = messages.read(reply.content, expected, Refusal)
     except WireError as error:
         letter = Refusal(str(error))
     if isinstance(letter, Refusal):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedsift.cli.playing import (
+from fedsift.cli.console import comparison, print_table, say, warn
+from fedsift.cli.progress import (
     engine_for,
     how_run,
     play,
@@ -18,7 +19,6 @@ from fedsift.cli.playing import (
     saying_how_to_go_on,
     where_it_stands,
 )
-from fedsift.cli.saying import comparison, print_table, say, warn
 
 if TYPE_CHECKING:
     from fedsift.config import Experiment
@@ -89,12 +89,11 @@ def run_sweep(
 
 def _note_unused(experiments: list[Experiment], overrides: list[str]) -> None:
     """Overrides without any effect."""
-    from fedsift import config, overriding
+    from fedsift import config
+    from fedsift.overrides import SWEPT
 
     unused = set.intersection(*(set(config.unused(experiment)) for experiment in experiments))
-    for path in (
-        config.full_path(override).removeprefix(overriding.SWEPT) for override in overrides
-    ):
+    for path in (config.full_path(override).removeprefix(SWEPT) for override in overrides):
         if any(path == key or (key.endswith(".") and path.startswith(key)) for key in unused):
             warn(f"note: this experiment does not use {path}")
 

@@ -131,9 +131,9 @@ def size(count: float) -> str:
 
 
 def mistake(text: str) -> Exception:
-    from fedsift.types import Mistake
+    from fedsift.types import UserError
 
-    return Mistake(text)
+    return UserError(text)
 
 
 class Terminated(KeyboardInterrupt):
@@ -183,9 +183,9 @@ def plainly() -> Iterator[None]:
         raise typer.Exit(1) from None
     except ValueError as error:
         from fedsift.codecs import WireError
-        from fedsift.types import Mistake
+        from fedsift.types import UserError
 
-        if not isinstance(error, Mistake | WireError):
+        if not isinstance(error, UserError | WireError):
             raise
         warn(f"error: {error}")
         raise typer.Exit(2) from None

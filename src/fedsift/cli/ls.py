@@ -49,11 +49,11 @@ _OWN_DATA = {
 
 def _fetched() -> dict[str, str]:
     """The published data sets, and whether they are here."""
-    from fedsift.data import kept
+    from fedsift.data import cache
     from fedsift.data.catalogue import CATALOGUE
 
     def state(name: str) -> str:
-        return "here" if kept.is_here(kept.path(name)) else f"fedsift data get {name}"
+        return "here" if cache.is_here(cache.path(name)) else f"fedsift data get {name}"
 
     return {name: f"{known.about}: {state(name)}" for name, known in CATALOGUE.items()}
 

@@ -22,44 +22,44 @@ _LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
-class Lessons:
+class SoftLabelDownlink:
     codec: SoftLabelCodec
     absent: str
 
-    def post(self, notes: Tree, labels: SoftLabels, heard_by: Iterable[int], r: Round) -> Tree:
+    def record(self, notes: Tree, labels: SoftLabels, heard_by: Iterable[int], r: Round) -> Tree:
         """The server's notes after a round: a new lesson, and who has heard what."""
         heard = dict(notes.get("heard", {}))
         for client in heard_by:
-            heard[str(client)] = self._tell(notes, client, r)[1]
+            heard[str(client)] = self._encode_all(notes, client, r)[1]
         old = notes.get("lessons", {}) if self.absent == "missed" else {}
         lesson = {"index": labels.index, "probs": labels.probs}
         return {"heard": heard, "lessons": old | {str(r.number): lesson}}
 
-    def tell(self, notes: Tree, client: int, r: Round) -> bytes:
+    def encode_for(self, notes: Tree, client: int, r: Round) -> bytes:
         """What a client downloads: nothing in the first round, else one message, or one for every
         lesson missed.
         """
-        messages = self._tell(notes, client, r)[0]
+        messages = self._encode_all(notes, client, r)[0]
         if self.absent == "latest":
             return b"".join(messages)
         return b"".join(_LENGTH.pack(len(message)) + message for message in messages)
 
-    def hear(self, memory: Tree, download: bytes, r: Round) -> tuple[dict[int, SoftLabels], Tree]:
+    def decode(self, memory: Tree, download: bytes, r: Round) -> tuple[dict[int, SoftLabels], Tree]:
         """The lessons in a download, by the round they are of, and the memory after them."""
         lessons = {}
         numbers = _due(memory, self.absent, r)
         for number, message in zip(numbers, self._split(download, len(numbers)), strict=True):
-            lessons[number], codec_memory = self.codec.hear(
+            lessons[number], codec_memory = self.codec.decode_stateful(
                 message, _link(number, r), memory.get("codec", {})
             )
             memory = {"last": np.array(number), "codec": codec_memory}
         return lessons, memory
 
-    def _tell(self, notes: Tree, client: int, r: Round) -> tuple[list[bytes], Tree]:
+    def _encode_all(self, notes: Tree, client: int, r: Round) -> tuple[list[bytes], Tree]:
         memory, messages = notes.get("heard", {}).get(str(client), {}), []
         for number in _due(memory, self.absent, r):
             labels = SoftLabels(**notes["lessons"][str(number)])
-            message, codec_memory = self.codec.say(
+            message, codec_memory = self.codec.encode_stateful(
                 labels, _link(number, r), memory.get("codec", {})
             )
             messages.append(message)

@@ -17,7 +17,7 @@ CODEC = 1
 
 
 @dataclass(frozen=True, eq=False)
-class Seeds:
+class Mixtures:
     """Mixtures lam x_a + (1 - lam) x_b: values [n, ...] and the labels a and b of their parts
     [n].
     """
@@ -31,7 +31,7 @@ class Seeds:
 
 
 @dataclass(frozen=True)
-class SeedCodec:
+class MixtureCodec:
     """Both ends know the shape of a sample, the number of classes and how many seeds there are at
     most.
     """
@@ -40,14 +40,14 @@ class SeedCodec:
     classes: int
     most: int
 
-    def encode(self, seeds: Seeds, round: int) -> bytes:
+    def encode(self, seeds: Mixtures, round: int) -> bytes:
         labels = np.stack([seeds.a, seeds.b], 1).astype("<u2")
         payload = _COUNT.pack(len(seeds.x)) + labels.tobytes() + seeds.x.astype("<f2").tobytes()
-        return wire.seal(wire.SEEDS, CODEC, round, payload)
+        return wire.seal(wire.MIXTURES, CODEC, round, payload)
 
-    def decode(self, message: bytes, round: int) -> Seeds:
+    def decode(self, message: bytes, round: int) -> Mixtures:
         each = 4 + 2 * math.prod(self.shape)
-        payload = wire.unseal(message, wire.SEEDS, CODEC, round, _COUNT.size + self.most * each)
+        payload = wire.unseal(message, wire.MIXTURES, CODEC, round, _COUNT.size + self.most * each)
         wire.verify(message)
         if len(payload) < _COUNT.size:
             raise WireError("truncated message: no room for the number of seeds")
@@ -70,4 +70,4 @@ class SeedCodec:
             raise WireError(
                 "seeds with labels that are not two different classes, or values that are not finite"
             )
-        return Seeds(x, labels[:, 0], labels[:, 1])
+        return Mixtures(x, labels[:, 0], labels[:, 1])

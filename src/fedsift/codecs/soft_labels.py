@@ -13,7 +13,7 @@ from fedsift import seeding
 from fedsift.codecs import indexes, wire
 from fedsift.codecs.values import Delta, Values
 from fedsift.codecs.wire import WireError
-from fedsift.types import Array, Link, Mistake, SoftLabels, Tree
+from fedsift.types import Array, Link, SoftLabels, Tree, UserError
 
 _PREFIX = struct.Struct("<BI")  # how the indexes are given, how many rows
 _LENGTH = struct.Struct("<I")  # bytes of the set code, when there is one
@@ -37,7 +37,7 @@ class SoftLabelCodec:
 
     def encode(self, labels: SoftLabels, link: Link, reference: SoftLabels | None = None) -> bytes:
         if not np.isfinite(labels.probs).all():
-            raise Mistake(
+            raise UserError(
                 "soft labels are not finite: training diverged; lower the learning rate (local.lr)"
             )
         mode = _find_seed(labels.index, link)
@@ -74,14 +74,14 @@ class SoftLabelCodec:
         wire.verify(message, _implied(index, link, known))
         return SoftLabels(index, self.values.unpack(rest, rows, link.classes, known))
 
-    def say(self, labels: SoftLabels, link: Link, memory: Tree) -> tuple[bytes, Tree]:
+    def encode_stateful(self, labels: SoftLabels, link: Link, memory: Tree) -> tuple[bytes, Tree]:
         """Encode against what was said before; the message, and what the other end holds once it
         has read it.
         """
         message = self.encode(labels, link, _recalled(memory))
-        return message, self.hear(message, link, memory)[1]
+        return message, self.decode_stateful(message, link, memory)[1]
 
-    def hear(self, message: bytes, link: Link, memory: Tree) -> tuple[SoftLabels, Tree]:
+    def decode_stateful(self, message: bytes, link: Link, memory: Tree) -> tuple[SoftLabels, Tree]:
         """Decode against what was heard before; the labels, and the memory to keep for the next
         message.
         """

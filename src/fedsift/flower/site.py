@@ -16,18 +16,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedsift import __version__, config, data, engines, shelf
+from fedsift import __version__, config, data, engines, registry
 from fedsift.config import Experiment
 from fedsift.data import NORMALISATIONS, Task
-from fedsift.federation import Clients, Federation, models_of
+from fedsift.federation import Clients, Federation, assign_models
 from fedsift.flower.settings import Settings
-from fedsift.types import Array, Client, Labelled, Mistake, Model, PeerToPeer, Samples, Store
+from fedsift.types import Array, Client, Labelled, Model, PeerToPeer, Samples, Store, UserError
 
 Node = Mapping[str, Any]  # a node's own settings (--node-config); empty on the server
 
 
 @dataclass(frozen=True, eq=False)
-class Party:
+class Site:
     """One machine's view: the experiment, the user's task, and the public set as this machine has
     it.
     """
@@ -60,7 +60,7 @@ class Party:
         )  # the server has a student of each, whoever is there
         algorithm = config.algorithm(e)
         if isinstance(algorithm, PeerToPeer):
-            raise Mistake(
+            raise UserError(
                 f"{e.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`"
             )
         return Federation(
@@ -72,11 +72,11 @@ class Party:
         id = self.node.get("partition-id")
         if type(id) is not int or not 0 <= id < len(self.models):
             most = len(self.models) - 1
-            raise Mistake(
+            raise UserError(
                 f"start this SuperNode with --node-config 'partition-id=N', N from 0 to {most}, not {id!r}"
             )
         names = {model.name: model for model in self.models}
-        model = shelf.find(
+        model = registry.lookup(
             names, "model", str(self.node.get("model", self.models[id].name)), "clients.models"
         )
         private = labelled(
@@ -100,22 +100,26 @@ class Party:
         ).hexdigest()
 
 
-def party(task: Any, settings: Settings, node: Node) -> Party:
-    e = config.read(
+def make_site(task: Any, settings: Settings, node: Node) -> Site:
+    e = config.read_experiment(
         str(Path(task.__file__).parent / settings.experiment), shlex.split(settings.overrides)
     )
-    engines.check(e.engine, e.device, e.precision)  # said before the first round, not at every turn
+    engines.check_engine(
+        e.engine, e.device, e.precision
+    )  # said before the first round, not at every turn
     shared = public_set(task.public(e, node), e.data.normalise, classes_of(task))
-    models = models_of(
+    models = assign_models(
         e.clients.models or e.clients.model, e.clients.count, shared.shape, classes_of(task)
     )
-    return Party(e, task, node, shared, tuple(models))
+    return Site(e, task, node, shared, tuple(models))
 
 
 def classes_of(task: Any) -> int:
     classes = getattr(task, "CLASSES", None)
     if type(classes) is not int or classes < 2:
-        raise Mistake(f"{task.__name__}.py must say how many classes there are, e.g. CLASSES = 10")
+        raise UserError(
+            f"{task.__name__}.py must say how many classes there are, e.g. CLASSES = 10"
+        )
     return classes
 
 
@@ -125,8 +129,8 @@ def public_set(given: Any, normalise: str, classes: int) -> Samples:
     """
     if isinstance(given, Samples):
         return given
-    x = data.dataset(given, np.zeros(len(given), np.int64), classes).x
-    mean, std = shelf.find(NORMALISATIONS, "normalisation", normalise, "standard or scale")(x)
+    x = data.make_dataset(given, np.zeros(len(given), np.int64), classes).x
+    mean, std = registry.lookup(NORMALISATIONS, "normalisation", normalise, "standard or scale")(x)
     return Samples(Store(torch.from_numpy(x), mean, std), np.arange(len(x)))
 
 
@@ -136,13 +140,13 @@ def labelled(name: str, given: Any, public: Samples, classes: int) -> Labelled:
     """
     if not isinstance(given, Labelled):
         x, y = given
-        made = data.dataset(x, y, classes)
+        made = data.make_dataset(x, y, classes)
         given = Labelled(
             _beside(made.x, public), F.one_hot(torch.from_numpy(made.y), made.classes).float()
         )
     if given.samples.shape != public.shape or given.classes != classes or not len(given):
         found = f"{len(given)} samples of shape {given.samples.shape} in {given.classes} classes"
-        raise Mistake(
+        raise UserError(
             f"{name} gives {found}; the public set has shape {public.shape}, and there are {classes} classes"
         )
     return given

@@ -16,12 +16,12 @@ from typing import Protocol
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from fedsift import runs
-from fedsift.federation import State
-from fedsift.flower.letters import NEVER
+from fedsift.federation import FederationState
+from fedsift.flower.messages import NEVER
 from fedsift.types import Server, Tree
 
 
-class Keeper(Protocol):
+class StateStore(Protocol):
     """Holds blobs by round."""
 
     def rounds(self) -> Iterable[int]: ...
@@ -33,7 +33,7 @@ class Keeper(Protocol):
     def drop(self, round: int) -> None: ...
 
 
-class InFolder:
+class DiskStore:
     """On the node's own disk: outlives the run, the SuperNode and the server."""
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +60,7 @@ class InFolder:
         return self.folder / f"{round}.safetensors"
 
 
-class InRun:
+class RunStore:
     """In the state Flower keeps for a run: gone when the run or the SuperNode ends."""
 
     def __init__(self, state: RecordDict, run: str) -> None:
@@ -82,34 +82,36 @@ class InRun:
         del self.record[str(round)]
 
 
-class Memories:
+class ClientState:
     """At most two: after the round the server took up last, and after the newest round answered."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self.keeper = keeper
+    def __init__(self, store: StateStore) -> None:
+        self.store = store
 
     @classmethod
-    def of(cls, context: Context, run: str, client: int) -> Memories:
+    def of(cls, context: Context, run: str, client: int) -> ClientState:
         """In the folder the node's settings name as `memory`, else in the state of the run."""
         folder = context.node_config.get("memory")
         return cls(
-            InFolder(Path(str(folder), run, str(client))) if folder else InRun(context.state, run)
+            DiskStore(Path(str(folder), run, str(client)))
+            if folder
+            else RunStore(context.state, run)
         )
 
-    def recall(self, last: int) -> Tree | None:
+    def load(self, last: int) -> Tree | None:
         """The memory after round `last`; None if it is lost."""
         if last == NEVER:
             return {}
-        blob = self.keeper.get(last)
+        blob = self.store.get(last)
         with contextlib.suppress(Exception):  # a damaged file is a lost one
             return runs.from_bytes(blob).server.notes if blob else None
         return None
 
-    def keep(self, round: int, last: int, memory: Tree) -> None:
+    def save(self, round: int, last: int, memory: Tree) -> None:
         """An answer to a message of long ago leaves everything as it is."""
-        known = set(self.keeper.rounds())
+        known = set(self.store.rounds())
         if not memory or round < max(known, default=NEVER):
             return
-        self.keeper.put(round, runs.to_bytes(State(round, Server({}, memory))))
+        self.store.put(round, runs.to_bytes(FederationState(round, Server({}, memory))))
         for old in known - {round, last}:
-            self.keeper.drop(old)
+            self.store.drop(old)

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedsift import graphs, seeding, shelf
+from fedsift import graphs, registry, seeding
 from fedsift.codecs import WireError
 from fedsift.codecs.estimates import ESTIMATE_CODECS, EstimateCodec
 from fedsift.graphs import GRAPHS, Edges, Graph
@@ -20,16 +20,16 @@ from fedsift.types import (
     Array,
     Client,
     Fit,
-    Mistake,
     Model,
     Predict,
     Recipe,
     Round,
     Server,
     SoftLabels,
-    State,
     Tree,
     Turn,
+    UserError,
+    Weights,
 )
 
 
@@ -52,17 +52,19 @@ class Gossip:
 
     def start(self, r: Round) -> Server:
         if not 0 < self.budget <= len(r.public):
-            raise Mistake(
+            raise UserError(
                 f"budget {self.budget} does not fit the public set ({len(r.public)} samples)"
             )
         if 0 < r.cohort < r.population:
-            raise Mistake(
+            raise UserError(
                 f"gossip has no server: all {r.population} clients take part; set cohort={r.population}"
             )
         self._edges(r)
         return Server({})
 
-    def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
+    def prepare_downloads(
+        self, server: Server, cohort: Iterable[Client], r: Round
+    ) -> dict[int, bytes]:
         clients = list(cohort)
         if not server.notes:
             return {client.id: b"" for client in clients}
@@ -106,9 +108,9 @@ class Gossip:
         )
         yield  # a turn is a generator
 
-    def evaluated(
+    def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Tree], r: Round
-    ) -> dict[str, tuple[Model, State]]:
+    ) -> dict[str, tuple[Model, Weights]]:
         return {
             f"client {id}": (r.model_of(id), memory["model"])
             for id, memory in sorted(memories.items())
@@ -164,11 +166,11 @@ def gossip(
     et al. 2020).
     """
     return Gossip(
-        shelf.take(GRAPHS, "graph", graph) if isinstance(graph, str) else graph,
+        registry.build(GRAPHS, "graph", graph) if isinstance(graph, str) else graph,
         budget,
         local or Recipe(),
         distill or Recipe(),
-        shelf.find(ESTIMATE_CODECS, "codec", codec, "gossip: float32 or float16")
+        registry.lookup(ESTIMATE_CODECS, "codec", codec, "gossip: float32 or float16")
         if isinstance(codec, str)
         else codec,
     )

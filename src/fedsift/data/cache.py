@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 PARTS = ("x", "y", "x_test", "y_test", "x_public")
 _DIGEST = "sha256"
@@ -69,9 +69,9 @@ def read(path: Path) -> dict[str, Array]:
     except FileNotFoundError:
         raise
     except Exception as error:  # a damaged zip fails in many ways
-        raise Mistake(f"{path} is damaged ({error})") from None
+        raise UserError(f"{path} is damaged ({error})") from None
     if arrays.keys() - set(PARTS) or digest(arrays) != said:
-        raise Mistake(f"{path} is damaged (its content is not what was saved)")
+        raise UserError(f"{path} is damaged (its content is not what was saved)")
     return arrays
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsift import shelf
-from fedsift.data import kept
+from fedsift import registry
+from fedsift.data import cache
 from fedsift.data.catalogue import CATALOGUE, File, Known
 from fedsift.data.formats.folder import Folder, Missing, unpacked
-from fedsift.types import Array, Mistake
+from fedsift.types import Array, UserError
 
 Progress = Callable[[str, int, int], None]  # what is being fetched, bytes so far, bytes in all
 
@@ -34,7 +34,7 @@ _ARCHIVES = (".tar.gz", ".tgz")
 
 
 @dataclass(frozen=True)
-class Got:
+class Downloaded:
     """Where a data set is now, and where it came from ("" if it was there already)."""
 
     path: Path
@@ -49,7 +49,7 @@ class _Fetched:
     source: str
 
 
-class Unreachable(Mistake):
+class Unreachable(UserError):
     """A source that cannot be used just now; another may do."""
 
 
@@ -58,24 +58,24 @@ def get(
     given: Path | None = None,
     source: Path | None = None,
     progress: Progress | None = None,
-) -> Got:
+) -> Downloaded:
     """Fetch a data set into the data folder, unless it is there and whole. `source`: a folder or
     archive of the user's.
     """
-    known: Known = shelf.find(CATALOGUE, "data set", name, "fedsift data ls")
-    target = kept.path(name, given)
+    known: Known = registry.lookup(CATALOGUE, "data set", name, "fedsift data ls")
+    target = cache.path(name, given)
     if source is None and _is_whole(known, target):
-        return Got(target, "")
+        return Downloaded(target, "")
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone(target):
         fetched = (
             _from_files(known, source) if source else _from_anywhere(name, known, target, progress)
         )
-        kept.save(target, fetched.arrays)
+        cache.save(target, fetched.arrays)
         shutil.rmtree(
             _downloads(target), ignore_errors=True
         )  # what is fetched is kept in one form only
-    return Got(target, fetched.source)
+    return Downloaded(target, fetched.source)
 
 
 def _downloads(target: Path) -> Path:
@@ -85,8 +85,8 @@ def _downloads(target: Path) -> Path:
 
 def _is_whole(known: Known, target: Path) -> bool:
     try:
-        known.check(kept.read(target))
-    except (FileNotFoundError, Mistake):
+        known.check(cache.read(target))
+    except (FileNotFoundError, UserError):
         return False
     return True
 
@@ -110,7 +110,7 @@ def _from_anywhere(name: str, known: Known, target: Path, progress: Progress | N
     with contextlib.suppress(OSError):
         _downloads(target).rmdir()  # where nothing came; a part of a file is kept
     files = ", ".join(f"{file.name} ({file.size / 1e6:,.1f} MB)" for file in known.files)
-    raise Mistake(
+    raise UserError(
         f"cannot get {name}:\n"
         + "\n".join(failures[1:])
         + f"\nPut {files} into {drop} and run `fedsift data get {name}` again,"
@@ -131,7 +131,7 @@ def _from_files(known: Known, path: Path) -> _Fetched:
         (one for one in archives if one.is_file() and one.name.endswith(_ARCHIVES)), None
     )
     if path.is_file() and archive is None:
-        raise Mistake(f"{path} is not a .tar.gz archive; give the folder the files are in")
+        raise UserError(f"{path} is not a .tar.gz archive; give the folder the files are in")
     if archive is None:
         folder = Folder(path, known.largest_file, known.folders)
         return _checked(known, known.read(folder), str(path))
@@ -142,8 +142,8 @@ def _from_files(known: Known, path: Path) -> _Fetched:
 def _checked(known: Known, arrays: dict[str, Array], where: str) -> _Fetched:
     try:
         known.check(arrays)
-    except Mistake as error:
-        raise Mistake(f"what is in {where} is not the official data set: {error}") from None
+    except UserError as error:
+        raise UserError(f"what is in {where} is not the official data set: {error}") from None
     return _Fetched(arrays, where)
 
 
@@ -269,7 +269,7 @@ def _alone(target: Path) -> Iterator[None]:
         except ImportError:  # not on Windows; there two at once are the user's own affair
             pass
         except OSError:
-            raise Mistake(
+            raise UserError(
                 f"another process is fetching {target.stem} into {target.parent}"
             ) from None
         for leftover in target.parent.glob(f".{target.stem}-*.tmp"):

@@ -7,8 +7,8 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from fedsift import shelf
-from fedsift.types import Mistake
+from fedsift import registry
+from fedsift.types import UserError
 
 Axes = dict[str, list[Any]]  # full key path -> the values a sweep gives it
 
@@ -27,38 +27,38 @@ SWEPT = "sweep."
 MODELS = ("clients.model", "clients.models")  # one takes the place of the other
 
 
-def apply(values: dict[str, Any], axes: Axes, override: str) -> None:
+def apply_override(values: dict[str, Any], axes: Axes, override: str) -> None:
     """Set a key, which then is no axis any more; or, with `sweep.` before it, make it an axis."""
     _, equals, text = override.partition("=")
     if not equals:
-        raise Mistake(
+        raise UserError(
             f"cannot read {override!r}; an override is key=value, e.g. alpha=0.1 or local.lr=0.01"
         )
     path = full_path(override)
     if path == "sweep":
-        axes |= axes_of(_toml_value(text.strip()))
+        axes |= read_axes(_toml_value(text.strip()))
     elif path.startswith(SWEPT):
-        axes |= axes_of({path.removeprefix(SWEPT): _values(text.strip())})
+        axes |= read_axes({path.removeprefix(SWEPT): _values(text.strip())})
     else:
-        _fix(axes, path)
-        put(values, path, _toml_value(text.strip()))
+        _drop_axis(axes, path)
+        set_value(values, path, _toml_value(text.strip()))
 
 
-def _fix(axes: Axes, path: str) -> None:
+def _drop_axis(axes: Axes, path: str) -> None:
     """A key with one value is no axis, nor is any key in its section."""
     for fixed in {path, *(MODELS if path in MODELS else ())}:
         for axis in [axis for axis in axes if axis == fixed or axis.startswith(f"{fixed}.")]:
             del axes[axis]
 
 
-def put(values: dict[str, Any], path: str, value: Any) -> None:
+def set_value(values: dict[str, Any], path: str, value: Any) -> None:
     """Set the key at a full path."""
     *sections, key = path.split(".")
     here = values
     for section in sections:
         here = here.setdefault(section, {})
         if not isinstance(here, dict):
-            raise Mistake(f"cannot set {path!r}: {section!r} is not a section")
+            raise UserError(f"cannot set {path!r}: {section!r} is not a section")
     here[key] = value
     if path == "clients.model":
         here.pop("models", None)  # a model for all replaces a mixture
@@ -80,26 +80,26 @@ def short_name(path: str) -> str:
     return next((short for short, full in SHORT.items() if full == path), path)
 
 
-def axes_of(table: Any, section: str = "") -> Axes:
+def read_axes(table: Any, section: str = "") -> Axes:
     """A [sweep] table, with dotted keys or tables in it, by full key path."""
     if not isinstance(table, dict):
-        raise Mistake(
+        raise UserError(
             f"sweep is a table of keys with a list each, e.g. seed = [0, 1, 2], not {table!r}"
         )
     found: Axes = {}
     for key, value in table.items():
         inner = (
-            axes_of(value, f"{section}{key}.")
+            read_axes(value, f"{section}{key}.")
             if isinstance(value, dict)
             else {_long_name(section + key): value}
         )
         for path, choices in inner.items():
             if not isinstance(choices, list) or not choices:
-                raise Mistake(
+                raise UserError(
                     f"{SWEPT}{short_name(path)} is a list of values, e.g. [0.1, 1], not {choices!r}"
                 )
             if path in found:
-                raise Mistake(f"{SWEPT}{path} is given twice")
+                raise UserError(f"{SWEPT}{path} is given twice")
             found[path] = choices
     return found
 
@@ -108,7 +108,7 @@ def _values(text: str) -> Any:
     """A TOML list, or one of bare words, as a shell leaves it of ["mixed", "random"]."""
     value = _toml_value(text)
     if isinstance(value, str) and text.startswith("[") and text.endswith("]"):
-        return [_toml_value(piece.strip()) for piece in shelf.pieces(text[1:-1])]
+        return [_toml_value(piece.strip()) for piece in registry.split_arguments(text[1:-1])]
     return value
 
 

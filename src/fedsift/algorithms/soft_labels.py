@@ -10,11 +10,11 @@ from functools import partial
 
 import numpy as np
 
-from fedsift import seeding, shelf
+from fedsift import registry, seeding
 from fedsift.aggregators import AGGREGATORS, Aggregator, mean
 from fedsift.algorithms import students
-from fedsift.algorithms.lessons import ABSENT, Lessons
-from fedsift.algorithms.students import without
+from fedsift.algorithms.soft_label_downlink import ABSENT, SoftLabelDownlink
+from fedsift.algorithms.students import forget_client
 from fedsift.codecs import (
     CODECS,
     WEIGHT_CODECS,
@@ -30,16 +30,16 @@ from fedsift.types import (
     Array,
     Client,
     Fit,
-    Mistake,
     Model,
     Predict,
     Recipe,
     Round,
     Server,
     SoftLabels,
-    State,
     Tree,
     Turn,
+    UserError,
+    Weights,
 )
 
 TEACH = ("aggregate", "predictions")
@@ -74,37 +74,45 @@ class SoftLabelFD:
 
     def __post_init__(self) -> None:
         if self.budget < 1:
-            raise Mistake(f"a budget of {self.budget} soft labels uploads nothing; give at least 1")
+            raise UserError(
+                f"a budget of {self.budget} soft labels uploads nothing; give at least 1"
+            )
         if not self.temperature > 0:
-            raise Mistake(f"temperature must be above 0, not {self.temperature}")
+            raise UserError(f"temperature must be above 0, not {self.temperature}")
         if not 0 <= self.ema < 1:
-            raise Mistake(f"ema is a share of the old weights, from 0 to below 1, not {self.ema}")
+            raise UserError(f"ema is a share of the old weights, from 0 to below 1, not {self.ema}")
         if self.pool is not None and (
             isinstance(self.down, SoftLabelCodec) or self.up.keeps_reference
         ):
-            raise Mistake(
+            raise UserError(
                 "a pool is another one every round: it needs weights down and a codec that is not delta"
             )
         for kind, name, known in (("teach", self.teach, TEACH), ("absent", self.absent, ABSENT)):
-            shelf.find(dict.fromkeys(known), kind, name, " or ".join(known))
+            registry.lookup(dict.fromkeys(known), kind, name, " or ".join(known))
 
     def start(self, r: Round) -> Server:
         if self.pool is not None and not self.budget <= self.pool <= len(r.public):
             known = f"the budget ({self.budget}) to the public set ({len(r.public)} samples)"
-            raise Mistake(f"a pool of {self.pool} samples will not do; give a number from {known}")
+            raise UserError(
+                f"a pool of {self.pool} samples will not do; give a number from {known}"
+            )
         if self.budget > len(r.public):
-            raise Mistake(
+            raise UserError(
                 f"budget {self.budget} is larger than the public set ({len(r.public)} samples)"
             )
-        return Server(students.fresh(r))
+        return Server(students.initial_students(r))
 
-    def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
+    def prepare_downloads(
+        self, server: Server, cohort: Iterable[Client], r: Round
+    ) -> dict[int, bytes]:
         if isinstance(self.down, SoftLabelCodec):
             return {
-                client.id: Lessons(self.down, self.absent).tell(server.notes, client.id, r)
+                client.id: SoftLabelDownlink(self.down, self.absent).encode_for(
+                    server.notes, client.id, r
+                )
                 for client in cohort
             }
-        return students.weights_down(self.down, server, cohort, r)
+        return students.encode_weights(self.down, server, cohort, r)
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         r = self._with_pool(r)
@@ -122,7 +130,7 @@ class SoftLabelFD:
         probs.setflags(write=False)  # a sampler looks at what is to be sent
         picks = self.sampler(probs, client.label_counts, self.budget, r.draws(client.id))
         picks = checked(picks, self.budget, len(r.public))
-        message, sent = self.up.say(
+        message, sent = self.up.encode_stateful(
             SoftLabels(picks, probs[picks]), r.link(client.id), memory.get("sent", {})
         )
         return kept(
@@ -137,28 +145,28 @@ class SoftLabelFD:
             for model in r.models
         ]
         taught = [
-            students.moved(server.students[model.name], state, self.ema)
+            students.apply_ema(server.students[model.name], state, self.ema)
             for model, state in zip(r.models, taught, strict=True)
         ]
         notes = kept({"sent": sent})
         if isinstance(self.down, SoftLabelCodec):
             if self.teach == "predictions":
                 labels = yield from self._predictions(taught, r)
-            notes |= Lessons(self.down, self.absent).post(server.notes, labels, said, r)
+            notes |= SoftLabelDownlink(self.down, self.absent).record(server.notes, labels, said, r)
         return Server(
             {model.name: state for model, state in zip(r.models, taught, strict=True)}, notes
         )
 
-    def evaluated(
+    def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Tree], r: Round
-    ) -> dict[str, tuple[Model, State]]:
-        return students.reported(server, r)
+    ) -> dict[str, tuple[Model, Weights]]:
+        return students.models_to_evaluate(server, r)
 
     def forget(self, server: Server, client: int) -> Server:
         """As if nothing had ever been said to or by this client: the references of delta codecs
         go.
         """
-        return Server(server.students, without(server.notes, client, "sent", "heard"))
+        return Server(server.students, forget_client(server.notes, client, "sent", "heard"))
 
     def _with_pool(self, r: Round) -> Round:
         """The round with its own part of the public set for all of it; both ends draw the same, so
@@ -171,9 +179,9 @@ class SoftLabelFD:
     def _download(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
         """Weights down: take them. Soft labels down: distil them into the client's own model."""
         if isinstance(self.down, WeightCodec):
-            return students.weights_heard(self.down, client.model, heard, r), memory
+            return students.decode_weights(self.down, client.model, heard, r), memory
         state = memory.get("model") or initial_state(client.model, r.seed)
-        lessons, kept_lessons = Lessons(self.down, self.absent).hear(
+        lessons, kept_lessons = SoftLabelDownlink(self.down, self.absent).decode(
             memory.get("heard", {}), heard, r
         )
         for (
@@ -188,11 +196,13 @@ class SoftLabelFD:
         date on the way.
         """
         for client, message in said.items():
-            labels, memory = self.up.hear(message, r.link(client), sent.get(str(client), {}))
+            labels, memory = self.up.decode_stateful(
+                message, r.link(client), sent.get(str(client), {})
+            )
             sent |= kept({str(client): memory})
             yield labels
 
-    def _predictions(self, taught: Sequence[State], r: Round) -> Turn:
+    def _predictions(self, taught: Sequence[Weights], r: Round) -> Turn:
         """The students' own soft labels on the whole public set, averaged over the
         architectures.
         """
@@ -203,7 +213,13 @@ class SoftLabelFD:
         return SoftLabels(np.arange(len(r.public)), probs)
 
     def _distil(
-        self, model: Model, state: State, labels: SoftLabels, r: Round, who: int | str, lesson: int
+        self,
+        model: Model,
+        state: Weights,
+        labels: SoftLabels,
+        r: Round,
+        who: int | str,
+        lesson: int,
     ) -> Fit:
         key, recipe = (r.seed, lesson, "distill", who, model.name), self.distill
         return Fit(
@@ -216,7 +232,7 @@ def checked(picks: Array, budget: int, samples: int) -> Array:
     try:
         index = np.unique(np.asarray(picks, np.int64))
     except (TypeError, ValueError):
-        raise Mistake(
+        raise UserError(
             f"the sampler returned {type(picks).__name__}, not indexes of public samples"
         ) from None
     if (
@@ -225,7 +241,7 @@ def checked(picks: Array, budget: int, samples: int) -> Array:
         or index[0] < 0
         or index[-1] >= samples
     ):
-        raise Mistake(
+        raise UserError(
             f"the sampler returned {len(picks)} picks ({len(index)} distinct); "
             f"it must return 1 to {budget} distinct indexes below {samples}"
         )
@@ -260,11 +276,11 @@ def fd(
     round; samplers, aggregators and codecs by name or as objects of your own.
     """
     downloads = {"weights": down_weight_codec, "soft-labels": soft_label_codec}
-    down = shelf.find(downloads, "download", download, "weights or soft-labels")
+    down = registry.lookup(downloads, "download", download, "weights or soft-labels")
     return SoftLabelFD(
-        shelf.take(SAMPLERS, "sampler", sampler) if isinstance(sampler, str) else sampler,
+        registry.build(SAMPLERS, "sampler", sampler) if isinstance(sampler, str) else sampler,
         budget,
-        shelf.take(AGGREGATORS, "aggregator", aggregator)
+        registry.build(AGGREGATORS, "aggregator", aggregator)
         if isinstance(aggregator, str)
         else aggregator,
         local or Recipe(),

@@ -8,10 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import fedsift
-from fedsift.flower import letters
-from fedsift.flower.letters import Hello
-from fedsift.flower.party import Party
-from fedsift.flower.post import Post
+from fedsift.flower import messages
+from fedsift.flower.messages import Hello
+from fedsift.flower.site import Site
+from fedsift.flower.transport import Transport
 from fedsift.types import Model
 
 LOG = logging.getLogger("flwr")
@@ -19,33 +19,35 @@ CALLS = 3
 
 
 @dataclass
-class Roll:
+class Membership:
     """Nodes come and go; a new one is asked who it is before it may take part."""
 
-    post: Post
-    here: Party
+    transport: Transport
+    here: Site
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     models: dict[int, Model] = field(default_factory=dict)  # of clients that have said hello
     refused: dict[int, str] = field(default_factory=dict)  # node -> why
     away: set[int] = field(default_factory=set)  # clients whose nodes were refused
     silent: Counter[int] = field(default_factory=Counter)  # node -> how often
 
-    def gather(self, wanted: set[int], wait: float) -> None:
+    def wait_for(self, wanted: set[int], wait: float) -> None:
         """Call the roll until all the wanted clients are there or turned away, or for `wait`
         seconds.
         """
         until = time.monotonic() + wait
         while True:
-            self.call(wait)
+            self.refresh(wait)
             if wanted <= self.nodes.keys() | self.away or time.monotonic() >= until:
                 return
-            time.sleep(self.post.poll)
+            time.sleep(self.transport.poll)
 
-    def call(self, deadline: float) -> None:
-        present = set(self.post.grid.get_node_ids())
+    def refresh(self, deadline: float) -> None:
+        present = set(self.transport.grid.get_node_ids())
         self.nodes = {client: node for client, node in self.nodes.items() if node in present}
         new = present - self.refused.keys() - set(self.nodes.values())
-        replies = self.post.exchange(letters.HELLO, dict.fromkeys(sorted(new)), Hello, deadline)
+        replies = self.transport.exchange(
+            messages.HELLO, dict.fromkeys(sorted(new)), Hello, deadline
+        )
         for node, hello in replies.letters.items():
             why = self._objection(hello)
             if why:
@@ -62,12 +64,12 @@ class Roll:
         for node, refusal in replies.refusals.items():
             self._refuse(node, refusal.why)
         for node, why in replies.silent.items():
-            self._wonder(node, why)
+            self._count_silence(node, why)
 
     def _objection(self, hello: Hello) -> str | None:
         """Why this node cannot take part; None if it can."""
         if hello.version != fedsift.__version__:
-            return f"it has fedsift {letters.one_line(hello.version)[:40]}, the server {fedsift.__version__}; install the same version"
+            return f"it has fedsift {messages.one_line(hello.version)[:40]}, the server {fedsift.__version__}; install the same version"
         if hello.experiment != self.here.digest:
             return "its experiment is not the server's; give both the same project"
         if not 0 <= hello.client < len(self.here.models):
@@ -85,7 +87,7 @@ class Roll:
         )
         LOG.info("fedsift: node %s is client %s with model %s", node, hello.client, hello.model)
 
-    def _wonder(self, node: int, why: str) -> None:
+    def _count_silence(self, node: int, why: str) -> None:
         """It may speak the next time; one that never does must not hold up every round."""
         self.silent[node] += 1
         if self.silent[node] < CALLS:

@@ -25,7 +25,7 @@ from fedsift.codecs import (
     down_weight_codec,
     soft_label_codec,
 )
-from fedsift.codecs.seeds import SeedCodec, Seeds
+from fedsift.codecs.mixtures import MixtureCodec, Mixtures
 from fedsift.models import initial_state
 from fedsift.numerics import softmax
 from fedsift.types import (
@@ -34,7 +34,6 @@ from fedsift.types import (
     Fit,
     Labelled,
     Link,
-    Mistake,
     Model,
     Predict,
     Recipe,
@@ -42,10 +41,11 @@ from fedsift.types import (
     Samples,
     Server,
     SoftLabels,
-    State,
     Store,
     Tree,
     Turn,
+    UserError,
+    Weights,
 )
 
 
@@ -65,12 +65,14 @@ class JeongFD:
 
     def __post_init__(self) -> None:
         if not self.gamma >= 0:
-            raise Mistake(f"gamma must be 0 or more, not {self.gamma}")
+            raise UserError(f"gamma must be 0 or more, not {self.gamma}")
 
     def start(self, r: Round) -> Server:
         return Server({})
 
-    def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
+    def prepare_downloads(
+        self, server: Server, cohort: Iterable[Client], r: Round
+    ) -> dict[int, bytes]:
         return {
             client.id: self.down.encode(others(server.notes, client.id, r), _link(r))
             for client in cohort
@@ -103,9 +105,9 @@ class JeongFD:
         )
         yield  # nothing to compute, but a turn is a generator
 
-    def evaluated(
+    def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Tree], r: Round
-    ) -> dict[str, tuple[Model, State]]:
+    ) -> dict[str, tuple[Model, Weights]]:
         return {
             f"client {id}": (r.model_of(id), memory["model"])
             for id, memory in sorted(memories.items())
@@ -133,20 +135,22 @@ class Mix2FLD:
 
     def __post_init__(self) -> None:
         if not 0 < self.lam < 0.5:
-            raise Mistake(f"lam must be above 0 and below 1/2, not {self.lam}")
+            raise UserError(f"lam must be above 0 and below 1/2, not {self.lam}")
         if self.seeds < 1 or not self.gamma >= 0:
-            raise Mistake(
+            raise UserError(
                 f"mix2fld needs at least one seed and gamma >= 0, not {self.seeds} and {self.gamma}"
             )
 
     def start(self, r: Round) -> Server:
-        return Server(students.fresh(r))
+        return Server(students.initial_students(r))
 
-    def announce(self, server: Server, cohort: Iterable[Client], r: Round) -> dict[int, bytes]:
-        return students.weights_down(self.down, server, cohort, r)
+    def prepare_downloads(
+        self, server: Server, cohort: Iterable[Client], r: Round
+    ) -> dict[int, bytes]:
+        return students.encode_weights(self.down, server, cohort, r)
 
     def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        state = students.weights_heard(self.down, client.model, heard, r)
+        state = students.decode_weights(self.down, client.model, heard, r)
         key = r.key("local", client.id)
         state = yield Fit(
             client.model, state, client.data, self.local, key, self.local.epochs * r.number
@@ -162,7 +166,7 @@ class Mix2FLD:
         seeds: Tree = dict(server.notes.get("seeds", {}))
         pull = mean(self._uploads(said, seeds, r), r.classes, r.classes)
         made, targets, alone = unmix(
-            {int(id): Seeds(**tree) for id, tree in seeds.items()}, self.lam, r.classes
+            {int(id): Mixtures(**tree) for id, tree in seeds.items()}, self.lam, r.classes
         )
         notes = {"seeds": seeds, "counts": {"unpaired_seeds": np.array(alone)}}
         plain = Samples(
@@ -187,17 +191,17 @@ class Mix2FLD:
             {model.name: state for model, state in zip(r.models, states, strict=True)}, notes
         )
 
-    def evaluated(
+    def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Tree], r: Round
-    ) -> dict[str, tuple[Model, State]]:
-        return students.reported(server, r)
+    ) -> dict[str, tuple[Model, Weights]]:
+        return students.models_to_evaluate(server, r)
 
     def forget(self, server: Server, client: int) -> Server:
         """A client that does not know it has sent its seeds will send them again."""
-        return Server(server.students, students.without(server.notes, client, "seeds"))
+        return Server(server.students, students.forget_client(server.notes, client, "seeds"))
 
-    def _codec(self, r: Round) -> SeedCodec:
-        return SeedCodec(r.public.shape, r.classes, self.seeds)
+    def _codec(self, r: Round) -> MixtureCodec:
+        return MixtureCodec(r.public.shape, r.classes, self.seeds)
 
     def _uploads(self, said: Mapping[int, bytes], notes: Tree, r: Round) -> Iterator[SoftLabels]:
         """Decode per-label means one by one; seeds of clients heard for the first time are noted on
@@ -248,22 +252,22 @@ def pulled(data: Labelled, pull: SoftLabels, gamma: float) -> torch.Tensor:
     return data.targets + gamma * (data.targets @ torch.from_numpy(table))
 
 
-def mix(client: Client, count: int, lam: float, r: Round) -> Seeds:
+def mix(client: Client, count: int, lam: float, r: Round) -> Mixtures:
     """`count` mixtures lam x_a + (1 - lam) x_b of private samples with different labels; none for a
     single class.
     """
     generator = r.rng("mix", client.id)
     labels, x = client.data.labels, client.data.samples.tensor().numpy()
     if len(np.unique(labels)) < 2:
-        return Seeds(
+        return Mixtures(
             np.empty((0, *x.shape[1:]), np.float32), np.empty(0, np.int64), np.empty(0, np.int64)
         )
     a = generator.integers(0, len(labels), count)
     b = np.array([generator.choice(np.flatnonzero(labels != labels[i])) for i in a])
-    return Seeds((lam * x[a] + (1 - lam) * x[b]).astype(np.float32), labels[a], labels[b])
+    return Mixtures((lam * x[a] + (1 - lam) * x[b]).astype(np.float32), labels[a], labels[b])
 
 
-def unmix(seeds: Mapping[int, Seeds], lam: float, classes: int) -> tuple[Array, Array, int]:
+def unmix(seeds: Mapping[int, Mixtures], lam: float, classes: int) -> tuple[Array, Array, int]:
     """Samples and targets the server can train on, and how many mixtures found no partner.
 
     Two mixtures of different clients with mirrored labels (a, b) and (b, a) give mu x_1 + (1 - mu)
@@ -336,7 +340,7 @@ def mix2fld(
 def _stateless(what: str | SoftLabelCodec) -> SoftLabelCodec:
     codec = soft_label_codec(what)
     if codec.keeps_reference:
-        raise Mistake(
+        raise UserError(
             f"{what}: per-label means are few and change every round; use a codec without delta"
         )
     return codec

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedsift.cli.saying import os_error, size, stopped, warn
+from fedsift.cli.console import os_error, size, stopped, warn
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -193,9 +193,9 @@ def where_it_stands(run: Run) -> str:
 def engine_for(
     engine: str, device: str, precision: str = "float32", memory: float | None = None
 ) -> tuple[Any, str]:
-    from fedsift.engines import choose
+    from fedsift.engines import choose_engine
 
-    return choose(engine, device, precision, memory)
+    return choose_engine(engine, device, precision, memory)
 
 
 def how_run(engine: Any, playing: list[Run]) -> list[str]:
@@ -205,7 +205,7 @@ def how_run(engine: Any, playing: list[Run]) -> list[str]:
     with warnings.catch_warnings():  # said here in our own words
         warnings.simplefilter("ignore")
         models = dict.fromkeys(model for run in playing for model in run.federation.clients.models)
-        return [f"  {engine.explain(model)}" for model in models]
+        return [f"  {engine.describe(model)}" for model in models]
 
 
 def fresh_folder(parent: Path, name: str) -> Path:

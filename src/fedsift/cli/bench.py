@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedsift.cli.console import literal, new_table, plainly, print_table, say, warn
 from fedsift.cli.options import Json
-from fedsift.cli.saying import literal, new_table, plainly, print_table, say, warn
 
 bench = typer.Typer(
     no_args_is_help=True, help="Measure this machine: engines against the plain loop, many clients."

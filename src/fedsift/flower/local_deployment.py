@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from fedsift.flower.certificates import Certificates
 from fedsift.runs import rounds_played, write_atomically
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 HOST = "127.0.0.1"
 # in the environment of everything started here, so that it can be told from everything else
@@ -116,7 +116,7 @@ class Deployment:
         until = time.monotonic() + 60
         while not self._healthy():
             if link.poll() is not None or time.monotonic() > until:
-                raise Mistake(f"the SuperLink did not start; see {self.home / 'superlink.log'}")
+                raise UserError(f"the SuperLink did not start; see {self.home / 'superlink.log'}")
             time.sleep(0.2)
 
     def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
@@ -191,7 +191,7 @@ class Deployment:
         log = self.log(run)
         (self.home / "server.log").write_text(log)
         errors = [
-            line for line in log.splitlines() if re.match(r"[\w.]+(Error|Mistake|TooFew)\b", line)
+            line for line in log.splitlines() if re.match(r"[\w.]+(Error|UserError|TooFew)\b", line)
         ]
         return errors[-1] if errors else f"see {self.home / 'server.log'}"
 
@@ -204,7 +204,7 @@ class Deployment:
         try:
             done = self._run("flwr", *arguments)
         except subprocess.TimeoutExpired as late:
-            raise Mistake(
+            raise UserError(
                 f"`flwr {arguments[0]}` has not answered within {late.timeout:g} s"
             ) from None
         try:
@@ -213,7 +213,7 @@ class Deployment:
             answer = {}
         if done.returncode or not answer.get("success", True):
             said = answer.get("error-message") or f"{done.stdout}{done.stderr}".strip()
-            raise Mistake(f"`flwr {' '.join(arguments[:2])}` failed: {said}")
+            raise UserError(f"`flwr {' '.join(arguments[:2])}` failed: {said}")
         return dict(answer)
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -309,4 +309,4 @@ def follow(
         if time.monotonic() > checked + look:  # asking Flower takes seconds of work
             checked, status = time.monotonic(), deployment.status(run)
             if status.startswith("finished") and rounds_played(folder) < rounds:
-                raise Mistake(f"the run ended early ({status}): {deployment.reason(run)}")
+                raise UserError(f"the run ended early ({status}): {deployment.reason(run)}")

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fedsift.cli.saying import new_table, plainly, print_table, say, size, warn
+from fedsift.cli.console import new_table, plainly, print_table, say, size, warn
 
 app = typer.Typer(no_args_is_help=True, help="Published data sets: list them, get them.")
 
@@ -29,7 +29,7 @@ def list_datasets(
 ) -> None:
     """The data sets that can be fetched, and which are here."""
     with plainly():
-        from fedsift.data import kept
+        from fedsift.data import cache
         from fedsift.data.catalogue import CATALOGUE
 
         rows = [
@@ -37,15 +37,15 @@ def list_datasets(
                 "name": name,
                 "about": known.about,
                 "download_bytes": sum(file.size for file in known.files),
-                "here": kept.is_here(kept.path(name, folder)),
-                "path": str(kept.path(name, folder)),
+                "here": cache.is_here(cache.path(name, folder)),
+                "path": str(cache.path(name, folder)),
             }
             for name, known in CATALOGUE.items()
         ]
         if as_json:
             typer.echo(json.dumps(rows))
             return
-        table = new_table(f"in {kept.folder(folder)}", "name", "download", "here")
+        table = new_table(f"in {cache.folder(folder)}", "name", "download", "here")
         table.add_column("what it is", overflow="fold")
         for row in rows:
             here = "yes" if row["here"] else "no"
@@ -69,17 +69,17 @@ def get(
 ) -> None:
     """Fetch data sets once, check them, and keep them; what is here already is left alone."""
     with plainly():
-        from fedsift.data import fetching, kept
+        from fedsift.data import cache, download
 
         for name in names:
             with _display(quiet) as progress:
-                got = fetching.get(name, folder, source, progress)
+                got = download.get(name, folder, source, progress)
             if not got.source:
                 say(f"{name} is here already: {got.path}")
                 continue
             say(f"{name}: {size(got.path.stat().st_size)} in {got.path}, from {got.source}")
-            if kept.folder(folder) != kept.folder():
-                warn(f"to use it: export FEDSIFT_DATA={kept.folder(folder).absolute()}")
+            if cache.folder(folder) != cache.folder():
+                warn(f"to use it: export FEDSIFT_DATA={cache.folder(folder).absolute()}")
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedsift.cli.playing import display, engine_for, how_run, saying_how_to_go_on
-from fedsift.cli.saying import mistake, new_table, print_table, say, warn
+from fedsift.cli.console import mistake, new_table, print_table, say, warn
+from fedsift.cli.progress import display, engine_for, how_run, saying_how_to_go_on
 
 if TYPE_CHECKING:
     from fedsift.config import Experiment
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def names(wanted: list[str]) -> list[str]:
     """The items that words stand for, each once."""
-    from fedsift import shelf
+    from fedsift import registry
     from fedsift.reproduction.items import ITEMS, OF_THE_PAPER
 
     known = {name: [name] for name in ITEMS} | {
@@ -30,7 +30,7 @@ def names(wanted: list[str]) -> list[str]:
     }
     if not wanted:
         raise mistake(f"name what to reproduce: {', '.join(known)}")
-    found = [shelf.find(known, "item", word, "fedsift reproduce --help") for word in wanted]
+    found = [registry.lookup(known, "item", word, "fedsift reproduce --help") for word in wanted]
     return list(dict.fromkeys(name for names in found for name in names))
 
 
@@ -113,7 +113,7 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
     """Play the runs that are not finished yet. Returns the cells that could not be run, and why."""
     from fedsift import runs
     from fedsift.reproduction.curves import run_folder
-    from fedsift.types import Mistake
+    from fedsift.types import UserError
 
     experiments, left_out = _experiments(items, plan)
     if not experiments:
@@ -129,7 +129,7 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
                         runs.begin(run_folder(out, cell, seed), experiment, resume=True, note=why)
                     )
                 playing += begun
-            except Mistake as error:
+            except UserError as error:
                 left_out[cell] = str(error)
                 for run in begun:
                     run.lock.release()

@@ -10,20 +10,20 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedsift.types import Mistake
+from fedsift.types import UserError
 
 _SPEC = re.compile(r"\s*([\w.:+-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
-def parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+def parse_spec(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """ "name(1, key=word)" -> ("name", [1], {"key": "word"}). Bare words are strings."""
     match = _SPEC.fullmatch(text)
     if not match:
-        raise Mistake(f"cannot read {text!r}; write name or name(value, key=value)")
+        raise UserError(f"cannot read {text!r}; write name or name(value, key=value)")
     name, inside = match.groups()
     positional: list[Any] = []
     named: dict[str, Any] = {}
-    for piece in pieces(inside or ""):
+    for piece in split_arguments(inside or ""):
         key, equals, value = piece.partition("=")
         if equals and key.strip().isidentifier():
             named[key.strip()] = _value(value)
@@ -32,31 +32,31 @@ def parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     return name, positional, named
 
 
-def take(shelf: Mapping[str, Any], kind: str, text: str, ready: type | None = None) -> Any:
+def build(registry: Mapping[str, Any], kind: str, text: str, ready: type | None = None) -> Any:
     """The part that `text` names. A class on a shelf is made with the values in brackets; a
     function is the part.
 
     Where `ready` is given, what is an instance of it is the part and everything else is a maker.
     """
-    name, positional, named = parse(text)
-    part = find(shelf, kind, name)
+    name, positional, named = parse_spec(text)
+    part = lookup(registry, kind, name)
     if isinstance(part, ready) if ready else not isinstance(part, type):
         if positional or named:
-            raise Mistake(f"{kind} {name!r} takes no values, but {text!r} gives some")
+            raise UserError(f"{kind} {name!r} takes no values, but {text!r} gives some")
         return part
     try:
         return part(*positional, **named)
     except TypeError as error:
-        raise Mistake(f"{kind} {text!r}: {error}") from None
+        raise UserError(f"{kind} {text!r}: {error}") from None
 
 
-def find(shelf: Mapping[str, Any], kind: str, name: str, where: str | None = None) -> Any:
-    if name in shelf:
-        return shelf[name]
-    raise Mistake(unknown(kind, name, shelf, where))
+def lookup(registry: Mapping[str, Any], kind: str, name: str, where: str | None = None) -> Any:
+    if name in registry:
+        return registry[name]
+    raise UserError(unknown_name(kind, name, registry, where))
 
 
-def unknown(kind: str, name: str, known: Iterable[str], where: str | None = None) -> str:
+def unknown_name(kind: str, name: str, known: Iterable[str], where: str | None = None) -> str:
     """ "unknown sampler 'entropi'; did you mean 'low-entropy'? (fedsift ls samplers)" """
     names = list(known)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.4)
@@ -65,7 +65,7 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str | None = None
     return f"unknown {kind} {name!r}{guess} ({where or f'fedsift ls {kind}s'})"
 
 
-def pieces(inside: str) -> list[str]:
+def split_arguments(inside: str) -> list[str]:
     """Split at commas that are not inside brackets."""
     pieces, depth, piece = [], 0, ""
     for letter in inside:
