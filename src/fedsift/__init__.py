@@ -19,7 +19,7 @@ import ast
 from importlib import import_module, resources
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def _read_exports() -> dict[str, tuple[str, str]]:
