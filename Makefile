@@ -1,42 +1,67 @@
 # Everything starts here: `make demo` and `make test` set up what they need by themselves.
-PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
-PEERS  := .venv-peers
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+PACKAGE := $(VENV)/.installed
+DEV     := $(VENV)/.installed-dev
+PEERS   := .venv-peers
+PIP      = -m pip install --quiet --disable-pip-version-check
+QUICK   := not slow and not flower and not gpu
+PYTEST   = $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test bench peers clean
+.PHONY: help setup demo check format test test-all test-gpu coverage dist bench peers clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
-setup: $(STAMP) ## Make the virtual environment (again only when the pins change)
+setup: $(DEV) ## Make the environment with the development tools (again only when the pins change)
 
-$(STAMP): constraints.txt
+$(PACKAGE): constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedsift needs Python 3.11 or newer; set PYTHON=")'
-	rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
-	touch $@
+	@echo "Installing fedsift with torch, numpy and matplotlib into $(VENV): a few minutes, because torch is large."
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python $(PIP) -c constraints.txt setuptools
+	@$(BIN)/python $(PIP) -c constraints.txt --no-build-isolation -e .
+	@touch $@
 
-demo: setup ## Twenty clients learn from soft labels, beside FedAvg (a quarter of a minute after set-up, no download of data)
+$(DEV): $(PACKAGE)
+	@echo "Installing the development tools into $(VENV): pytest, ruff, mypy and Flower; about a minute."
+	@$(BIN)/python $(PIP) -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+demo: $(PACKAGE) ## Twenty clients learn from soft labels, beside FedAvg (a quarter of a minute after set-up, no download of data)
 	$(BIN)/fedsift demo
 
-check: setup ## Format, lint and types
+check: $(DEV) ## Check format, lint, types and the links in Markdown
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tools/check_links.py
 
-format: setup ## Put the code into the agreed format
+format: $(DEV) ## Put the code into the agreed format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup ## All tests (a few minutes on two cores)
-	$(BIN)/python -m pytest
+test: $(DEV) ## The quick tests, in parallel
+	$(PYTEST) -n auto -m "$(QUICK)"
 
-bench: setup ## Measure index codes and the engines on this machine
+test-all: $(DEV) ## All tests that need no GPU, in parallel: real trainings and real Flower federations too
+	$(PYTEST) -n auto -m "not gpu"
+
+test-gpu: $(DEV) ## The tests that need a CUDA device
+	$(PYTEST) -m gpu
+
+coverage: $(DEV) ## The lines and branches that the quick tests reach
+	$(PYTEST) -n auto -m "$(QUICK)" --cov --cov-report=term:skip-covered --cov-report=html
+
+dist: $(DEV) ## Build wheel and sdist into dist/; prove that the wheel alone runs the demo
+	rm -rf dist build
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/python tools/check_wheel.py dist
+
+bench: $(PACKAGE) ## Measure index codes and the engines on this machine
 	$(BIN)/python benchmarks/bench.py
 
 peers: $(PEERS)/.installed ## The same round in Flower, pfl-research, a plain loop and fedsift (a quarter of an hour)
@@ -45,10 +70,10 @@ peers: $(PEERS)/.installed ## The same round in Flower, pfl-research, a plain lo
 $(PEERS)/.installed: benchmarks/peers-constraints.txt
 	rm -rf $(PEERS)
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c benchmarks/peers-constraints.txt setuptools
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c benchmarks/peers-constraints.txt --no-build-isolation -e . 'flwr[simulation]' pfl
+	$(PEERS)/bin/python $(PIP) -c benchmarks/peers-constraints.txt setuptools
+	$(PEERS)/bin/python $(PIP) -c benchmarks/peers-constraints.txt --no-build-isolation -e . 'flwr[simulation]' pfl
 	touch $@
 
-clean: ## Remove the environments and caches; runs/ is left alone
-	rm -rf $(VENV) $(PEERS) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean: ## Remove the environments, caches and built packages; runs/ is left alone
+	rm -rf $(VENV) $(PEERS) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
