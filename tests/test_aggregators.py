@@ -129,8 +129,7 @@ def test_a_temperature_or_beta_that_is_not_above_zero_is_a_mistake(value):
         EnhancedEra(value)
 
 
-# --- certainty, by hand
-# ---------------------------------------------------------------------------------------------
+# --- certainty, by hand ---
 
 # A sure client, one that knows nothing, and one of entropy ln 2 among four classes: votes of 1, 0
 # and 1 - ln 2 / ln 4 = 1/2.

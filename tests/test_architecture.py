@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "fedsift"
 LAYERS = [
     {"seeding"},
     {"types"},
-    {"shelf", "numerics", "graphs"},
+    {"files", "registry", "numerics", "graphs"},
     {
         "samplers",
         "aggregators",
@@ -24,7 +24,7 @@ LAYERS = [
         "ledger",
         "evaluation",
         "theory",
-        "overriding",
+        "overrides",
     },
     {"algorithms", "engines"},
     {"federation"},

@@ -152,7 +152,8 @@ def test_cells_of_a_sweep_side_by_side_equal_each_alone(name):
     cells = [a_federation(ALGORITHMS[name](), seed=seed) for seed in (0, 1)]
     starts = [cell.start() for cell in cells]
     both = run_turn(
-        batch_turns([cell.play(start) for cell, start in zip(cells, starts, strict=True)]), engine
+        batch_turns([cell.round_turn(start) for cell, start in zip(cells, starts, strict=True)]),
+        engine,
     )
     assert all(same_records([both[i]], play(cells[i], 1, engine)) for i in (0, 1))
 

@@ -30,8 +30,7 @@ class Own(nn.Module):
         return self.linear(x)
 
 
-# --- sizes by hand
-# -------------------------------------------------------------------------------------------------
+# --- sizes by hand ---
 
 
 def test_mlp_size():
@@ -154,8 +153,7 @@ def test_a_convolutional_model_on_feature_rows_is_a_mistake(name):
         make_model(name, (5,), 3).build()
 
 
-# --- names, factories, options
-# -------------------------------------------------------------------------------------
+# --- names, factories, options ---
 
 
 def test_a_factory_of_your_own_is_a_model():
@@ -236,8 +234,7 @@ def test_equal_models_compare_and_hash_equal():
     assert len({one, same, *others}) == 4
 
 
-# --- starting weights
-# ----------------------------------------------------------------------------------------------
+# --- starting weights ---
 
 
 def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -60,8 +60,7 @@ def round_of(number: int, samples: int) -> Round:
     return Round(number, 5, Samples(store, np.arange(samples)), 3, (), lambda client: MODEL)
 
 
-# --- entropy and margin
-# --------------------------------------------------------------------------------------------
+# --- entropy and margin ---
 
 
 def test_entropy_by_hand():
@@ -89,8 +88,7 @@ def test_margin_by_hand():
     assert samplers.margin_of(PROBS) == pytest.approx([0.4, 0.0, 1.0, 0.7])
 
 
-# --- samplers by hand
-# ----------------------------------------------------------------------------------------------
+# --- samplers by hand ---
 
 
 def test_all_samplers_are_tested_here():

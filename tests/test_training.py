@@ -162,8 +162,7 @@ def test_the_sample_left_out_differs_between_epochs():
     assert len(set.union(*left)) > 3
 
 
-# --- augmentation
-# --------------------------------------------------------------------------------------------------
+# --- augmentation ---
 
 #  0  1  2  3
 #  4  5  6  7

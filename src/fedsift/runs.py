@@ -16,20 +16,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shlex
-import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
-from fedsift import config, evaluation, ledger
+from fedsift import config, evaluation, files, ledger
 from fedsift.checkpoints import from_bytes as from_bytes
 from fedsift.checkpoints import rounds_of
 from fedsift.checkpoints import to_bytes as to_bytes
@@ -42,7 +40,7 @@ from fedsift.types import Engine, UserError
 
 CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients.json", "data.json"
 METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
-CHECKPOINT, LOCK, FAILED = "checkpoint.safetensors", ".lock", "failed.json"
+CHECKPOINT, LOCK, FAILED = "checkpoint.safetensors", files.LOCK, "failed.json"
 # clients.json has all clients up to so many, and beyond that so many of those that take part
 LISTED = 10_000
 OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
@@ -56,7 +54,7 @@ class Run:
     experiment: Experiment
     federation: Federation
     state: FederationState
-    lock: Lock
+    lock: files.Lock
 
     @property
     def finished(self) -> bool:
@@ -74,12 +72,12 @@ class Run:
         extra = {"client_accuracy": record.client_accuracy, "disagreement": record.disagreement}
         row |= {name: value for name, value in extra.items() if value is not None} | record.counts
         row |= {"missing": record.bytes.missing} if record.bytes.missing else {}
-        _append(self.folder / METRICS, row)
-        _append(self.folder / LEDGER, record.bytes.to_json())
-        _append(
+        files.append_row(self.folder / METRICS, row)
+        files.append_row(self.folder / LEDGER, record.bytes.to_json())
+        files.append_row(
             self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)} | measured
         )
-        write_atomically(self.folder / CHECKPOINT, to_bytes(record.state))
+        files.write_atomic(self.folder / CHECKPOINT, to_bytes(record.state))
         self.state = record.state
 
     def fail(self, error: Exception) -> None:
@@ -90,7 +88,7 @@ class Run:
             "traceback": traceback.format_exception(error),
         }
         with contextlib.suppress(OSError):  # the disk may be what failed
-            _write_json(self.folder / FAILED, told)
+            files.write_json(self.folder / FAILED, told)
 
 
 Built = tuple[Federation, FederationState]
@@ -128,7 +126,7 @@ def begin(
             )
         _same(experiment, stored(folder), folder)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = Lock(folder)
+    lock = files.lock_folder(folder)
     try:
         state = (
             _go_on(folder, federation, first, note)
@@ -153,21 +151,21 @@ def _go_on(
     kept = {name: _rows_up_to(state.round, folder / name) for name in (METRICS, LEDGER, TIMING)}
     if state.round < stored(folder).rounds:
         was = _read_json(folder / ENVIRONMENT)
-        _write_json(
+        files.write_json(
             folder / ENVIRONMENT, was | {"resumed": [*was.get("resumed", []), environment(note)]}
         )
     for name, rows in kept.items():
-        write_atomically(folder / name, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        files.write_atomic(folder / name, "".join(json.dumps(row) + "\n" for row in rows).encode())
     return state
 
 
 def _set_up(
     folder: Path, experiment: Experiment, federation: Federation, first: FederationState, note: str
 ) -> FederationState:
-    _write_json(folder / ENVIRONMENT, environment(note))
-    _write_json(folder / DATA, _fingerprint(federation.task))
-    _write_json(folder / CLIENTS, _describe(federation, experiment.rounds))
-    write_atomically(
+    files.write_json(folder / ENVIRONMENT, environment(note))
+    files.write_json(folder / DATA, _fingerprint(federation.task))
+    files.write_json(folder / CLIENTS, _describe(federation, experiment.rounds))
+    files.write_atomic(
         folder / CONFIG, config.to_toml(experiment).encode()
     )  # last: now it is a run folder
     return first
@@ -212,8 +210,7 @@ def _saved(run: Run, outcome: Record | Exception, seconds: float) -> Record | Ex
         return error
 
 
-# --- reading a run
-# -------------------------------------------------------------------------------------------------
+# --- reading a run ---
 
 
 @dataclass(frozen=True)
@@ -322,40 +319,6 @@ def resume_command(folder: Path) -> str:
 # ---------------------------------------------------------------------------------------------------------
 
 
-def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """The old file or the new one, never half of either, whatever happens."""
-    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _sync_folder(folder: Path) -> None:
-    """So that the new name survives a power cut too; not every system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _append(path: Path, row: dict[str, Any]) -> None:
-    with open(path, "a") as file:
-        file.write(json.dumps(row) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _rows(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a .jsonl file; a last line cut off by a kill is left out."""
     if not path.is_file():
@@ -402,46 +365,14 @@ def _read_json(path: Path) -> Any:
         raise UserError(f"cannot read {path}: {error}") from None
 
 
-def _write_json(path: Path, content: Any) -> None:
-    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
-
-
 def _is_blank(folder: Path) -> bool:
     """Empty, or holding only what a run killed while it was being set up leaves behind."""
-    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else {str(folder)}
-    names = {name for name in names if not (name.startswith(".") and name.endswith(".tmp"))}
+    names = (
+        {e.name for e in folder.iterdir() if not files.is_temporary(e)}
+        if folder.is_dir()
+        else {str(folder)}
+    )
     return names <= {ENVIRONMENT, CLIENTS, DATA, LOCK}
-
-
-class Lock:
-    """One process a folder. The system lets go of the lock when the process ends, however it
-    ends.
-    """
-
-    _file: IO[str] | None = None
-
-    def __init__(self, folder: Path) -> None:
-        self._file = open(folder / LOCK, "w")
-        try:
-            import fcntl
-
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (
-            ImportError
-        ):  # not on Windows; there two processes in one folder are the user's own affair
-            pass
-        except OSError:
-            self.release()
-            raise UserError(f"another process is running in {folder}") from None
-        for leftover in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
-            leftover.unlink()
-
-    def release(self) -> None:
-        if self._file:
-            self._file.close()
-
-    def __del__(self) -> None:
-        self.release()
 
 
 def _same(asked: Experiment, kept: Experiment, folder: Path) -> None:

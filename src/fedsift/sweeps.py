@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsift import config, runs
+from fedsift import config, files, runs
 from fedsift.config import Experiment
 from fedsift.federation import Record
 from fedsift.overrides import SWEPT, Axes, set_value, short_name
-from fedsift.runs import Lock, Run
+from fedsift.runs import Run
 from fedsift.types import Engine, UserError
 
 SWEEP = "sweep.toml"
@@ -142,7 +142,7 @@ class Playing:
     cells: list[Path]
     runs: list[Run]
     failed: dict[Path, str]
-    lock: Lock
+    lock: files.Lock
 
     @property
     def finished(self) -> list[Path]:
@@ -162,7 +162,7 @@ def begin(folder: Path, sweep: Sweep, *, resume: bool = False, note: str = "") -
     cells = {folder / name: experiment for name, experiment in sweep.cells.items()}
     built = {cell: _built(cell, e) for cell, e in cells.items() if not _is_finished(cell, e)}
     folder.mkdir(parents=True, exist_ok=True)
-    playing = Playing(folder, list(cells), [], {}, Lock(folder))
+    playing = Playing(folder, list(cells), [], {}, files.lock_folder(folder))
     try:
         if not old:
             _write(folder / SWEEP, sweep)
@@ -197,7 +197,7 @@ def _write(path: Path, sweep: Sweep) -> None:
     values.
     """
     first = next(iter(sweep.cells.values())).model_copy(update={"name": sweep.name})
-    runs.write_atomically(path, config.to_toml(first, sweep.axes).encode())
+    files.write_atomic(path, config.to_toml(first, sweep.axes).encode())
 
 
 def _built(cell: Path, experiment: Experiment) -> runs.Built:
@@ -218,8 +218,7 @@ def _is_finished(cell: Path, experiment: Experiment) -> bool:
 def _is_blank(folder: Path) -> bool:
     """Empty, or holding only what a sweep killed at its very start leaves behind."""
     return folder.is_dir() and all(
-        entry.name == runs.LOCK or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
-        for entry in folder.iterdir()
+        entry.name == files.LOCK or files.is_temporary(entry) for entry in folder.iterdir()
     )
 
 

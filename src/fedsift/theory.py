@@ -84,8 +84,7 @@ def best_threshold(u_bar: float, alpha: float, sigma: float) -> float:
     return best
 
 
-# --- the federation
-# ------------------------------------------------------------------------------------------------
+# --- the federation ---
 
 
 def draw(count: int, u: Array, sigma: float, generator: np.random.Generator) -> tuple[Array, Array]:
@@ -141,8 +140,7 @@ def cot(beta: Array, u: Array) -> float:
     return along / across if across else math.copysign(math.inf, along)
 
 
-# --- the simulation
-# ------------------------------------------------------------------------------------------------
+# --- the simulation ---
 
 
 @dataclass(frozen=True)

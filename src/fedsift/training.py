@@ -121,8 +121,7 @@ def one_value_per_channel() -> UserError:
     return UserError(f"batch norm cannot train on one sample with one pixel left of it; {hint}")
 
 
-# --- dropout: dice that are named, not thrown
-# ----------------------------------------------------------------------
+# --- dropout: dice that are named, not thrown ---
 
 
 class Dropout(nn.Module):

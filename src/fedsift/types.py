@@ -41,8 +41,7 @@ class Model:
         return self.factory(self.shape, self.classes, **dict(self.options))
 
 
-# --- data: one store, many views
-# ---------------------------------------------------------------------------------
+# --- data: one store, many views ---
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +122,7 @@ class SoftLabels:
         return Labelled(public[self.index], torch.from_numpy(self.probs.astype(np.float32)))
 
 
-# --- work: what a turn asks an engine to do
-# ------------------------------------------------------------------------
+# --- work: what a turn asks an engine to do ---
 
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
@@ -200,8 +198,7 @@ class Engine(Protocol):
     def run(self, jobs: Sequence[Work]) -> list[Any]: ...
 
 
-# --- parties and rounds
-# --------------------------------------------------------------------------------------------
+# --- parties and rounds ---
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,7 @@ def test_estimates_outside_the_simplex_are_cut_and_rescaled_to_learn_from():
     assert (on_simplex(np.array([[-5.0, -5.0]])) == 0.5).all()
 
 
-# --- what holds in every round
-# --------------------------------------------------------------------------------------------
+# --- what holds in every round ---
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -275,8 +274,7 @@ def test_the_record_of_a_network_reports_every_client_and_their_disagreement():
     assert record.disagreement is not None and 0 <= record.disagreement <= 1
 
 
-# --- mistakes and bad letters
-# -----------------------------------------------------------------------------------------
+# --- mistakes and bad letters ---
 
 
 def test_everyone_takes_part():

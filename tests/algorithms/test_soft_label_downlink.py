@@ -126,8 +126,7 @@ def test_a_client_distils_what_it_missed_in_order_before_it_trains():
     assert local.data is client.data
 
 
-# --- delta: references that live at both ends
-# -------------------------------------------------------------------------------
+# --- delta: references that live at both ends ---
 
 
 @pytest.mark.parametrize("absent", ["latest", "missed"])
@@ -195,8 +194,7 @@ def test_a_lesson_is_never_read_against_another_memory():
         lessons.decode({}, told, toys.a_round(2))
 
 
-# --- downloads that are not right
-# ---------------------------------------------------------------------------------------
+# --- downloads that are not right ---
 
 
 def a_bundle():

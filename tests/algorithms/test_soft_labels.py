@@ -97,8 +97,7 @@ def test_fedavg_refuses_mixed_models_and_names_what_works():
         fedsift.fedavg().start(r)
 
 
-# --- the meta-algorithm: a client's turn
-# --------------------------------------------------------------------------------
+# --- the meta-algorithm: a client's turn ---
 
 
 def test_an_fd_client_trains_predicts_picks_and_uploads():
@@ -164,8 +163,7 @@ def test_a_sampler_cannot_change_what_is_sent():
         turn.send(np.zeros((4, 2), np.float32))
 
 
-# --- the meta-algorithm: the server's turn
-# --------------------------------------------------------------------------------
+# --- the meta-algorithm: the server's turn ---
 
 
 def test_the_server_distils_per_index_means_on_the_union():

@@ -87,8 +87,7 @@ def rows(text: str) -> list[list[str]]:
     return found
 
 
-# --- help and version
-# ----------------------------------------------------------------------------------------------
+# --- help and version ---
 
 
 def test_the_version_is_the_packages():
@@ -649,8 +648,7 @@ def test_new_in_a_folder_that_is_not_there_names_it():
     assert everything() == {}
 
 
-# --- show, compare, plot
-# -------------------------------------------------------------------------------------------
+# --- show, compare, plot ---
 
 
 def test_show_prints_config_rounds_clients_and_totals():

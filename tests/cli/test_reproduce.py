@@ -67,8 +67,7 @@ def copied(played, tmp_path) -> Path:
     return Path(shutil.copytree(played[0], tmp_path / "copied"))
 
 
-# --- from nothing to a table
-# ---------------------------------------------------------------------------------------
+# --- from nothing to a table ---
 
 
 def test_every_cell_and_seed_is_played_and_reported(played):
@@ -158,8 +157,7 @@ def test_the_cells_of_a_seed_share_data_clients_and_cohorts(played):
         )
 
 
-# --- the same command again
-# ----------------------------------------------------------------------------------------
+# --- the same command again ---
 
 
 def test_a_second_call_plays_nothing_and_says_the_same(played, copied, monkeypatch):
@@ -227,8 +225,7 @@ def test_other_settings_in_an_old_folder_are_refused(copied):
     assert every_byte(copied) == before
 
 
-# --- reports alone
-# -------------------------------------------------------------------------------------------------
+# --- reports alone ---
 
 
 @pytest.fixture
@@ -236,7 +233,7 @@ def no_engine(monkeypatch):
     def unexpected(*_):
         raise AssertionError("an engine was chosen")
 
-    monkeypatch.setattr(engines, "choose", unexpected)
+    monkeypatch.setattr(engines, "choose_engine", unexpected)
 
 
 @pytest.mark.usefixtures("no_engine")
@@ -301,8 +298,7 @@ def test_a_report_on_nothing_is_a_mistake():
     assert list(Path().iterdir()) == []
 
 
-# --- cells that cannot be run
-# --------------------------------------------------------------------------------------
+# --- cells that cannot be run ---
 
 
 def test_a_cell_without_its_data_is_left_out_and_the_rest_is_reported():

@@ -163,8 +163,7 @@ def test_any_few_symbols_come_back(base, data):
     )
 
 
-# --- what is refused
-# -------------------------------------------------------------------------------------------------
+# --- what is refused ---
 
 
 @pytest.mark.parametrize(

@@ -423,8 +423,7 @@ def test_hostile_estimates_take_little_memory(name):
     )
 
 
-# --- large messages, where entropy coders and large index sets are reached
-# ---------------------------------------------
+# --- large messages, where entropy coders and large index sets are reached ---
 
 WIDE = Link(ROUND, 20_000, 10)
 WIDE_INDEX = np.flatnonzero(
@@ -478,8 +477,7 @@ def test_damaged_index_codes_of_large_sets_are_refused_or_canonical():
         assert indexes.encode(index, WIDE.samples) == bad
 
 
-# --- containers: several messages in one
-# ------------------------------------------------------------------------------
+# --- containers: several messages in one ---
 
 
 def test_hostile_mix2fld_uploads_are_refused_or_valid():

@@ -50,8 +50,7 @@ def refused_or_canonical(code, population, size):
     return True
 
 
-# --- ranks, by hand
-# --------------------------------------------------------------------------------------------------
+# --- ranks, by hand ---
 
 
 def test_the_six_pairs_out_of_four_have_the_ranks_zero_to_five():

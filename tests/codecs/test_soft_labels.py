@@ -183,8 +183,7 @@ def test_sizes_and_round_trips_for_any_shape(samples, classes, share, way, seed)
             np.testing.assert_allclose(back.probs, labels.probs, rtol=2**-10 * 1.01, atol=2**-24)
 
 
-# --- what is refused
-# -------------------------------------------------------------------------------------------------
+# --- what is refused ---
 
 
 @BOTH
@@ -412,8 +411,7 @@ def peak_bytes_while_refused(codec, message, to, says):
         tracemalloc.stop()
 
 
-# --- fuzz: over 20,000 inputs a codec
-# --------------------------------------------------------------------------------
+# --- fuzz: over 20,000 inputs a codec ---
 
 
 def taken(codec, message, to=None):

@@ -234,8 +234,7 @@ def test_an_update_is_no_longer_than_its_bits_and_smaller_than_float16(bits):
     assert len(message) < len(WEIGHT_CODECS["float16"].encode(new, ROUND, 9)) / (1.9 * 8 / bits / 2)
 
 
-# --- what cannot be sent
-# ---------------------------------------------------------------------------------------------
+# --- what cannot be sent ---
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 3e38])
@@ -251,8 +250,7 @@ def test_statistics_that_diverged_cannot_be_sent(bad):
         QSGD.encode({**state(), "norm.running_var": torch.full((5,), bad)}, ROUND, 9, state(), KEY)
 
 
-# --- what is refused
-# -------------------------------------------------------------------------------------------------
+# --- what is refused ---
 
 LIKE = {"w": torch.zeros(3)}
 

@@ -61,8 +61,7 @@ def through(values, probs):
     return values.unpack(values.pack(probs, None), *probs.shape, None)
 
 
-# --- the simplex grid
-# ------------------------------------------------------------------------------------------------
+# --- the simplex grid ---
 
 
 @pytest.mark.parametrize(
@@ -126,8 +125,7 @@ def test_no_other_grid_point_is_nearer(classes, levels, seed):
             assert np.linalg.norm(found - row, order) <= nearest + 1e-9
 
 
-# --- quantised rows
-# --------------------------------------------------------------------------------------------------
+# --- quantised rows ---
 
 
 def test_a_quantised_row_byte_by_byte():
@@ -269,8 +267,7 @@ def test_the_largest_of_no_distribution_are_refused(code, says):
         TopK(2).unpack(code, 1, 4)
 
 
-# --- only what changed
-# -----------------------------------------------------------------------------------------------
+# --- only what changed ---
 
 
 def conversation(codec, said, to):
@@ -431,8 +428,7 @@ def test_both_ends_remember_the_same_over_many_rounds(plain, rounds, share, seed
         assert here["probs"].tobytes() == there["probs"].tobytes()
 
 
-# --- all of them, by their text
-# --------------------------------------------------------------------------------------
+# --- all of them, by their text ---
 
 
 def test_every_code_on_the_shelf_is_tested_here():

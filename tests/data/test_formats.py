@@ -45,8 +45,7 @@ def said(read, *arguments) -> str:
     return str(caught.value)
 
 
-# --- CIFAR, python version
-# -----------------------------------------------------------------------------------------
+# --- CIFAR, python version ---
 
 
 def text(value: str) -> bytes:
@@ -187,8 +186,7 @@ def test_an_array_that_is_not_of_bytes_is_refused():
     )
 
 
-# --- CIFAR, binary version, and as pictures
-# ------------------------------------------------------------------------
+# --- CIFAR, binary version, and as pictures ---
 
 
 def records(x: Array, *labels: list[int]) -> bytes:

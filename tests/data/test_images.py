@@ -68,8 +68,7 @@ def test_many_images_come_out_as_one_by_one():
     )
 
 
-# --- channels and values
-# -------------------------------------------------------------------------------------------
+# --- channels and values ---
 
 
 def test_grey_becomes_colour_and_colour_grey():
@@ -110,8 +109,7 @@ def test_ranges_and_shapes_that_cannot_be_matched_are_a_mistake():
         images.fitted(square([1]), np.zeros((3, 4), np.uint8))
 
 
-# --- pictures and sheets
-# -------------------------------------------------------------------------------------------
+# --- pictures and sheets ---
 
 
 def test_the_tiles_of_a_sheet_are_read_row_by_row(tmp_path):
@@ -180,8 +178,7 @@ def test_a_picture_that_claims_too_many_pixels_is_refused_before_it_is_read(tmp_
         images.pixels(tmp_path / "bomb.png")
 
 
-# --- a public set from elsewhere
-# -----------------------------------------------------------------------------------
+# --- a public set from elsewhere ---
 
 
 def test_a_sheet_becomes_the_public_set_and_the_others_stay_what_they_were(tmp_path):

@@ -219,8 +219,7 @@ def test_shards_bound_the_classes_of_a_client():
     assert (histograms(Shards(2)) > 0).sum(1).max() <= 2
 
 
-# --- what cannot be dealt
-# ------------------------------------------------------------------------------------------
+# --- what cannot be dealt ---
 
 
 @pytest.mark.parametrize("kind", [Dirichlet, DirichletFree, Views])

@@ -488,8 +488,7 @@ def test_memory_must_be_something():
         BatchedEngine(memory=0)
 
 
-# --- the rule for large networks
-# -----------------------------------------------------------------------------------
+# --- the rule for large networks ---
 
 
 def test_large_networks_run_one_by_one_on_a_cpu_without_a_warning(monkeypatch):

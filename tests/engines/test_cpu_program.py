@@ -83,8 +83,7 @@ def test_a_model_alone_computes_what_it_does_in_company(
     torch.set_num_threads(before)
 
 
-# --- whole networks
-# ------------------------------------------------------------------------------------------------
+# --- whole networks ---
 
 
 class Odd(nn.Module):
@@ -134,8 +133,7 @@ def test_gradients_are_those_of_autograd(network, models):
             assert torch.allclose(mine[name], theirs[name], rtol=1e-3, atol=1e-4), name
 
 
-# --- who steps with whom
-# -------------------------------------------------------------------------------------------
+# --- who steps with whom ---
 
 
 def test_turns_by_hand():

@@ -172,8 +172,7 @@ def test_sums_of_16_bit_values_are_float32(fused):
     assert torch.equal(figures[0], torch.full_like(figures[0], 1.6))
 
 
-# --- the rest of a step
-# --------------------------------------------------------------------------------------------
+# --- the rest of a step ---
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -249,8 +248,7 @@ def test_the_optimisers(fused, recipe):
     assert torch.allclose(w, expected, atol=1e-5)
 
 
-# --- whole trainings
-# -----------------------------------------------------------------------------------------------
+# --- whole trainings ---
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,7 @@ def test_training_in_bfloat16_keeps_float32_weights():
     assert 1e-6 < parity.astray(jobs, rough, exact) < 0.05
 
 
-# --- stacked on a CPU
-# ----------------------------------------------------------------------------------------------
+# --- stacked on a CPU ---
 
 short = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU has no bfloat16"

@@ -11,8 +11,7 @@ from fedsift import models
 from fedsift.engines.stacking import Kernels, Vmapped, stack
 from tests.helpers.parity import IMAGE, ROW, compared
 
-# --- by torch.func
-# -------------------------------------------------------------------------------------------------
+# --- by torch.func ---
 
 
 class View(nn.Sequential):

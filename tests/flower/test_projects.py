@@ -133,8 +133,7 @@ def server_size(message):
     return sum(len(thing.deflate()) for thing in get_all_nested_objects(message).values())
 
 
-# --- projects, certificates, the command line
-# -------------------------------------------------------------------------
+# --- projects, certificates, the command line ---
 
 
 def test_a_new_project_is_a_whole_flower_app(tmp_path):

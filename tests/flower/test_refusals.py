@@ -84,8 +84,7 @@ def test_a_node_that_says_nothing_or_nonsense_at_first_does_not_stop_the_others(
     assert "node 17 is refused: foreign message" in caplog.text
 
 
-# --- clients that fail in a round
-# ------------------------------------------------------------------------------------
+# --- clients that fail in a round ---
 
 
 def answer(payload=b"", accuracy=float("nan"), off=0):

@@ -92,8 +92,7 @@ def test_memory_is_kept_where_it_should_be(task, tmp_path):
         assert max(held) <= 2
 
 
-# --- messages that are lost, late and repeated
-# -----------------------------------------------------------------------
+# --- messages that are lost, late and repeated ---
 
 
 def without(task, system, lost, amnesia=ROUNDS):

@@ -128,8 +128,7 @@ def compared(net, shape=IMAGE, sizes=(21, 5, 12, 8), threads=1, warned=0):
     return engine.describe(model), [str(warning.message) for warning in caught]
 
 
-# --- one step of a program
-# -----------------------------------------------------------------------------------------
+# --- one step of a program ---
 
 
 def noise(*shape, seed=0):

@@ -23,8 +23,7 @@ def rows() -> list[theory.Row]:
     return theory.grid()
 
 
-# --- the closed form by hand
-# ---------------------------------------------------------------------------------------
+# --- the closed form by hand ---
 
 
 @pytest.mark.parametrize(
@@ -88,8 +87,7 @@ def test_the_cotangent_is_that_of_the_angle():
     assert cot(np.array([2.0, 0.0]), np.array([1.0, 0.0])) == math.inf
 
 
-# --- the federation
-# ------------------------------------------------------------------------------------------------
+# --- the federation ---
 
 
 def test_two_clients_by_hand():
@@ -160,8 +158,7 @@ def test_from_the_clients_to_the_distilled_estimator():
     assert cot(beta_hat, u) > 2 * cot(beta_s, u)
 
 
-# --- the simulation
-# ------------------------------------------------------------------------------------------------
+# --- the simulation ---
 
 
 @pytest.mark.parametrize(("gamma", "p"), [(0.0, 3), (0.6, 30), (1.0, 60)])
@@ -269,8 +266,7 @@ def test_memory_is_bounded_by_the_chunk(monkeypatch):
     assert theory.sample(0.5, 2, 0.5, 1, 100, 3, 0) == pytest.approx(whole, rel=1e-9)
 
 
-# --- the conclusions
-# -----------------------------------------------------------------------------------------------
+# --- the conclusions ---
 
 
 @given(st.floats(0, 3), u_bars, alphas, sigmas)
@@ -384,8 +380,7 @@ def test_a_threshold_nothing_passes_is_a_mistake():
             monte_carlo(20, 1, 0.5, 1, p=10, trials=2, full=full)
 
 
-# --- the picture and the page
-# --------------------------------------------------------------------------------------
+# --- the picture and the page ---
 
 
 @pytest.mark.parametrize(

@@ -253,8 +253,7 @@ def test_a_label_says_which_epochs_it_means():
     assert "local.epochs=10" in other and "distill.epochs=1" in other
 
 
-# --- paired comparisons
-# --------------------------------------------------------------------------------------------
+# --- paired comparisons ---
 
 
 def test_methods_on_the_same_data_cohorts_and_seeds_are_paired():

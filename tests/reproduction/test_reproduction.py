@@ -383,8 +383,7 @@ def test_every_cell_and_seed_has_a_folder_of_its_own():
     assert len(set(folders)) == len(folders)
 
 
-# --- the experiments of both settings
-# ------------------------------------------------------------------------------
+# --- the experiments of both settings ---
 
 
 def every_plan() -> list[Plan]:
@@ -563,8 +562,7 @@ def test_figure_b_uploads_all_of_what_the_paper_did():
     assert {one.data.public for one in made} == {20_000}
 
 
-# --- what the paper says
-# -------------------------------------------------------------------------------------------
+# --- what the paper says ---
 
 TABLES = {  # as printed
     "table1": "100 .6835 .6956 .6694 .7058 | 1 .6376 .6516 .6468 .6506 | 0.1 .4644 .468 .5219 .5498",

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from fedsift import config, runs
+from fedsift import files as file_module
 from fedsift.config import Experiment
 from fedsift.engines import choose_engine
 from fedsift.federation import FederationState
@@ -95,8 +96,7 @@ def rounds_in(folder: Path) -> int:
     return len(lines(folder / METRICS))
 
 
-# --- resume is going straight through
-# ------------------------------------------------------------------------------
+# --- resume is going straight through ---
 
 
 @pytest.mark.parametrize("preset", KINDS)
@@ -237,8 +237,7 @@ def test_a_run_killed_while_it_was_set_up_can_be_started_again_with_the_same_com
     assert files(folder) == OURS
 
 
-# --- a crash between any two writes
-# --------------------------------------------------------------------------------
+# --- a crash between any two writes ---
 
 
 class Crash(Exception):
@@ -257,8 +256,8 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
         return maybe
 
-    for name in ("_append", "write_atomically"):
-        monkeypatch.setattr(runs, name, crashing(getattr(runs, name)))
+    for name in ("append_row", "write_atomic"):
+        monkeypatch.setattr(file_module, name, crashing(getattr(file_module, name)))
 
 
 @pytest.mark.parametrize("preset", ["digits-fas-soft-down", "digits-fedavg"])
@@ -414,8 +413,7 @@ def test_a_folder_without_write_permission_is_reported_and_can_go_on_later(tmp_p
     assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", tiny()))
 
 
-# --- folders that cannot be gone on with
-# ---------------------------------------------------------------------------
+# --- folders that cannot be gone on with ---
 
 
 def complaint(folder: Path, experiment: Experiment, resume: bool = True) -> str:
@@ -557,8 +555,7 @@ def test_a_run_of_any_name_can_be_read_back(name, tmp_path):
     assert runs.load(straight(tmp_path / "run", experiment)).experiment == experiment
 
 
-# --- several runs at once
-# ------------------------------------------------------------------------------------------
+# --- several runs at once ---
 
 
 def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(tmp_path):
@@ -591,8 +588,7 @@ def test_finished_runs_are_not_played(tmp_path):
     assert list(runs.play([done], choose_engine()[0])) == []
 
 
-# --- files and checkpoints
-# -----------------------------------------------------------------------------------------
+# --- files and checkpoints ---
 
 
 @pytest.mark.parametrize("failing", ["fsync", "chmod", "replace"])
@@ -601,17 +597,17 @@ def test_the_old_content_survives_a_failed_write_and_no_temporary_file_does(
     failing, error, tmp_path, monkeypatch
 ):
     path = tmp_path / "file"
-    runs.write_atomically(path, b"old")
+    file_module.write_atomic(path, b"old")
 
     def fail(*_):
         raise error
 
     with monkeypatch.context() as patch, pytest.raises(error):
         patch.setattr(os, failing, fail)
-        runs.write_atomically(path, b"new")
+        file_module.write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
     assert files(tmp_path) == {"file"}
-    runs.write_atomically(path, b"new")
+    file_module.write_atomic(path, b"new")
     assert path.read_bytes() == b"new"
     assert files(tmp_path) == {"file"}
 
@@ -629,7 +625,7 @@ def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", watched)
     path.write_bytes(b"old")
-    runs.write_atomically(path, b"new")
+    file_module.write_atomic(path, b"new")
     assert seen == [(b"old", b"new")]
     assert path.read_bytes() == b"new"
 

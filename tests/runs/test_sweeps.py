@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift import config, data, report, runs, sweeps
+from fedsift import files as file_module
 from fedsift.engines import choose_engine
 from fedsift.federation import run_turns
 from fedsift.overrides import read_axes
@@ -52,8 +53,7 @@ def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-# --- what a [sweep] table means
-# --------------------------------------------------------------------------------------
+# --- what a [sweep] table means ---
 
 
 def test_the_cells_are_all_combinations_in_the_order_written():
@@ -263,8 +263,7 @@ def test_a_sweep_written_as_toml_reads_back_equal(axes):
     assert config.check_experiment(written) == cell
 
 
-# --- one fails, the others do not notice
-# -----------------------------------------------------------------------------
+# --- one fails, the others do not notice ---
 
 
 class Refusing(Doubling):
@@ -329,8 +328,7 @@ def test_an_interrupt_stops_all():
         run_turns([counting(1, 1), counting(2, 1)], Interrupting())
 
 
-# --- a cell cannot tell it is not alone
-# ------------------------------------------------------------------------------
+# --- a cell cannot tell it is not alone ---
 
 GRID = ["sweep.alpha=[0.1, 100]", "sweep.seed=[0, 1]"]
 CELLS = ["alpha-0.1-seed-0", "alpha-0.1-seed-1", "alpha-100-seed-0", "alpha-100-seed-1"]
@@ -401,8 +399,8 @@ def test_a_sweep_killed_before_any_write_goes_on_to_the_same_bits(monkeypatch):
             return maybe
 
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            for name in ("_append", "write_atomically"):
-                patch.setattr(runs, name, dying(getattr(runs, name)))
+            for name in ("append_row", "write_atomic"):
+                patch.setattr(file_module, name, dying(getattr(file_module, name)))
             play(folder, sweep)
         assert (folder / SWEEP).exists() == (number > 1)
         play(folder, sweeps.read(f"{folder}/{SWEEP}") if number > 1 else sweep)
@@ -482,8 +480,7 @@ def test_a_data_file_that_has_changed_is_loaded_again():
     assert data.load_dataset("digits") is data.load_dataset("digits")
 
 
-# --- one cell fails
-# --------------------------------------------------------------------------------------------------
+# --- one cell fails ---
 
 BAD = "alpha-100-seed-0"
 
@@ -520,14 +517,14 @@ def work_nobody_can_do():
 
 
 def fails_to_save(patch: pytest.MonkeyPatch) -> None:
-    append = runs._append
+    append = file_module.append_row
 
     def appending(path, row):
         if path.parent.name == BAD and path.name == LEDGER and row["round"] == 1:
             raise RuntimeError("broken\nin two lines")
         append(path, row)
 
-    patch.setattr(runs, "_append", appending)
+    patch.setattr(file_module, "append_row", appending)
 
 
 @pytest.mark.parametrize("instead", [an_error, work_nobody_can_do, None])
@@ -582,7 +579,7 @@ def test_a_failed_cell_is_told_at_once_and_the_others_are_compared(monkeypatch):
 
 
 def test_a_disk_that_fills_up_under_one_cell_does_not_stop_the_others(whole, monkeypatch):
-    write = runs.write_atomically
+    write = file_module.write_atomic
 
     def full(path, content):
         if path.parent.name == BAD:
@@ -590,7 +587,7 @@ def test_a_disk_that_fills_up_under_one_cell_does_not_stop_the_others(whole, mon
         write(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "write_atomically", full)
+        patch.setattr(file_module, "write_atomic", full)
         result = fedsift("run", *FAS, "rounds=2", *GRID, "--out", "sweep", "--quiet")
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"cell {BAD} failed: OSError: [Errno 28] No space left on device\n" in result.stderr
@@ -614,7 +611,7 @@ def test_a_single_run_fails_as_ever(monkeypatch):
     def broken(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(runs, "_append", broken)
+    monkeypatch.setattr(file_module, "append_row", broken)
     assert str(fedsift("run", *FAS, "rounds=2", "--out", "run").exception) == "a bug"
     assert not Path("run", FAILED).exists()
 
@@ -629,8 +626,7 @@ def test_a_mistake_in_any_cell_is_named_before_anything_is_made(key, good, bad):
     assert list(Path().iterdir()) == []
 
 
-# --- the command line
-# ------------------------------------------------------------------------------------------------
+# --- the command line ---
 
 
 def test_the_seeds_of_a_method_are_one_line_with_its_spread():
@@ -794,8 +790,7 @@ def test_of_many_methods_only_the_range_is_told():
     assert f"round 1/1  accuracy {low:.3f} to {high:.3f} over 13 methods" in result.stderr
 
 
-# --- Ctrl-C and SIGTERM
-# ----------------------------------------------------------------------------------------------
+# --- Ctrl-C and SIGTERM ---
 
 
 def terminated(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:

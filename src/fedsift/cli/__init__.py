@@ -224,7 +224,7 @@ def new(
 ) -> None:
     """Write a preset to a TOML file of your own, every key with its meaning."""
     with plainly():
-        from fedsift import config, runs, sweeps
+        from fedsift import config, files, sweeps
 
         if file.suffix != ".toml":
             raise mistake(
@@ -234,7 +234,7 @@ def new(
         if file.exists():
             raise mistake(f"{file} exists; choose another name")
         named = experiment.model_copy(update={"name": file.stem})
-        runs.write_atomically(file, (config.to_toml(named) + sweeps.EXAMPLE).encode())
+        files.write_atomic(file, (config.to_toml(named) + sweeps.EXAMPLE).encode())
         say(f"wrote {file}; edit it, then: fedsift run {file}")
 
 

@@ -131,13 +131,13 @@ def certs(
     commands that use them.
     """
     with plainly():
+        from fedsift.files import write_atomic
         from fedsift.flower import certificates
-        from fedsift.runs import write_atomically
 
         hosts = host or ["127.0.0.1", "localhost"]
         made = certificates.create(folder, nodes, hosts, days)
         text = certificates.commands(made, nodes, hosts[0])
-        write_atomically(folder / "commands.txt", text.encode())
+        write_atomic(folder / "commands.txt", text.encode())
         say(text)
         say(
             f"wrote these commands, certificates and keys to {folder}; ca.key can stay off line from now on"

@@ -192,14 +192,14 @@ def _reported(name: str, plan: Plan, out: Path, left_out: dict[Cell, str]) -> di
 
 
 def _theorem(out: Path) -> dict[str, Any]:
-    from fedsift import runs, theory
+    from fedsift import files, theory
     from fedsift.report import theory_plot
     from fedsift.reproduction import theorem
 
     report = theorem.report()
     out.mkdir(parents=True, exist_ok=True)
-    runs.write_atomically(out / "theory.json", (json.dumps(report, indent=1) + "\n").encode())
-    runs.write_atomically(out / "theory.md", theorem.markdown(report).encode())
+    files.write_atomic(out / "theory.json", (json.dumps(report, indent=1) + "\n").encode())
+    files.write_atomic(out / "theory.md", theorem.markdown(report).encode())
     theory_plot.plot([theory.Row(**row) for row in report["rows"]], out / "theory.png")
     return report
 

@@ -4,15 +4,15 @@ or not at all.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fedsift.files import write_atomic
 from fedsift.types import Array, UserError
 
 PARTS = ("x", "y", "x_test", "y_test", "x_public")
@@ -44,18 +44,8 @@ def digest(arrays: dict[str, Array]) -> str:
 
 
 def save(path: Path, arrays: dict[str, Array]) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays, **{_DIGEST: np.array(digest(arrays))})  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    signed: dict[str, Any] = {**arrays, _DIGEST: np.array(digest(arrays))}
+    write_atomic(path, lambda file: np.savez(file, **signed))
 
 
 def read(path: Path) -> dict[str, Array]:

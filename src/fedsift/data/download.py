@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsift import registry
+from fedsift import files, registry
 from fedsift.data import cache
 from fedsift.data.catalogue import CATALOGUE, File, Known
 from fedsift.data.formats.folder import Folder, Missing, unpacked
@@ -118,8 +118,7 @@ def _from_anywhere(name: str, known: Known, target: Path, progress: Progress | N
     )
 
 
-# --- files the user has
-# --------------------------------------------------------------------------------------------
+# --- files the user has ---
 
 
 def _from_files(known: Known, path: Path) -> _Fetched:
@@ -147,8 +146,7 @@ def _checked(known: Known, arrays: dict[str, Array], where: str) -> _Fetched:
     return _Fetched(arrays, where)
 
 
-# --- the official address
-# ------------------------------------------------------------------------------------------
+# --- the official address ---
 
 
 def _from_publisher(known: Known, folder: Path, progress: Progress | None) -> _Fetched:
@@ -252,8 +250,7 @@ def _packed(npm: str, spec: str, folder: Path) -> Path:
     return archives[0]
 
 
-# --- the data folder
-# -----------------------------------------------------------------------------------------------
+# --- the data folder ---
 
 
 @contextlib.contextmanager
@@ -261,17 +258,8 @@ def _alone(target: Path) -> Iterator[None]:
     """One process at a time fetches a data set into a folder; leftovers of one that was killed are
     removed.
     """
-    with open(target.parent / f".{target.stem}.lock", "w") as lock:
-        try:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # not on Windows; there two at once are the user's own affair
-            pass
-        except OSError:
-            raise UserError(
-                f"another process is fetching {target.stem} into {target.parent}"
-            ) from None
-        for leftover in target.parent.glob(f".{target.stem}-*.tmp"):
+    message = f"another process is fetching {target.stem} into {target.parent}"
+    with files.Lock(target.parent / f".{target.stem}.lock", message):
+        for leftover in target.parent.glob(f".{target.name}-*.tmp"):
             leftover.unlink()
         yield

@@ -283,8 +283,7 @@ class ConvolutionAndNorm(torch.autograd.Function):
         return dx, dw, dweight, dbias, dresidual, *[None] * 9
 
 
-# --- the rest of a training step
-# -----------------------------------------------------------------------------------
+# --- the rest of a training step ---
 
 
 def draw(

@@ -381,8 +381,7 @@ def stack(model: Model, kernels: Kernels, known: type[Stacked] = Stacked) -> Pro
                 raise Unstackable(f"{unknown}; under torch.func: {refused}") from None
 
 
-# --- layers, as programs call them
-# ---------------------------------------------------------------------------------
+# --- layers, as programs call them ---
 
 
 CONVOLUTIONS = ("convolution", "norm_after_convolution")

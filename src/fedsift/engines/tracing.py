@@ -230,8 +230,7 @@ def _kind(layer: nn.Module, before: tuple[int, ...]) -> str:
     return name
 
 
-# --- joining neighbours
-# --------------------------------------------------------------------------------------------
+# --- joining neighbours ---
 
 
 def _joined(ops: list[Op]) -> list[Op]:
@@ -339,8 +338,7 @@ def _with_last_uses(ops: list[Op]) -> list[Op]:
     ]
 
 
-# --- small questions
-# -----------------------------------------------------------------------------------------------
+# --- small questions ---
 
 
 def _shape(node: Any) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedsift.runs import write_atomically
+from fedsift.files import write_atomic
 from fedsift.types import UserError
 
 SECRET = 0o600
@@ -65,14 +65,14 @@ def create(
     )
     for node in range(nodes):
         key = ec.generate_private_key(ec.SECP384R1())
-        write_atomically(
+        write_atomic(
             made.node_key(node), _private(key, serialization.PrivateFormat.OpenSSH), SECRET
         )
-        write_atomically(made.node_public_key(node), _public(key))
-    write_atomically(folder / "ca.key", _private(authority_key), SECRET)
-    write_atomically(made.server_key, _private(server_key), SECRET)
-    write_atomically(made.server, certificate.public_bytes(serialization.Encoding.PEM))
-    write_atomically(
+        write_atomic(made.node_public_key(node), _public(key))
+    write_atomic(folder / "ca.key", _private(authority_key), SECRET)
+    write_atomic(made.server_key, _private(server_key), SECRET)
+    write_atomic(made.server, certificate.public_bytes(serialization.Encoding.PEM))
+    write_atomic(
         made.ca, authority.public_bytes(serialization.Encoding.PEM)
     )  # last: now it is complete
     return made

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from fedsift import runs
+from fedsift import files, runs
 from fedsift.federation import FederationState
 from fedsift.flower.messages import NEVER
 from fedsift.types import Server, Tree
@@ -51,7 +51,7 @@ class DiskStore:
 
     def put(self, round: int, blob: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        runs.write_atomically(self._file(round), blob, 0o600)
+        files.write_atomic(self._file(round), blob, 0o600)
 
     def drop(self, round: int) -> None:
         self._file(round).unlink(missing_ok=True)

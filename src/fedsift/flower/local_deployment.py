@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedsift.files import write_atomic
 from fedsift.flower.certificates import Certificates
-from fedsift.runs import rounds_played, write_atomically
+from fedsift.runs import rounds_played
 from fedsift.types import UserError
 
 HOST = "127.0.0.1"
@@ -59,7 +60,7 @@ class Deployment:
 
     def __enter__(self) -> Deployment:
         (self.home / "flwr").mkdir(parents=True, exist_ok=True)
-        write_atomically(self.home / "flwr" / "config.toml", self._connection().encode())
+        write_atomic(self.home / "flwr" / "config.toml", self._connection().encode())
         try:
             self._start_link()
         except BaseException:

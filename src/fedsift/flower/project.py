@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from fedsift import config
-from fedsift.runs import write_atomically
+from fedsift.files import write_atomic
 from fedsift.types import UserError
 
 EXPERIMENT = "experiment.toml"
@@ -28,5 +28,5 @@ def create(folder: Path) -> list[Path]:
     texts[EXPERIMENT] = config.to_toml(played)
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in sorted(texts.items()):
-        write_atomically(folder / file, text.encode())
+        write_atomic(folder / file, text.encode())
     return [folder / file for file in sorted(texts)]

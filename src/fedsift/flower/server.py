@@ -17,7 +17,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsift import runs
+from fedsift import files, runs
 from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
 from fedsift.federation import Federation, FederationState, Record, run_turn
@@ -258,5 +258,5 @@ def _noted(answer: Answer) -> Tree:
 def _token(folder: Path) -> str:
     path = folder / TOKEN
     if not path.is_file():
-        runs.write_atomically(path, json.dumps({"run": uuid.uuid4().hex}).encode())
+        files.write_atomic(path, json.dumps({"run": uuid.uuid4().hex}).encode())
     return str(json.loads(path.read_text())["run"])

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from fedsift import config
+from fedsift.files import write_atomic
 from fedsift.report import Method, methods
-from fedsift.runs import History, write_atomically
+from fedsift.runs import History
 from fedsift.types import UserError
 
 FORMATS = ("png", "pdf", "svg")
@@ -40,7 +41,7 @@ def save(figure: Any, file: Path) -> None:
     figure.savefig(picture, format=file_kind(file), dpi=150)
     plt.close(figure)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, picture.getvalue())
+    write_atomic(file, picture.getvalue())
 
 
 def colours() -> Iterator[Any]:

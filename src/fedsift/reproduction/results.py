@@ -14,6 +14,7 @@ from typing import Any
 
 from fedsift import config, evaluation, runs
 from fedsift.config import Experiment
+from fedsift.files import write_atomic
 from fedsift.reproduction.curves import PAPERS, Cell, Plan, run_folder
 from fedsift.reproduction.items import Item
 from fedsift.reproduction.verdicts import judged
@@ -277,5 +278,5 @@ def write(report: Mapping[str, Any], out: Path) -> list[Path]:
     }
     out.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
-        runs.write_atomically(file, text.encode())
+        write_atomic(file, text.encode())
     return list(files)
