@@ -319,7 +319,8 @@ def test_a_view_is_distinct_samples_of_the_right_number_and_the_same_whenever_it
 @pytest.mark.parametrize("kind", [*KINDS, *OVERLAPPING])
 def test_equal_seeds_deal_equally_and_others_do_not(kind):
     made: Any = PARTITIONS[kind]
-    how = {"iid": made, "shards": Shards(2)}.get(kind) or made(1.0)
+    values = (2,) if kind == "shards" else (1.0,)
+    how = made(*values) if isinstance(made, type) else made
     one, again, other = (
         np.concatenate(deal(TEN, 7, how, seeding.rng(seed))).tolist() for seed in (1, 1, 2)
     )
