@@ -1,0 +1,167 @@
+"""An experiment as text: presets, TOML files and overrides are read, checked and written here."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from fedsift import registry
+from fedsift.config.schema import Experiment, Section
+from fedsift.overrides import SHORT, Axes, apply_override, read_axes, short_name
+from fedsift.types import UserError
+
+
+def presets() -> dict[str, str]:
+    """Preset name -> its TOML text."""
+    folder = resources.files("fedsift").joinpath("presets")
+    files = sorted(
+        (f for f in folder.iterdir() if f.name.endswith(".toml")),
+        key=lambda f: f.name.removesuffix(".toml"),
+    )
+    return {file.name.removesuffix(".toml"): file.read_text() for file in files}
+
+
+def read_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
+    """An experiment from a preset name or a TOML file, with `key.path=value` overrides."""
+    values, axes = read_values(source, overrides)
+    if axes:
+        keys = ", ".join(map(short_name, axes))
+        raise UserError(
+            f"{source} sweeps over {keys}: that is many experiments; give each key one value, as in seed=0"
+        )
+    return check_experiment(values)
+
+
+def read_values(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Axes]:
+    """What a preset or a TOML file and its overrides say: the values, and the axes of its [sweep]
+    table.
+    """
+    if source.endswith(".toml") or Path(source).is_file():
+        try:
+            text = Path(source).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read {source}: {error}") from None
+        values = {"name": Path(source).stem} | _parse_toml(text, source)
+    else:
+        text = registry.lookup(presets(), "preset", source)
+        values = {"name": source} | _parse_toml(text, source)
+    axes = read_axes(values.pop("sweep", {}))
+    for override in overrides:
+        apply_override(values, axes, override)
+    return values, axes
+
+
+def check_experiment(values: dict[str, Any]) -> Experiment:
+    """Checked values; every complaint names the key and what to do."""
+    check_keys(values)
+    try:
+        return Experiment.model_validate(values)
+    except ValidationError as error:
+        raise UserError("; ".join(_complaint(e) for e in error.errors())) from None
+
+
+def _parse_toml(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{source} is not valid TOML: {error}") from None
+
+
+def check_keys(values: dict[str, Any], part: type[BaseModel] = Experiment, path: str = "") -> None:
+    """Unknown keys, with the nearest known one and its full path."""
+    for key, value in values.items():
+        if key not in part.model_fields:
+            if not path and key in SHORT:  # short names are for the command line
+                raise UserError(f"unknown key {key!r} in a file; write it as {SHORT[key]}")
+            inside = [
+                f"{s}.{key}"
+                for s, f in part.model_fields.items()
+                if key in getattr(f.annotation, "model_fields", ())
+            ]
+            if inside:
+                raise UserError(f"unknown key {path + key!r}; did you mean {' or '.join(inside)}?")
+            known = dict.fromkeys([*part.model_fields, *([] if path else [*SHORT, "sweep"])])
+            everywhere = "run `fedsift new PRESET FILE.toml` to see all keys"
+            raise UserError(
+                registry.unknown_name("key", path + key, [path + k for k in known], everywhere)
+            )
+        inner = part.model_fields[key].annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            if not isinstance(value, dict):
+                raise UserError(
+                    f"{path}{key} is a section with keys {', '.join(inner.model_fields)}, not {value!r}"
+                )
+            check_keys(value, inner, f"{path}{key}.")
+
+
+def _complaint(error: Any) -> str:
+    where = ".".join(map(str, error["loc"]))
+    said = error["msg"].removeprefix("Value error, ")
+    got = "" if error["type"] == "value_error" else f" (got {error['input']!r})"
+    return f"{where}: {said[0].lower()}{said[1:]}{got}"
+
+
+# --- writing
+
+
+def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
+    """Every value, also those left at their default, and what each means; and the axes of a sweep,
+    if there are any.
+    """
+    top, sections = [], []
+    for key, field in Experiment.model_fields.items():
+        value = getattr(experiment, key)
+        if isinstance(value, Section):
+            sections += [
+                "",
+                f"[{key}]",
+                *(_line(k, getattr(value, k), f) for k, f in type(value).model_fields.items()),
+            ]
+        else:
+            top.append(_line(key, value, field))
+    if axes:
+        sections += [
+            "",
+            "[sweep]",
+            *(f"{json.dumps(path)} = {_written(choices)}" for path, choices in axes.items()),
+        ]
+    return "\n".join([*top, *sections]) + "\n"
+
+
+def _line(key: str, value: Any, field: FieldInfo) -> str:
+    setting = f"# {key} =" if value is None else f"{key} = {_written(value)}"
+    return f"{setting:<24}  # {field.description}" if field.description else setting
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ", ".join(f"{_written(key)} = {_written(inner)}" for key, inner in value.items())
+            + "}"
+        )
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def differences(one: Experiment, other: Experiment) -> dict[str, tuple[Any, Any]]:
+    """Full key path -> the two values, where they differ."""
+    a, b = flat(one.model_dump()), flat(other.model_dump())
+    return {key: (a[key], b[key]) for key in a if a[key] != b[key]}
+
+
+def flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested sections as full key paths."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        section = isinstance(value, dict) and key != "models"
+        found |= flat(value, f"{path}{key}.") if section else {path + key: value}
+    return found
