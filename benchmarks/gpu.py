@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from fedsift import training
-from fedsift.engines import fused, replay
 from fedsift.engines.batched import kernels_for
-from fedsift.engines.stacking import stack
+from fedsift.engines.stacked.cuda import graphs, ops
+from fedsift.engines.stacked.program import stack
 from fedsift.models import initial_state, make_model
 from fedsift.types import Fit, Labelled, Recipe, Samples, Store
 
@@ -49,9 +49,9 @@ def stacked(jobs, precision, repeats=5):
     place.
     """
     program = stack(jobs[0].model, kernels_for(True, precision))
-    plan = replay.plan_of(program, jobs)
+    plan = graphs.plan_of(program, jobs)
     values = jobs[0].data.samples.store.values.cuda()
-    place = replay.Replay(program, jobs, plan, values, 0)
+    place = graphs.Replay(program, jobs, plan, values, 0)
     begun = time.perf_counter()
     place.fit(jobs, plan, threading.Event())
     first = time.perf_counter() - begun
@@ -106,15 +106,15 @@ def main():
     parser.add_argument(
         "--blocks",
         default="",
-        help="other sizes than in fused.BLOCKS, for all precisions: rows=64,warps=8",
+        help="other sizes than in ops.BLOCKS, for all precisions: rows=64,warps=8",
     )
     wanted = parser.parse_args()
     sizes = {
         name: int(size)
         for name, size in (given.split("=") for given in wanted.blocks.split(",") if given)
     }
-    for precision, blocks in fused.BLOCKS.items():
-        fused.BLOCKS[precision] = replace(blocks, **sizes)
+    for precision, blocks in ops.BLOCKS.items():
+        ops.BLOCKS[precision] = replace(blocks, **sizes)
     rows = []
     for precision in wanted.precisions.split(","):
         for models in map(int, wanted.models.split(",")):

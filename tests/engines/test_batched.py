@@ -17,7 +17,8 @@ from fedsift import models
 from fedsift.engines import batched
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
-from fedsift.engines.stacking import Kernels, stack
+from fedsift.engines.stacked.ops import ReferenceOps
+from fedsift.engines.stacked.program import stack
 from fedsift.types import Labelled, Model, Predict, Recipe, Samples, Store, UserError
 from tests.helpers import parity, toys
 from tests.helpers.parity import SGD
@@ -344,7 +345,7 @@ recipe = Recipe(epochs=1, batch=batch, lr=1e-3, augment="crop-flip")
 state = models.initial_state(model, 0)
 made = {"fit": lambda i: Fit(model, state, data, recipe, (i,)), "ask": lambda i: Predict(model, state, data.samples)}
 jobs = [made[kind](i) for i in range(count)]
-engine = batched.Batched(threads=1, memory=memory)
+engine = batched.BatchedEngine(threads=1, memory=memory)
 engine.describe(model)
 parts = engine._parts(jobs, list(range(count)))
 before = most()
@@ -467,8 +468,8 @@ def test_graphs_that_are_kept_share_the_memory(monkeypatch):
     fake = SimpleNamespace(
         plan_of=lambda program, jobs: SimpleNamespace(positions=np.zeros((1, 1, 1))), Replay=Kept
     )
-    monkeypatch.setitem(sys.modules, "fedsift.engines.replay", fake)
-    monkeypatch.setattr(fedsift.engines, "replay", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "fedsift.engines.stacked.cuda.graphs", fake)
+    monkeypatch.setattr(fedsift.engines.stacked.cuda, "graphs", fake, raising=False)
     monkeypatch.setattr(BatchedEngine, "_replayed", lambda self, program: True)
     model = shelf("mlp")
     jobs = [parity.fits(model, (8,), replace(SGD, weight_decay=decay)) for decay in (0.0, 0.1, 0.2)]
@@ -530,7 +531,7 @@ def test_networks_of_middle_size_are_stacked_to_train_and_asked_one_by_one(monke
     ],
 )
 def test_multiplications_are_counted_by_hand(factory, shape, macs):
-    assert stack(Model("counted", factory, shape, 2), Kernels()).macs == macs
+    assert stack(Model("counted", factory, shape, 2), ReferenceOps()).macs == macs
 
 
 def test_empty_work_is_no_work():

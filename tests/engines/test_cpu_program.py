@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedsift.engines import grouped
-from fedsift.engines.by_hand import ByHand
-from fedsift.engines.stacked_training import turns
-from fedsift.engines.stacking import Kernels, Pass, Stacked
+from fedsift.engines.stacked.cpu import grouped_conv
+from fedsift.engines.stacked.cpu.program import CpuProgram
+from fedsift.engines.stacked.ops import Pass, ReferenceOps
+from fedsift.engines.stacked.program import Stacked
+from fedsift.engines.stacked.training import turns
 from fedsift.models import initial_state, make_model
 from fedsift.types import Model
 
@@ -36,7 +37,7 @@ def test_a_step_over_pixels_goes_back_to_those_it_saw():
         torch.arange(1.0, 10).view(1, 1, 3, 3),
         torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 2, 2),
     )
-    alone = grouped.Alone(((2, 2), (0, 0)), (1, 1, 3, 3), (1, 1, 1, 1), biased=False)
+    alone = grouped_conv.Alone(((2, 2), (0, 0)), (1, 1, 3, 3), (1, 1, 1, 1), biased=False)
     dx, dw = alone.back(dy, x, torch.full((1, 1, 1, 1), 2.0), wanted=True)
     assert (
         dx is not None and dx.tolist() == [[[[2, 0, 4], [0, 0, 0], [6, 0, 8]]]] and dw.item() == 64
@@ -65,7 +66,7 @@ def test_a_model_alone_computes_what_it_does_in_company(
     how = (stride, stride), (padding, padding)
     x, b = last(drawn(batch, 3 * inputs, 8, 8)), drawn(3 * outputs)
     w = last(drawn(3 * outputs, inputs, kernel, kernel, seed=1))
-    together = grouped.Together(3, how)
+    together = grouped_conv.Together(3, how)
     y = together.forward(x, w, b if biased else None)
     dy = last(drawn(*y.shape, seed=2))
     dx, dw = together.back(dy, x, w, wanted=True)
@@ -73,7 +74,7 @@ def test_a_model_alone_computes_what_it_does_in_company(
     for i in (0, 2):
         ins, outs = slice(i * inputs, (i + 1) * inputs), slice(i * outputs, (i + 1) * outputs)
         mine, pull = last(x[:, ins]), last(dy[:, outs])
-        alone = grouped.Alone(how, tuple(mine.shape), tuple(w[outs].shape), biased)
+        alone = grouped_conv.Alone(how, tuple(mine.shape), tuple(w[outs].shape), biased)
         assert torch.equal(alone.forward(mine, w[outs], b[outs] if biased else None), y[:, outs])
         own_dx, own_dw = alone.back(pull, mine, w[outs], wanted=True)
         assert (
@@ -118,7 +119,7 @@ def test_gradients_are_those_of_autograd(network, models):
     states = [initial_state(network, seed) for seed in range(models)]
     x, dy = drawn(models, 8, 8, 8, 3), drawn(models, 8, 4, seed=1)
     found = []
-    for program in (ByHand(network, Kernels()), Stacked(network, Kernels())):
+    for program in (CpuProgram(network, ReferenceOps()), Stacked(network, ReferenceOps())):
         flat, buffers = program.layout.stack(states)
         weights = {
             name: view.detach().requires_grad_() for name, view in program.weights(flat).items()
@@ -141,7 +142,7 @@ def test_turns_by_hand():
     three turns.
     """
     here, counts = torch.device("cpu"), (8, 5, 8, 3)
-    (turn,) = turns(ByHand(NETWORKS[0], Kernels()), 8, here, counts)
+    (turn,) = turns(CpuProgram(NETWORKS[0], ReferenceOps()), 8, here, counts)
     assert (
         turn.some == slice(4)
         and turn.width == 8
@@ -149,7 +150,7 @@ def test_turns_by_hand():
         and turn.count.tolist() == [8, 5, 8, 3]
     )
     assert turn.shares[3].flatten().tolist() == pytest.approx([1 / 3] * 3 + [0] * 5)
-    three, five, eight = turns(ByHand(NETWORKS[1], Kernels()), 8, here, counts)
+    three, five, eight = turns(CpuProgram(NETWORKS[1], ReferenceOps()), 8, here, counts)
     assert (three.width, five.width, eight.width) == (3, 5, 8)
     assert isinstance(eight.some, torch.Tensor) and eight.some.tolist() == [0, 2]
     assert all(turn.count is None for turn in (three, five, eight))

@@ -9,15 +9,16 @@ from torch import nn
 
 from fedsift import models, training
 from fedsift.engines.batched import BatchedEngine
-from fedsift.engines.optimizers import correction, optimizer
 from fedsift.engines.sequential import SequentialEngine
-from fedsift.engines.stacked_training import Inputs, loss_gradient
-from fedsift.engines.stacking import Kernels, stack
+from fedsift.engines.stacked.ops import ReferenceOps
+from fedsift.engines.stacked.optimizers import correction, optimizer
+from fedsift.engines.stacked.program import stack
+from fedsift.engines.stacked.training import Inputs, loss_gradient
 from fedsift.types import Model, Predict, Recipe, Samples, Store
 from tests.engines.test_layer_orders import ORDERS
 from tests.helpers import parity
 from tests.helpers.parity import SGD, off, one_step
-from tests.helpers.rounding import RoundedKernels, rounded_products
+from tests.helpers.rounding import RoundedOps, rounded_products
 
 pytestmark = pytest.mark.gpu
 
@@ -34,11 +35,11 @@ GRADIENTS = {"tf32": 5e-2, "bfloat16": 0.2}
 
 
 @pytest.fixture(scope="module")
-def fused():
+def ops():
     pytest.importorskip("triton")
-    from fedsift.engines import fused
+    from fedsift.engines.stacked.cuda import ops
 
-    return fused
+    return ops
 
 
 def cuda(*shape, seed=0):
@@ -89,10 +90,10 @@ NETWORKS = [
 @pytest.mark.parametrize("counts", [(8, 8, 8), (8, 0, 3), (8, 5, 1)], ids=str)
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 @pytest.mark.parametrize("model", NETWORKS)
-def test_fused_layers_are_the_plain_ones(fused, model, precision, counts):
-    *plain, gradient = one_step(model, Kernels(), counts)
-    *found, pulled = one_step(model, fused.FusedKernels(precision), counts)
-    *rounded, moved = one_step(model, RoundedKernels(precision), counts)
+def test_fused_layers_are_the_plain_ones(ops, model, precision, counts):
+    *plain, gradient = one_step(model, ReferenceOps(), counts)
+    *found, pulled = one_step(model, ops.TritonOps(precision), counts)
+    *rounded, moved = one_step(model, RoundedOps(precision), counts)
     assert all(value.isfinite().all() for value in (*found, pulled))
     for value, there, exact in zip(found, rounded, plain, strict=True):
         assert off(value, exact) < max(VALUES[precision], 2 * off(there, exact))
@@ -109,18 +110,18 @@ def test_fused_layers_are_the_plain_ones(fused, model, precision, counts):
         assert (pulled - moved).abs().median() < typical * moved.square().mean().sqrt()
 
 
-def test_tensor_cores_cut_off_what_tf32_does_not_hold(fused):
+def test_tensor_cores_cut_off_what_tf32_does_not_hold(ops):
     """1 + 3/4 of the last bit of tf32 counts as 1, not as 1 and that bit."""
     x, w = torch.zeros(2, 8, 4, 4, 16).cuda(), torch.zeros(2, 16, 16).cuda()
     x[..., 0], w[:, 0, 0] = 1 + 3 * 2**-12, 1
-    y = fused.Convolution.apply(x, w, None, ((1, 1), (1, 1), (0, 0)), "tf32", None)
+    y = ops.Convolution.apply(x, w, None, ((1, 1), (1, 1), (0, 0)), "tf32", None)
     assert torch.equal(y[..., 0], torch.ones_like(y[..., 0])) and not y[..., 1:].any()
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 @pytest.mark.parametrize("model", NETWORKS)
-def test_gradients_written_where_they_are_wanted_have_the_same_bits(fused, model, precision):
-    kernels = fused.FusedKernels(precision)
+def test_gradients_written_where_they_are_wanted_have_the_same_bits(ops, model, precision):
+    kernels = ops.TritonOps(precision)
     placed = stack(model, kernels).placed
     *_, expected = one_step(model, kernels, (8, 8, 3))
     *_, found = one_step(model, kernels, (8, 8, 3), placed=placed)
@@ -132,11 +133,11 @@ def test_gradients_written_where_they_are_wanted_have_the_same_bits(fused, model
     assert placed == names.get(model.name, placed)
 
 
-def test_what_flows_between_kernels_is_16_bits_and_what_leaves_them_is_not(fused):
+def test_what_flows_between_kernels_is_16_bits_and_what_leaves_them_is_not(ops):
     """Where a convolution reads the input it is stored so too; a network without convolutions stays
     in float32.
     """
-    kernels = fused.FusedKernels("bfloat16")
+    kernels = ops.TritonOps("bfloat16")
     for name, takes, stored in (
         ("resnet8", torch.bfloat16, torch.bfloat16),
         ("mlp", torch.float32, torch.float32),
@@ -152,12 +153,12 @@ def test_what_flows_between_kernels_is_16_bits_and_what_leaves_them_is_not(fused
     )
     w, geometry = cuda(2, 9 * 16, 16).requires_grad_(), ((3, 3), (1, 1), (1, 1))
     x = cuda(2, 4, 8, 8, 16).bfloat16().requires_grad_()
-    y = fused.Convolution.apply(x, w, None, geometry, "bfloat16", None)
+    y = ops.Convolution.apply(x, w, None, geometry, "bfloat16", None)
     dx, dw = torch.autograd.grad(y, [x, w], cuda(*y.shape, seed=1).bfloat16())
     assert [t.dtype for t in (y, dx, dw)] == [torch.bfloat16, torch.bfloat16, torch.float32]
 
 
-def test_sums_of_16_bit_values_are_float32(fused):
+def test_sums_of_16_bit_values_are_float32(ops):
     """2,048 ones: bfloat16 would stop counting at 256."""
     x, w = (
         torch.ones(1, 8, 16, 16, 16).cuda().bfloat16(),
@@ -166,7 +167,7 @@ def test_sums_of_16_bit_values_are_float32(fused):
     weight, bias = (torch.ones(1, 16).cuda().requires_grad_() for _ in range(2))
     figures = torch.zeros(1, 16).cuda(), torch.ones(1, 16).cuda(), None
     how = (((1, 1), (1, 1), (0, 0)), 1e-5, 0.1, True, "bfloat16", [None] * 3)
-    y = fused.ConvolutionAndNorm.apply(x, w, weight, bias, None, *figures, *how)
+    y = ops.ConvolutionAndNorm.apply(x, w, weight, bias, None, *figures, *how)
     _, dbias = torch.autograd.grad(y, [weight, bias], torch.ones_like(y))
     assert torch.equal(dbias, torch.full_like(dbias, 2048.0))
     assert torch.equal(figures[0], torch.full_like(figures[0], 1.6))
@@ -178,7 +179,7 @@ def test_sums_of_16_bit_values_are_float32(fused):
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("figures", ["one each", "shared", "scalar"])
 @pytest.mark.parametrize("shape", [(3, 8, 6), (1, 5, 5), (7,)], ids=str)
-def test_a_batch_is_drawn_as_the_plain_code_takes_it(fused, shape, figures, moved):
+def test_a_batch_is_drawn_as_the_plain_code_takes_it(ops, shape, figures, moved):
     if moved and len(shape) == 1:
         return
     stores = [parity.store(shape, seed) for seed in range(2)]
@@ -206,20 +207,20 @@ def test_a_batch_is_drawn_as_the_plain_code_takes_it(fused, shape, figures, move
         )
         small = None if moves is None else moves.to(torch.int8)
         now = torch.tensor([step]).cuda()
-        fused.draw(values, rows, positions, small, targets, counts, mean, std, now, x, t, count)
+        ops.draw(values, rows, positions, small, targets, counts, mean, std, now, x, t, count)
         assert torch.allclose(x, expected, atol=1e-5)
         assert torch.equal(t, targets[positions[step].long()]) and torch.equal(count, counts[step])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_the_pull_of_the_loss(fused, temperature):
+def test_the_pull_of_the_loss(ops, temperature):
     z, t, count = (
         3 * cuda(3, 8, 10),
         cuda(3, 8, 10, seed=1).softmax(-1),
         torch.tensor([8, 3, 1]).cuda().int(),
     )
     assert torch.allclose(
-        fused.pull(z, t, count, temperature), loss_gradient(z, t, temperature, count), atol=1e-6
+        ops.pull(z, t, count, temperature), loss_gradient(z, t, temperature, count), atol=1e-6
     )
 
 
@@ -231,7 +232,7 @@ def test_the_pull_of_the_loss(fused, temperature):
     ],
     ids=lambda r: f"{r.optimizer}-{r.momentum}-{r.nesterov}-{r.weight_decay}",
 )  # fmt: skip
-def test_the_optimisers(fused, recipe):
+def test_the_optimisers(ops, recipe):
     """Three models of 1,500 weights; the last has finished after two steps and stays."""
     w, steps = cuda(3, 1500), 5
     expected, rule = w.clone(), optimizer(recipe, w)
@@ -241,7 +242,7 @@ def test_the_optimisers(fused, recipe):
     state = torch.zeros(2, 3, 1500).cuda()
     for t in range(steps):
         g, some = cuda(3, 1500, seed=t + 1), slice(3 if t < 2 else 2)
-        fused.update(
+        ops.update(
             recipe, w, g.clone(), state, rates, counts, corrections, torch.tensor([t]).cuda()
         )
         rule.step(expected[some], g[some].clone(), rates[t, some, None], t, some)
@@ -289,9 +290,9 @@ def test_graphs_are_used_again_and_answers_stay_the_same():
 
 
 def test_models_that_have_finished_leave_the_graph(monkeypatch):
-    from fedsift.engines import replay
+    from fedsift.engines.stacked.cuda import graphs
 
-    monkeypatch.setattr(replay, "WORTH_A_GRAPH", 1)
+    monkeypatch.setattr(graphs, "WORTH_A_GRAPH", 1)
     model = models.make_model("resnet8(width=0.5)", (3, 8, 8), parity.CLASSES)
     jobs = parity.fits(model, (60, 40, 24, 10, 9, 5, 3))
     assert parity.near(BatchedEngine("cuda").run(jobs), SequentialEngine("cpu").run(jobs), 5e-5)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsift import training
-from fedsift.engines import layers
-from fedsift.engines.stacked_training import loss_gradient
+from fedsift.engines.stacked import layers
+from fedsift.engines.stacked.training import loss_gradient
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 sizes, seeds = st.integers(1, 3), st.integers(0, 1000)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsift import training
-from fedsift.engines.optimizers import correction, optimizer
+from fedsift.engines.stacked.optimizers import correction, optimizer
 from fedsift.types import Recipe
 
 ALL = slice(None)

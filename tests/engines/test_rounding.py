@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 
 from fedsift import models
-from fedsift.engines.stacking import Kernels
+from fedsift.engines.stacked.ops import ReferenceOps
 from tests.helpers import parity
 from tests.helpers.parity import off, one_step
-from tests.helpers.rounding import RoundedKernels, rounded, rounded_products
+from tests.helpers.rounding import RoundedOps, rounded, rounded_products
 
 
 def test_numbers_keep_ten_bits_or_seven():
@@ -41,7 +41,7 @@ def test_rounding_alone_moves_a_deep_network_by_percents():
     gradient to 10 %.
     """
     model, counts = models.make_model("resnet20(width=0.5)", (3, 8, 8), parity.CLASSES), (8, 8, 8)
-    *plain, gradient = one_step(model, Kernels(), counts, device="cpu")
-    *found, pulled = one_step(model, RoundedKernels("tf32"), counts, device="cpu")
+    *plain, gradient = one_step(model, ReferenceOps(), counts, device="cpu")
+    *found, pulled = one_step(model, RoundedOps("tf32"), counts, device="cpu")
     assert 5e-4 < off(found[0], plain[0]) < 5e-3
     assert 0.02 < off(pulled, gradient) < 0.2

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift import training
-from fedsift.engines.schedule import padded, schedule, sorted_by_length
+from fedsift.engines.stacked.schedule import padded, schedule, sorted_by_length
 from fedsift.types import Fit, Labelled, Recipe, Samples, Store
 from tests.helpers import toys
 

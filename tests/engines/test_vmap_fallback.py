@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedsift import models
-from fedsift.engines.stacking import Kernels, Vmapped, stack
+from fedsift.engines.stacked.ops import ReferenceOps
+from fedsift.engines.stacked.program import Vmapped, stack
 from tests.helpers.parity import IMAGE, ROW, compared
 
 # --- by torch.func ---
@@ -95,14 +96,14 @@ def test_what_the_way_back_needs_is_counted_and_bounds_how_many_networks_go_toge
     """A sample of 6 numbers, 3 and then 2 that tanh said; the weights, 18 and 6, are counted
     elsewhere.
     """
-    program = stack(models.make_model(Bent, ROW, 2), Kernels())
+    program = stack(models.make_model(Bent, ROW, 2), ReferenceOps())
     assert isinstance(program, Vmapped) and program.values == 6 + 3 + 2
 
 
 def test_a_network_that_cannot_be_watched_is_stacked_all_the_same():
     how, _ = compared(Inward, ROW)
     assert how == "Inward: stacked (by torch.func)"
-    assert stack(models.make_model(Inward, ROW, 2), Kernels()).values == 16 * 6
+    assert stack(models.make_model(Inward, ROW, 2), ReferenceOps()).values == 16 * 6
 
 
 def test_stacked_by_torch_func_in_many_threads():

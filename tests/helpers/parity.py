@@ -7,9 +7,10 @@ import torch
 
 from fedsift import models
 from fedsift.engines.batched import BatchedEngine
-from fedsift.engines.layers import real_samples
 from fedsift.engines.sequential import SequentialEngine
-from fedsift.engines.stacking import Pass, stack
+from fedsift.engines.stacked.layers import real_samples
+from fedsift.engines.stacked.ops import Pass
+from fedsift.engines.stacked.program import stack
 from fedsift.types import Fit, Labelled, Model, Predict, Recipe, Samples, Store
 
 SGD = Recipe(epochs=2, batch=8, lr=0.05, optimizer="sgd")

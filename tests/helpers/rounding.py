@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from fedsift.engines.stacking import Kernels
+from fedsift.engines.stacked.ops import ReferenceOps
 
 KEPT = {"tf32": 10, "bfloat16": 7}  # bits behind the point
 
@@ -48,7 +48,7 @@ def _stored(x, precision):
     return rounded(x, precision) if precision == "bfloat16" else x
 
 
-class RoundedKernels(Kernels):
+class RoundedOps(ReferenceOps):
     """The plain layers with rounded products."""
 
     def __init__(self, precision):
@@ -59,7 +59,7 @@ class RoundedKernels(Kernels):
         name, bias = f"{op.name}.weight", p.weights.get(f"{op.name}.bias")
 
         def product(x, w):
-            return Kernels.convolve(self, replace(p, weights={name: w}), op, x)
+            return ReferenceOps.convolve(self, replace(p, weights={name: w}), op, x)
 
         y = Product.apply(x, p.weights[name], product, self.precision)
         return y if bias is None else y + bias[:, None, None, None]

@@ -19,13 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsift.engines import stacked_training
-from fedsift.engines.by_hand import ByHand
-from fedsift.engines.schedule import alike, sorted_by_length
+from fedsift.engines.malloc import give_back_memory
 from fedsift.engines.sequential import SequentialEngine
-from fedsift.engines.stacking import Kernels, Program, Stacked, stack
-from fedsift.engines.tracing import Unstackable
-from fedsift.engines.workers import Stop, give_back_memory
+from fedsift.engines.stacked import training
+from fedsift.engines.stacked.cpu.program import CpuProgram
+from fedsift.engines.stacked.ops import ReferenceOps
+from fedsift.engines.stacked.program import Program, Stacked, stack
+from fedsift.engines.stacked.schedule import alike, sorted_by_length
+from fedsift.engines.stacked.trace import Unstackable
+from fedsift.engines.threads import Stop
 from fedsift.types import Fit, Model, Predict, Samples, UserError, Weights, Work
 
 LARGEST_ON_CPU = (
@@ -158,7 +160,7 @@ class BatchedEngine:
             )
         steps = job.recipe.epochs * -(-len(job.data) // job.recipe.batch)
         batches = steps * job.recipe.batch * 4 * 4
-        copies = program.copies or COPIES[type(self._kernels) is not Kernels]
+        copies = program.copies or COPIES[type(self._kernels) is not ReferenceOps]
         sample = copies * program.values + DRAWN * int(np.prod(job.model.shape))
         return 4 * (6 * program.layout.size + sample * job.recipe.batch) + batches
 
@@ -176,7 +178,7 @@ class BatchedEngine:
         with self.precision.products():
             if self._replayed(program) and values.ndim in (2, 4):
                 return self._replay(program, part, values, stop)
-            trained = stacked_training.fit(program, part, values, stop)
+            trained = training.fit(program, part, values, stop)
         if not self._cuda:
             give_back_memory(
                 SPARE * self.workers.threads * max(LARGE, len(part) * self._bytes(program, part[0]))
@@ -191,17 +193,15 @@ class BatchedEngine:
             else ASKED_ON_CPU
         )
         with self.precision.products():
-            return stacked_training.predict(
-                program, part, self._values(part[0].samples), size, stop
-            )
+            return training.predict(program, part, self._values(part[0].samples), size, stop)
 
     def _replay(
         self, program: Program, part: list[Fit], values: Tensor, stop: Stop
     ) -> list[Weights]:
         """Graphs are kept and used again while as many jobs of the same kind come by."""
-        from fedsift.engines import replay
+        from fedsift.engines.stacked.cuda import graphs
 
-        plan, job = replay.plan_of(program, part), part[0]
+        plan, job = graphs.plan_of(program, part), part[0]
         rule = replace(
             alike(job.recipe), epochs=1, batch=1
         )  # how long and how wide it is, the plan says
@@ -215,7 +215,7 @@ class BatchedEngine:
                 len(self._replays) >= MOST_REPLAYS or self._kept() + needed > self._memory
             ):
                 self._replays.pop(next(iter(self._replays)))
-            self._replays[key] = replay.Replay(program, part, plan, values, needed)
+            self._replays[key] = graphs.Replay(program, part, plan, values, needed)
         self._replays[key] = self._replays.pop(
             key
         )  # to the end: the one used longest ago goes first
@@ -262,14 +262,14 @@ class BatchedEngine:
         program = self._programs[model]
         if isinstance(program, str) or self._cuda:
             return program
-        by_hand = training and isinstance(program, ByHand) and not program.turned
+        by_hand = training and isinstance(program, CpuProgram) and not program.turned
         if program.macs > max(LARGEST_ON_CPU, LARGEST_BY_HAND if by_hand else 0):
             return f"{program.macs / 1e6:.1f} million multiplications a sample keep a core busy"
         return program
 
     def _made(self, model: Model) -> Program | str:
         try:
-            return stack(model, self._kernels, Stacked if self._cuda else ByHand)
+            return stack(model, self._kernels, Stacked if self._cuda else CpuProgram)
         except Unstackable as error:
             warnings.warn(
                 f"{model.name} cannot be stacked and runs one by one: {error}", stacklevel=5
@@ -289,15 +289,15 @@ def _samples(job: Work) -> Samples:
     return job.data.samples if isinstance(job, Fit) else job.samples
 
 
-def kernels_for(cuda: bool, precision: str) -> Kernels:
+def kernels_for(cuda: bool, precision: str) -> ReferenceOps:
     """Our own kernels use the matrix units, which round; float32 is left to torch's products. A CPU
     stores bfloat16 if it can compute with it."""
     if cuda and has_triton() and precision != "float32":
-        from fedsift.engines.fused import FusedKernels
+        from fedsift.engines.stacked.cuda.ops import TritonOps
 
-        return FusedKernels(precision)
+        return TritonOps(precision)
     short = not cuda and precision == "bfloat16" and has_bfloat16()
-    return Kernels(torch.bfloat16 if short else torch.float32)
+    return ReferenceOps(torch.bfloat16 if short else torch.float32)
 
 
 def has_bfloat16() -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedsift import seeding, training
 from fedsift.engines.precision import Precision
-from fedsift.engines.workers import Stop, Task, Workers, carry_on
+from fedsift.engines.threads import Stop, Task, Workers, carry_on
 from fedsift.types import Array, Fit, Model, Predict, Samples, Weights, Work
 
 PREDICT_BATCH = 512

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from fedsift import training
-from fedsift.engines import fused
-from fedsift.engines.optimizers import correction
-from fedsift.engines.schedule import Schedule, schedule
-from fedsift.engines.stacked_training import Inputs, check_batches, finished
-from fedsift.engines.stacking import Pass, Program
-from fedsift.engines.workers import Stop, carry_on
+from fedsift.engines.stacked.cuda import ops
+from fedsift.engines.stacked.ops import Pass
+from fedsift.engines.stacked.optimizers import correction
+from fedsift.engines.stacked.program import Program
+from fedsift.engines.stacked.schedule import Schedule, schedule
+from fedsift.engines.stacked.training import Inputs, check_batches, finished
+from fedsift.engines.threads import Stop, carry_on
 from fedsift.types import Fit, Weights
 
 WORTH_A_GRAPH = 200  # steps that a smaller graph must save models in, to be worth capturing
@@ -122,7 +123,7 @@ class Replay:
         a, program = models, self._program
         x, t, count = self._x[:a], self._t[:a], self._count[:a]
         data = (self._values, self._rows, self._positions, self._moves, self._targets, self._counts)
-        fused.draw(*data, self._mean, self._std, self._now, x, t, count)
+        ops.draw(*data, self._mean, self._std, self._now, x, t, count)
         w = self._flat[:a]
         weights = {
             name: view.detach().requires_grad_() for name, view in program.weights(w).items()
@@ -136,10 +137,10 @@ class Replay:
         logits = program(
             Pass(weights, buffers, True, counted, self._seeds[:a], self._now, places), x
         )
-        pull = fused.pull(logits.detach(), t, count, self._temperature)
+        pull = ops.pull(logits.detach(), t, count, self._temperature)
         gradients = torch.autograd.grad(logits, list(weights.values()), pull)
         program.layout.joined(gradients, gradient, program.placed)
-        fused.update(
+        ops.update(
             self._recipe,
             w,
             gradient,

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from fedsift import training
-from fedsift.engines.layers import real_samples
-from fedsift.engines.optimizers import optimizer
-from fedsift.engines.schedule import Schedule, padded, schedule
-from fedsift.engines.stacking import ALIGNED, Pass, Program
-from fedsift.engines.workers import Stop, carry_on
+from fedsift.engines.stacked.layers import real_samples
+from fedsift.engines.stacked.layout import ALIGNED
+from fedsift.engines.stacked.ops import Pass
+from fedsift.engines.stacked.optimizers import optimizer
+from fedsift.engines.stacked.program import Program
+from fedsift.engines.stacked.schedule import Schedule, padded, schedule
+from fedsift.engines.threads import Stop, carry_on
 from fedsift.types import Array, Fit, Predict, Samples, Weights
 
 

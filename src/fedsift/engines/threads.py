@@ -4,8 +4,6 @@ user interrupts.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -13,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
+
+from fedsift.engines.malloc import keep_memory
 
 Stop = threading.Event
 Task = Callable[[Stop], Any]
@@ -60,38 +60,6 @@ def carry_on(stop: Stop) -> None:
     """Called between two batches."""
     if stop.is_set():
         raise Interrupted
-
-
-def keep_memory() -> None:
-    """Ask the C library (glibc) to keep memory that is freed for the next step, which needs as
-    much: by default it goes back to the system after every step and is zeroed page by page when it
-    returns, a tenth of the time."""
-    trim_threshold, mmap_threshold = -1, -3
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(trim_threshold, 2**30)
-        libc.mallopt(mmap_threshold, 2**25)
-
-
-class _Heap(ctypes.Structure):
-    """What glibc's mallinfo2 tells: ten numbers, of which the ninth is the bytes that are free."""
-
-    _fields_ = [
-        ("others", 8 * ctypes.c_size_t),
-        ("free", ctypes.c_size_t),
-        ("on_top", ctypes.c_size_t),
-    ]
-
-
-def give_back_memory(beyond: float) -> None:
-    """Return what is free to the system where that is more than the next step can use. After a
-    large program its answers lie scattered in what it has freed, the next one does not fit in
-    between, and a process would grow with every one."""
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallinfo2.restype = _Heap
-        if libc.mallinfo2().free > beyond:
-            libc.malloc_trim(0)
 
 
 def cores() -> int:

@@ -11,162 +11,20 @@ from __future__ import annotations
 import copy
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn, vmap
 from torch.func import functional_call
 
 from fedsift import training
-from fedsift.engines import layers
-from fedsift.engines.tracing import Op, Unstackable, trace
-from fedsift.types import Model, Weights
+from fedsift.engines.stacked.layout import Layout
+from fedsift.engines.stacked.ops import CONVOLUTIONS, LAYERS, Pass, ReferenceOps
+from fedsift.engines.stacked.trace import Op, Unstackable, trace
+from fedsift.types import Model
 
 # torch.func warns where it has no fast way; here that is known, and it is the second choice already
 torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True, eq=False)
-class Pass:
-    """One forward pass of M networks: their weights, and what a layer may need beside its input."""
-
-    weights: dict[str, Tensor]
-    buffers: dict[str, Tensor]
-    training: bool
-    count: Tensor | None = None  # [M]: real samples in each batch, where some batches are padded
-    seeds: Tensor | None = None  # [M]: of dropout
-    step: Tensor | int = 0
-    places: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # where the gradients of a program's `placed` weights go
-
-    @property
-    def models(self) -> int:
-        return len(next(iter(self.weights.values())))
-
-
-# floats, 64 bytes: products may round by where their operands lie, so every model's lie alike
-ALIGNED = 16
-
-
-class Layout:
-    """Where each parameter of a network lies in its row of one flat [M, P] matrix, and which
-    buffers it has.
-    """
-
-    def __init__(
-        self, net: nn.Module, inputs_first: Sequence[str] = (), channels_last: Sequence[str] = ()
-    ) -> None:
-        self.parameters = {name: value.shape for name, value in net.named_parameters()}
-        self.buffers = {name: value.detach().clone() for name, value in net.named_buffers()}
-        self.names = tuple(net.state_dict())
-        self._inputs_first = set(
-            inputs_first
-        )  # weights [O, I, ...] that the program wants as [..., I, O]
-        self._channels_last = set(
-            channels_last
-        )  # weights [O, I, ...] that the program wants as [O, ..., I]
-        if missing := set(self.names) - self.parameters.keys() - self.buffers.keys():
-            raise Unstackable(f"{min(missing)} shares its values with another parameter")
-        for name, parameter in net.named_parameters():
-            if not parameter.requires_grad or parameter.dtype != torch.float32:
-                raise Unstackable(f"{name} is frozen or not float32")
-            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-                raise Unstackable(f"{name} has hooks")
-
-        sizes = [shape.numel() for shape in self.parameters.values()]
-        self.size = -(-sum(sizes) // ALIGNED) * ALIGNED
-        self._sizes = [*sizes, self.size - sum(sizes)]
-
-    @torch.no_grad()
-    def stack(self, states: Sequence[Weights]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The models' parameters [M, P] and buffers {name: [M, ...]}; a buffer no state holds
-        starts as built.
-        """
-        for state in states:
-            if state.keys() != set(self.names):
-                raise RuntimeError(
-                    f"missing or unexpected keys: {sorted(state.keys() ^ set(self.names))}"
-                )
-        for name, shape in (
-            *self.parameters.items(),
-            *((n, v.shape) for n, v in self.buffers.items()),
-        ):
-            for state in states:
-                if name in state and state[name].shape != shape:
-                    raise RuntimeError(
-                        f"size mismatch for {name}: {tuple(state[name].shape)}, not {tuple(shape)}"
-                    )
-        flat = torch.zeros(len(states), self.size)
-        for name, part in self._parts(flat).items():
-            stacked = torch.stack([state[name].to("cpu", torch.float32) for state in states])
-            part.copy_(_rows(self._to_program(name, stacked)))
-        buffers = {
-            n: torch.stack([state.get(n, start).to(start) for state in states])
-            for n, start in self.buffers.items()
-        }
-        return flat, buffers
-
-    def unstack(self, flat: Tensor, buffers: dict[str, Tensor]) -> list[Weights]:
-        """The other way: one state a model, each tensor its own memory."""
-        stacked = {
-            name: self._from_program(name, part) for name, part in self._parts(flat).items()
-        } | buffers
-        return [
-            {name: stacked[name][i].clone().contiguous() for name in self.names}
-            for i in range(len(flat))
-        ]
-
-    def weights(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of the flat matrix in the program's shapes."""
-        return {
-            name: part.view(len(flat), *self._program_shape(name))
-            for name, part in self._parts(flat).items()
-        }
-
-    def joined(
-        self, gradients: Sequence[Tensor], into: Tensor | None = None, placed: Collection[str] = ()
-    ) -> Tensor:
-        """The gradients of `weights(flat)` as one matrix like it; `into` one where those `placed`
-        lie already.
-        """
-        if into is None or not placed:
-            rows = [_rows(gradient) for gradient in gradients]
-            return torch.cat([*rows, rows[0].new_zeros(len(rows[0]), self._sizes[-1])], 1, out=into)
-        for (name, place), gradient in zip(self.weights(into).items(), gradients, strict=True):
-            if name not in placed:
-                place.copy_(gradient)
-        return into
-
-    def _parts(self, flat: Tensor) -> dict[str, Tensor]:
-        return dict(zip(self.parameters, flat.split(self._sizes, 1), strict=False))
-
-    def _program_shape(self, name: str) -> tuple[int, ...]:
-        shape = self.parameters[name]
-        if name in self._channels_last:
-            return (shape[0], *shape[2:], shape[1])
-        return (shape[1:].numel(), shape[0]) if name in self._inputs_first else tuple(shape)
-
-    def _to_program(self, name: str, stacked: Tensor) -> Tensor:
-        """[M, O, I, kh, kw] -> [M, kh, kw, I, O] or [M, O, kh, kw, I]; others stay."""
-        kernel = range(3, stacked.ndim)
-        if name in self._channels_last:
-            return stacked.permute(0, 1, *kernel, 2)
-        return stacked.permute(0, *kernel, 2, 1) if name in self._inputs_first else stacked
-
-    def _from_program(self, name: str, part: Tensor) -> Tensor:
-        o, *rest = self.parameters[name] or (1,)
-        if name in self._channels_last:
-            return part.reshape(len(part), o, *rest[1:], rest[0]).movedim(-1, 2)
-        if name in self._inputs_first:
-            return part.reshape(len(part), *rest[1:], rest[0], o).movedim((-1, -2), (1, 2))
-        return part.reshape(len(part), *self.parameters[name])
-
-
-def _rows(stacked: Tensor) -> Tensor:
-    """[M, ...] -> [M, n]; a parameter may be a single number."""
-    return stacked.reshape(len(stacked), -1)
 
 
 class Program:
@@ -218,7 +76,7 @@ class Program:
 class Stacked(Program):
     """Known layers only. `kernels` are the layers that have more than one implementation."""
 
-    def __init__(self, model: Model, kernels: Kernels) -> None:
+    def __init__(self, model: Model, kernels: ReferenceOps) -> None:
         net = model.build()
         self._programs = {mode: trace(net.train(mode), model.shape) for mode in (True, False)}
         ops = self._programs[True]
@@ -235,7 +93,7 @@ class Stacked(Program):
         norms = [op for op in ops if op.kind in ("batch_norm", "norm_after_convolution")]
         self.smallest_norm = min((op.spatial for op in norms), default=None)
         self.counters = tuple(f"{op.name}.num_batches_tracked" for op in norms)
-        self._kernels = Kernels()
+        self._kernels = ReferenceOps()
         self._compare(net, model.shape)
         self._kernels = kernels
         if any(op.kind in CONVOLUTIONS for op in ops):
@@ -365,7 +223,7 @@ class Vmapped(Program):
 UNSEEN = 16  # times its input: what a network is taken to keep where that cannot be counted
 
 
-def stack(model: Model, kernels: Kernels, known: type[Stacked] = Stacked) -> Program:
+def stack(model: Model, kernels: ReferenceOps, known: type[Stacked] = Stacked) -> Program:
     """The fastest program there is for this architecture; `known` makes those of known layers."""
     if training.rolls_dice(model, training=True) or training.rolls_dice(model, training=False):
         raise Unstackable("it draws random numbers of its own in its forward pass")
@@ -381,34 +239,6 @@ def stack(model: Model, kernels: Kernels, known: type[Stacked] = Stacked) -> Pro
                 raise Unstackable(f"{unknown}; under torch.func: {refused}") from None
 
 
-# --- layers, as programs call them ---
-
-
-CONVOLUTIONS = ("convolution", "norm_after_convolution")
-
-
-class Kernels:
-    """Convolution and what follows it, in plain torch. Others may take and give what is `stored` in
-    fewer bits; all other layers get float32."""
-
-    places = False  # whether gradients can be written where they are wanted
-
-    def __init__(self, stored: torch.dtype = torch.float32) -> None:
-        self.stored = stored
-
-    def convolve(self, p: Pass, op: Op, x: Tensor) -> Tensor:
-        return layers.convolve(
-            x, p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias"), *op.geometry
-        )
-
-    def convolve_and_normalise(
-        self, p: Pass, op: Op, x: Tensor, residual: Tensor | None = None
-    ) -> Tensor:
-        """Convolution, batch norm, and where the network has them next an addition and ReLU."""
-        assert op.before is not None
-        return _batch_norm(p, op, self.convolve(p, op.before, x).float(), residual)
-
-
 def _weights_of_kernels(ops: Sequence[Op]) -> list[str]:
     """Of convolutions and the norms joined to them; a layer used twice adds up two gradients, so it
     is left out.
@@ -422,47 +252,3 @@ def _weights_of_kernels(ops: Sequence[Op]) -> list[str]:
         if op.before and op.before.layer.bias is None and uses[op.name] == 1:
             names += [f"{op.name}.weight", f"{op.name}.bias"]
     return names
-
-
-def _batch_norm(p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> Tensor:
-    layer, name = op.layer, op.name
-    running = p.buffers[f"{name}.running_mean"], p.buffers[f"{name}.running_var"]
-    weight, bias = p.weights[f"{name}.weight"], p.weights[f"{name}.bias"]
-    if p.training:
-        y, mean, variance, n = layers.batch_norm(x, weight, bias, p.count, layer.eps)
-        layers.remember(running[0], mean, layer.momentum, p.count)
-        layers.remember(running[1], variance * (n / (n - 1)), layer.momentum, p.count)
-    else:
-        y = layers.normalise(x, *running, weight, bias, layer.eps)
-    y = y if residual is None else y + residual
-    return torch.relu(y) if op.relu else y
-
-
-def _linear(p: Pass, op: Op, x: Tensor) -> Tensor:
-    return layers.linear(x, p.weights[f"{op.name}.weight"], p.weights.get(f"{op.name}.bias"))
-
-
-def _group_norm(p: Pass, op: Op, x: Tensor) -> Tensor:
-    weight, bias = p.weights.get(f"{op.name}.weight"), p.weights.get(f"{op.name}.bias")
-    return layers.group_norm(x, op.layer.num_groups, weight, bias, op.layer.eps)
-
-
-def _dropout(p: Pass, op: Op, x: Tensor) -> Tensor:
-    if not p.training or p.seeds is None:
-        return x
-    shape = (x.shape[1], x.shape[4], *x.shape[2:4]) if x.ndim == 5 else x.shape[1:]
-    kept = training.kept(p.seeds, op.number, p.step, shape, op.layer.p)
-    return x * (kept.permute(0, 1, 3, 4, 2) if x.ndim == 5 else kept)
-
-
-LAYERS: dict[str, Callable[..., Tensor]] = {
-    "batch_norm": _batch_norm,
-    "linear": _linear,
-    "group_norm": _group_norm,
-    "dropout": _dropout,
-    "pool": lambda p, op, x: layers.pool(x, op.layer),
-    "average": lambda p, op, x: x.mean((2, 3), keepdim=op.keep),
-    "flatten": lambda p, op, x: layers.flatten(x),
-    "each": lambda p, op, x: op.layer(x),
-    "add": lambda p, op, x, y: x + y,
-}

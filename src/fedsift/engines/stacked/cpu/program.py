@@ -17,11 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedsift.engines import layers
-from fedsift.engines.grouped import Alone, Together
-from fedsift.engines.layers import one_by_one, side_by_side
-from fedsift.engines.stacking import LAYERS, Kernels, Layout, Pass, Stacked
-from fedsift.engines.tracing import Op
+from fedsift.engines.stacked import layers
+from fedsift.engines.stacked.cpu.grouped_conv import Alone, Together
+from fedsift.engines.stacked.layers import one_by_one, side_by_side
+from fedsift.engines.stacked.layout import Layout
+from fedsift.engines.stacked.ops import LAYERS, Pass, ReferenceOps
+from fedsift.engines.stacked.program import Stacked
+from fedsift.engines.stacked.trace import Op
 from fedsift.types import Model
 
 Back = Callable[
@@ -37,14 +39,14 @@ SHORT = (
 aten = torch.ops.aten
 
 
-class ByHand(Stacked):
+class CpuProgram(Stacked):
     """With batch norm, batches of one length take a step together and nothing is padded; other
     networks pad.
     """
 
     copies = 4  # nothing is written out as patches
 
-    def __init__(self, model: Model, kernels: Kernels) -> None:
+    def __init__(self, model: Model, kernels: ReferenceOps) -> None:
         super().__init__(model, kernels)
         self.pads = self.smallest_norm is None
         self.turned = any(

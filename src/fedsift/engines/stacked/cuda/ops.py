@@ -1,4 +1,4 @@
-"""Stacked layers and training steps on CUDA, made of the kernels in kernels.py. Needs Triton."""
+"""Stacked layers and training steps on CUDA, made of the kernels in triton_kernels.py. Needs Triton."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fedsift.engines import kernels
-from fedsift.engines.stacking import Kernels, Pass
-from fedsift.engines.tracing import Geometry, Op
+from fedsift.engines.stacked.cuda import triton_kernels
+from fedsift.engines.stacked.ops import Pass, ReferenceOps
+from fedsift.engines.stacked.trace import Geometry, Op
 from fedsift.types import Recipe
 
 
@@ -39,8 +39,8 @@ class Blocks:
 BLOCKS = {"tf32": Blocks(), "bfloat16": Blocks()}
 
 
-class FusedKernels(Kernels):
-    """Convolution, batch norm, addition and ReLU as few kernels. With bfloat16 what flows between
+class TritonOps(ReferenceOps):
+    """Convolution, batch norm, addition and ReLU as few triton_kernels. With bfloat16 what flows between
     them is stored so.
     """
 
@@ -117,7 +117,7 @@ def _convolve(
     into, out = (n, c) if back else (c, n)  # of the layer itself: w is [M, kh * kw * into, out]
     w_in, w_out = (1, out) if back else (out, 1)
     block = _power(n, most=size.outputs)
-    kernels.convolution[(tiles, m, classes * triton.cdiv(n, block))](
+    triton_kernels.convolution[(tiles, m, classes * triton.cdiv(n, block))](
         x, w, _or(bias, x), _or(residual, x), y, _or(parts, x), _or(count, x),
         b, h, width, ho, wo, into * out, w_in, w_out, w.stride(0), 0 if bias is None else bias.stride(0), tiles,
         C=c, N=n, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, BACK=back,
@@ -146,7 +146,7 @@ def _weight_gradient(
     shape = (m, kh * kw * c, n)
     dw = x.new_empty(shape, dtype=torch.float32) if place is None else place
     parts = dw[None] if splits == 1 else dw.new_empty(splits, *shape)
-    kernels.weight_gradient[(splits, m, programs // m)](
+    triton_kernels.weight_gradient[(splits, m, programs // m)](
         x, dy, parts, b, h, width, ho, wo, steps, parts.stride(0), parts.stride(1),
         C=c, N=n, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw,
         PRECISION=precision, BP=rows, BN=block, BJ=run,
@@ -222,7 +222,7 @@ class ConvolutionAndNorm(torch.autograd.Function):
         bc = _power(n)
         br = max(16, size.norm_values // bc)
         added = None if residual is None else residual.contiguous()
-        kernels.normalise[(triton.cdiv(b * ho * wo, br), m)](
+        triton_kernels.normalise[(triton.cdiv(b * ho * wo, br), m)](
             y, parts, weight, bias, _or(added, y), out, saved, running_mean, running_var,
             _or(count, y), b, ho * wo, tiles, weight.stride(0), eps, momentum,
             N=n, BC=bc, BR=br, BP=size.rows, BT=max(1, min(triton.next_power_of_2(tiles), 2048 // bc)),
@@ -251,7 +251,7 @@ class ConvolutionAndNorm(torch.autograd.Function):
         gate = out if out is not None else y
         flags: dict[str, Any] = {"N": n, "BC": bc, "BR": br, "RELU": relu, "RESIDUAL": added}
         flags["num_warps"] = size.norm_warps
-        kernels.norm_sums[(blocks, m)](
+        triton_kernels.norm_sums[(blocks, m)](
             dout,
             gate,
             y,
@@ -268,7 +268,7 @@ class ConvolutionAndNorm(torch.autograd.Function):
         dweight, dbias = (parts.new_empty(m, n) if of is None else of for of in of_norm)
         dy = torch.empty_like(y)
         passed = torch.empty_like(y) if added and relu else None
-        kernels.norm_gradient[(triton.cdiv(rows, br), m)](
+        triton_kernels.norm_gradient[(triton.cdiv(rows, br), m)](
             dout, gate, y, weight, bias, saved, parts, dy, _or(passed, dy), dweight, dbias,
             _or(count, y), b, ho * wo, blocks, weight.stride(0), dweight.stride(0),
             BT=max(1, min(triton.next_power_of_2(blocks), 2048 // bc)), COUNTED=count is not None,
@@ -295,7 +295,7 @@ def draw(
     """
     a, b = x.shape[:2]
     h, w, c = x.shape[2:] if x.ndim == 5 else (1, 1, x.shape[2])
-    kernels.draw[(b, a)](
+    triton_kernels.draw[(b, a)](
         values, rows, positions, _or(moves, rows), targets, counts, mean, std, now, x, t, count, b, counts.shape[1],
         C=c, H=h, W=w, CLASSES=t.shape[2], BE=_power(h * w * c, most=1024), BC=_power(t.shape[2]),
         MOVED=moves is not None, PER_CHANNEL=mean.shape[1] > 1,
@@ -303,11 +303,13 @@ def draw(
 
 
 def pull(logits: Tensor, t: Tensor, count: Tensor, temperature: float) -> Tensor:
-    """The gradient of the loss by the logits: see stacked_training.loss_gradient."""
+    """The gradient of the loss by the logits: see training.loss_gradient."""
     a, b, classes = logits.shape
     out = torch.empty_like(t)
     logits = logits.contiguous()
-    kernels.pull[(b, a)](logits, t, out, count, b, temperature, CLASSES=classes, BC=_power(classes))
+    triton_kernels.pull[(b, a)](
+        logits, t, out, count, b, temperature, CLASSES=classes, BC=_power(classes)
+    )
     return out
 
 
@@ -324,7 +326,7 @@ def update(
     """One step of the optimiser for the first A models. `state` [2, M, P] holds its running means,
     `corrections` [T, 2] what Adam divides them by (optimizers.correction)."""
     a, size = w.shape
-    kernels.update[(triton.cdiv(size, 1024), a)](
+    triton_kernels.update[(triton.cdiv(size, 1024), a)](
         w, g, state[0], state[1], rates, counts, corrections, now, size, counts.shape[1],
         recipe.momentum, recipe.weight_decay, KIND=recipe.optimizer, NESTEROV=recipe.nesterov, BLOCK=1024,
     )  # fmt: skip

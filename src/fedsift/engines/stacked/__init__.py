@@ -1,0 +1,1 @@
+"""One program for M networks of equal architecture."""

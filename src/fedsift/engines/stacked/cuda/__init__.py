@@ -1,0 +1,1 @@
+"""Stacked networks on CUDA."""
