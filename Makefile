@@ -8,6 +8,8 @@ PEERS   := .venv-peers
 PIP      = -m pip install --quiet --disable-pip-version-check
 QUICK   := not slow and not flower and not gpu
 PYTEST   = $(BIN)/python -m pytest
+# Whole files per worker: the tests of a real Flower federation share one deployment.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format test test-all test-gpu coverage dist bench peers clean
@@ -48,7 +50,7 @@ test: $(DEV) ## The quick tests, in parallel
 	$(PYTEST) -n auto -m "$(QUICK)"
 
 test-all: $(DEV) ## All tests that need no GPU, in parallel: real trainings and real Flower federations too
-	$(PYTEST) -n auto -m "not gpu"
+	$(PYTEST) -n auto $(BY_FILE) -m "not gpu"
 
 test-gpu: $(DEV) ## The tests that need a CUDA device
 	$(PYTEST) -m gpu
