@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fedsift import training
-from fedsift.engines.batched import kernels_for
+from fedsift.engines.batched import choose_ops
 from fedsift.engines.stacked.cuda import graphs, ops
 from fedsift.engines.stacked.program import stack
 from fedsift.models import initial_state, make_model
@@ -48,10 +48,10 @@ def stacked(jobs, precision, repeats=5):
     """Seconds a step, by events around replays; seconds of the first fit, compilation included; the
     place.
     """
-    program = stack(jobs[0].model, kernels_for(True, precision))
-    plan = graphs.plan_of(program, jobs)
+    program = stack(jobs[0].model, choose_ops(True, precision))
+    plan = graphs.plan_steps(program, jobs)
     values = jobs[0].data.samples.store.values.cuda()
-    place = graphs.Replay(program, jobs, plan, values, 0)
+    place = graphs.GraphTrainer(program, jobs, plan, values, 0)
     begun = time.perf_counter()
     place.fit(jobs, plan, threading.Event())
     first = time.perf_counter() - begun

@@ -57,7 +57,7 @@ def start():
 
 def batches(client, number):
     """The batches fedsift's FedAvg draws for this client in this round."""
-    (epoch,) = training.batches(RECIPE, SAMPLES, (SEED, number, "local", client))
+    (epoch,) = training.draw_batches(RECIPE, SAMPLES, (SEED, number, "local", client))
     return [torch.from_numpy(batch) for batch in epoch]
 
 

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsift import seeding, training
-from fedsift.training import OPTIMIZERS, augment, augmentation, batches, loss, step_size
+from fedsift.training import (
+    OPTIMIZERS,
+    augment,
+    draw_augmentation,
+    draw_batches,
+    loss,
+    step_size,
+)
 from fedsift.types import AUGMENTATIONS, Array, Recipe, UserError
 
 KEY = (0, 1, "local", 3)
@@ -78,7 +85,7 @@ def test_the_order_of_milestones_does_not_matter():
 
 
 def lengths(samples: int, batch: int) -> list[int]:
-    (epoch,) = batches(Recipe(epochs=1, batch=batch), samples, KEY)
+    (epoch,) = draw_batches(Recipe(epochs=1, batch=batch), samples, KEY)
     return [len(b) for b in epoch]
 
 
@@ -101,7 +108,7 @@ def test_a_single_sample_or_a_batch_size_of_one_is_not():
 def test_every_epoch_covers_every_sample_once_but_for_a_last_batch_of_one(
     samples, batch, epochs, seed
 ):
-    made = batches(Recipe(epochs=epochs, batch=batch), samples, (seed,))
+    made = draw_batches(Recipe(epochs=epochs, batch=batch), samples, (seed,))
     alone = samples > batch > 1 and samples % batch == 1
     assert len(made) == epochs
     for epoch in made:
@@ -112,13 +119,18 @@ def test_every_epoch_covers_every_sample_once_but_for_a_last_batch_of_one(
 
 
 def orders(key: tuple[int | str, ...]) -> list[list[int]]:
-    return [np.concatenate(epoch).tolist() for epoch in batches(Recipe(epochs=3, batch=5), 20, key)]
+    return [
+        np.concatenate(epoch).tolist() for epoch in draw_batches(Recipe(epochs=3, batch=5), 20, key)
+    ]
 
 
 @given(st.integers(0, 70), st.integers(1, 20), st.integers(1, 4), st.integers(0, 100))
 def test_batches_are_the_orders_cut_into_pieces(samples, batch, epochs, seed):
     recipe = Recipe(epochs=epochs, batch=batch)
-    drawn, cut = training.orders(recipe, samples, (seed,)), batches(recipe, samples, (seed,))
+    drawn, cut = (
+        training.draw_orders(recipe, samples, (seed,)),
+        draw_batches(recipe, samples, (seed,)),
+    )
     alone = samples > batch > 1 and samples % batch == 1
     assert drawn.dtype == np.int64 and drawn.shape == (epochs, samples - alone)
     assert [[i for piece in epoch for i in piece.tolist()] for epoch in cut] == drawn.tolist()
@@ -127,9 +139,9 @@ def test_batches_are_the_orders_cut_into_pieces(samples, batch, epochs, seed):
 
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(0, 100))
 def test_an_order_does_not_depend_on_the_batch_size_but_for_what_is_left_out(samples, epochs, seed):
-    whole = training.orders(Recipe(epochs=epochs, batch=100), samples, (seed,))
+    whole = training.draw_orders(Recipe(epochs=epochs, batch=100), samples, (seed,))
     for batch in (1, 2, 3, 5):
-        drawn = training.orders(Recipe(epochs=epochs, batch=batch), samples, (seed,))
+        drawn = training.draw_orders(Recipe(epochs=epochs, batch=batch), samples, (seed,))
         assert drawn.tolist() == whole[:, : drawn.shape[1]].tolist()
 
 
@@ -137,7 +149,7 @@ def test_orders_are_those_of_the_generator_named_by_the_key():
     """Nine samples in batches of four: the ninth of each order is left out."""
     generator = seeding.rng(*KEY, "batches")
     by_hand = [generator.permutation(9)[:8].tolist() for _ in range(3)]
-    assert training.orders(Recipe(epochs=3, batch=4), 9, KEY).tolist() == by_hand
+    assert training.draw_orders(Recipe(epochs=3, batch=4), 9, KEY).tolist() == by_hand
 
 
 def test_batches_depend_on_the_key_alone():
@@ -157,7 +169,7 @@ def test_every_epoch_has_an_order_of_its_own():
 def test_the_sample_left_out_differs_between_epochs():
     left = [
         set(range(9)) - set(np.concatenate(e).tolist())
-        for e in batches(Recipe(epochs=20, batch=4), 9, KEY)
+        for e in draw_batches(Recipe(epochs=20, batch=4), 9, KEY)
     ]
     assert len(set.union(*left)) > 3
 
@@ -217,7 +229,7 @@ def by_loops(image: Array, down: int, right: int, mirrored: int) -> Array:
 def test_augment_is_what_a_plain_loop_computes(count, channels, height, width, seed):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(count, channels, height, width)).astype(np.float32)
-    moves = augmentation(Recipe(epochs=1, augment="crop-flip"), count, (seed,), x.shape[1:])
+    moves = draw_augmentation(Recipe(epochs=1, augment="crop-flip"), count, (seed,), x.shape[1:])
     assert moves is not None
     expected = np.stack(
         [by_loops(image, *move) for image, move in zip(x, moves[0].tolist(), strict=True)]
@@ -236,7 +248,7 @@ def test_every_image_of_a_batch_moves_by_itself():
     [((1, 8, 8), 1), ((3, 32, 32), 4), ((3, 32, 16), 2), ((3, 96, 96), 12), ((1, 2, 2), 1)],
 )
 def test_moves_reach_an_eighth_of_the_shorter_side_and_at_least_one_pixel(shape, reach):
-    moves = augmentation(Recipe(epochs=4, augment="crop-flip"), 500, KEY, shape)
+    moves = draw_augmentation(Recipe(epochs=4, augment="crop-flip"), 500, KEY, shape)
     assert moves is not None
     assert moves.shape == (4, 500, 3)
     for axis in (0, 1):
@@ -247,7 +259,7 @@ def test_moves_reach_an_eighth_of_the_shorter_side_and_at_least_one_pixel(shape,
 
 def test_moves_depend_on_the_key_alone_and_differ_between_epochs():
     recipe = Recipe(epochs=2, augment="crop-flip")
-    one, same, other = (augmentation(recipe, 30, key, (1, 8, 8)) for key in (KEY, KEY, (9,)))
+    one, same, other = (draw_augmentation(recipe, 30, key, (1, 8, 8)) for key in (KEY, KEY, (9,)))
     assert one is not None
     assert np.array_equal(one, same)  # type: ignore[arg-type]
     assert not np.array_equal(one, other)  # type: ignore[arg-type]
@@ -255,20 +267,20 @@ def test_moves_depend_on_the_key_alone_and_differ_between_epochs():
 
 
 def test_batches_are_the_same_with_and_without_augmentation():
-    with_moves = batches(Recipe(epochs=1, augment="crop-flip"), 20, KEY)
+    with_moves = draw_batches(Recipe(epochs=1, augment="crop-flip"), 20, KEY)
     assert np.array_equal(
-        np.concatenate(with_moves[0]), np.concatenate(batches(Recipe(epochs=1), 20, KEY)[0])
+        np.concatenate(with_moves[0]), np.concatenate(draw_batches(Recipe(epochs=1), 20, KEY)[0])
     )
 
 
 def test_none_means_no_moves():
-    assert augmentation(Recipe(augment="none"), 30, KEY, (1, 8, 8)) is None
+    assert draw_augmentation(Recipe(augment="none"), 30, KEY, (1, 8, 8)) is None
     assert AUGMENTATIONS == ("none", "crop-flip")
 
 
 def test_crop_flip_of_feature_rows_is_a_mistake():
     with pytest.raises(UserError, match="images"):
-        augmentation(Recipe(augment="crop-flip"), 30, KEY, (5,))
+        draw_augmentation(Recipe(augment="crop-flip"), 30, KEY, (5,))
 
 
 # --- optimisers

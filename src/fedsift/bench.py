@@ -126,7 +126,7 @@ def plain_loop(jobs: Sequence[Fit], device: str) -> list[Weights]:
             net.load_state_dict(job.state)
             x, targets = job.data.samples.tensor().to(device), job.data.targets.to(device)
             optimizer = torch.optim.Adam(net.parameters(), job.recipe.lr)
-            for batches in training.batches(job.recipe, len(job.data), job.key):
+            for batches in training.draw_batches(job.recipe, len(job.data), job.key):
                 for batch in map(torch.from_numpy, batches):
                     optimizer.zero_grad()
                     training.loss(net(x[batch]), targets[batch]).backward()
@@ -142,7 +142,7 @@ def _compared(
 ) -> dict[str, Any]:
     jobs, ways = case.cohort(), _ways(device, precision)
     steps = sum(
-        len(epoch) for job in jobs for epoch in training.batches(job.recipe, case.samples, job.key)
+        len(epoch) for job in jobs for epoch in training.draw_batches(job.recipe, case.samples, job.key)
     )
     rounds = []
     for way, work in ways.items():

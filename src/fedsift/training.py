@@ -4,7 +4,8 @@ outside the engines, so that every engine trains on the same batches."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsift import seeding
-from fedsift.types import Array, Model, Recipe, UserError
+from fedsift.types import Array, Fit, Model, Recipe, UserError
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -46,7 +47,7 @@ def step_size(recipe: Recipe, epoch: int) -> float:
     )
 
 
-def orders(recipe: Recipe, samples: int, key: seeding.Names) -> Array:
+def draw_orders(recipe: Recipe, samples: int, key: seeding.Names) -> Array:
     """Per epoch, a fresh order to be cut into batches, int64 [epochs, n]. A last batch of one is
     left out: it has no batch statistics."""
     generator = seeding.rng(*key, "batches")
@@ -56,16 +57,16 @@ def orders(recipe: Recipe, samples: int, key: seeding.Names) -> Array:
     ]
 
 
-def batches(recipe: Recipe, samples: int, key: seeding.Names) -> list[list[Array]]:
+def draw_batches(recipe: Recipe, samples: int, key: seeding.Names) -> list[list[Array]]:
     """Per epoch, the batches: the order cut into pieces."""
     size = recipe.batch
     return [
         [order[i : i + size] for i in range(0, len(order), size)]
-        for order in orders(recipe, samples, key)
+        for order in draw_orders(recipe, samples, key)
     ]
 
 
-def augmentation(
+def draw_augmentation(
     recipe: Recipe, samples: int, key: seeding.Names, shape: tuple[int, ...]
 ) -> Array | None:
     """Per epoch and sample (down, right, mirrored), int64 [epochs, n, 3]; None when there is
@@ -106,19 +107,42 @@ def _reach(shape: tuple[int, ...]) -> int:
 
 
 @contextlib.contextmanager
-def plain_about_norms() -> Iterator[None]:
-    """torch's complaint about a batch norm with nothing to average, in words that help."""
+def explain_batch_norm_errors(jobs: Sequence[Fit]) -> Iterator[None]:
+    """Turn torch's error about a batch norm with nothing to average into one that helps."""
     try:
         yield
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
-        raise one_value_per_channel() from None
+        raise batch_norm_error(jobs) from None
 
 
-def one_value_per_channel() -> UserError:
-    hint = "use norm=group, a larger batch or larger images"
-    return UserError(f"batch norm cannot train on one sample with one pixel left of it; {hint}")
+def has_batch_of_one(job: Fit) -> bool:
+    """Whether a job trains on a batch of one sample; `draw_orders` leaves out such a remainder."""
+    return job.recipe.batch == 1 or len(job.data) == 1
+
+
+def batch_norm_error(jobs: Sequence[Fit]) -> UserError:
+    """Says which of the jobs has a batch of one, and what to do about it."""
+    job = next(filter(has_batch_of_one, jobs), None)
+    instead = "use group norm (norm=group in the networks of fedsift)"
+    if job is None:
+        return UserError(f"a batch norm has one value per channel to train on; {instead}")
+    if len(job.data) > 1:
+        return UserError(
+            f"batch norm cannot train on batches of one sample; use batch=2 or more, or {instead}"
+        )
+    who = _client(job.key) or "a training set"
+    return UserError(
+        f"{who} has one sample, and batch norm cannot train on one sample; "
+        f"give the clients at least 2 samples, or {instead}"
+    )
+
+
+def _client(key: seeding.Names) -> str:
+    """The client a key names, as in (seed, round, "local", client); empty where there is none."""
+    pairs = pairwise(key)
+    return next((f"client {id}" for name, id in pairs if name == "local"), "")
 
 
 # --- dropout: dice that are named, not thrown ---
@@ -141,10 +165,10 @@ class Dropout(nn.Module):
             return x
         seeds = torch.tensor([self.seed], device=x.device)
         self.step += 1
-        return x * kept(seeds, self.number, self.step - 1, x.shape, self.p)[0]
+        return x * dropout_mask(seeds, self.number, self.step - 1, x.shape, self.p)[0]
 
 
-def keyed(net: nn.Module) -> list[Dropout]:
+def replace_dropouts(net: nn.Module) -> list[Dropout]:
     """Put a `Dropout` in the place of every nn.Dropout; they are numbered in the order of the
     network's modules.
     """
@@ -166,22 +190,22 @@ def dropout_seed(key: seeding.Names) -> int:
     return seeding.torch_seed(*key, "dropout") & BITS
 
 
-def kept(
+def dropout_mask(
     seeds: Tensor, number: int, step: Tensor | int, shape: tuple[int, ...], p: float
 ) -> Tensor:
     """[M, *shape]: 1 / (1 - p) where a value is kept, 0 where it is dropped. A place's dice are a
     hash of model seed [M], layer number, step and place, so the samples of a shorter batch have the
     same dice."""
     places = torch.arange(torch.Size(shape).numel(), device=seeds.device)
-    streams = _mixed(_mixed(seeds + GOLDEN * (number + 1)) + GOLDEN * (step + 1))
-    dice = _mixed(streams[:, None] + GOLDEN * places)
+    streams = _mix_bits(_mix_bits(seeds + GOLDEN * (number + 1)) + GOLDEN * (step + 1))
+    dice = _mix_bits(streams[:, None] + GOLDEN * places)
     return ((dice >= p * (BITS + 1)).float() / max(1 - p, 1e-12)).view(-1, *shape)
 
 
 BITS, GOLDEN = 2**32 - 1, 0x9E3779B1
 
 
-def _mixed(h: Tensor) -> Tensor:
+def _mix_bits(h: Tensor) -> Tensor:
     """A 32-bit hash in int64: every bit of the input moves every bit of the output (the finaliser
     of MurmurHash3).
     """
@@ -191,13 +215,13 @@ def _mixed(h: Tensor) -> Tensor:
     return h ^ (h >> 16)
 
 
-def rolls_dice(model: Model, training: bool = True) -> bool:
+def draws_random_numbers(model: Model, training: bool = True) -> bool:
     """Whether a forward pass draws from torch's global randomness (nn.Dropout, being replaced, does
     not count).
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         net = model.build().train(training)
-        keyed(net)
+        replace_dropouts(net)
         before = torch.get_rng_state()
         net(torch.zeros(2, *model.shape))
         return not torch.equal(before, torch.get_rng_state())

@@ -111,7 +111,7 @@ def test_feddf_with_one_client_is_plain_distillation_from_it_started_at_its_weig
     net = toys.model().build()
     net.load_state_dict(client)
     adam = torch.optim.Adam(net.parameters(), lr=DISTILL.lr)
-    for batches in training.batches(DISTILL, 4, r.key("distill", "linear")):
+    for batches in training.draw_batches(DISTILL, 4, r.key("distill", "linear")):
         for batch in batches:
             adam.zero_grad()
             F.cross_entropy(net(r.public.tensor()[batch]), targets[batch]).backward()
@@ -140,7 +140,7 @@ def test_fedavg_equals_a_plain_loop_of_training_and_averaging():
         trained = []
         for id, part in enumerate(parts):
             w = joint.clone().requires_grad_()
-            for batch in chain(*training.batches(recipe, len(part), (0, number, "local", id))):
+            for batch in chain(*training.draw_batches(recipe, len(part), (0, number, "local", id))):
                 loss = F.cross_entropy(x[part[batch]] @ w.T, targets[part[batch]])
                 (gradient,) = torch.autograd.grad(loss, w)
                 w = (w - 0.1 * gradient).detach().requires_grad_()

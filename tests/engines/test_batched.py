@@ -1,4 +1,4 @@
-"""The batched engine answers as the sequential one does: every network on the shelf, every recipe,
+"""The batched engine answers as the sequential one does: every registered network, every recipe,
 any mixture.
 """
 
@@ -23,7 +23,7 @@ from fedsift.types import Labelled, Model, Predict, Recipe, Samples, Store, User
 from tests.helpers import parity, toys
 from tests.helpers.parity import SGD
 
-SHELF = [
+NETWORKS = [
     "mlp",
     "cnn",
     "cnn(width=0.5)",
@@ -56,7 +56,7 @@ def reference():
     return SequentialEngine("cpu", threads=2)
 
 
-def shelf(name, shape=(3, 8, 8)):
+def network(name, shape=(3, 8, 8)):
     return models.make_model(name, shape, parity.CLASSES)
 
 
@@ -83,14 +83,14 @@ def agree(engine, reference, jobs, flips=0):
 # --------------------------------------------------------------------------------------------------------
 
 
-def test_the_whole_shelf_is_tested_here():
-    assert {name.partition("(")[0] for name in SHELF} == set(models.MODELS)
+def test_every_network_is_tested_here():
+    assert {name.partition("(")[0] for name in NETWORKS} == set(models.MODELS)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("name", SHELF)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_and_optimiser(engine, reference, name, recipe):
-    model = shelf(name)
+    model = network(name)
     assert engine.describe(model).startswith(f"{name}: stacked (known layers")
     agree(engine, reference, parity.fits(model, recipe=RECIPES[recipe]))
 
@@ -121,7 +121,7 @@ def test_every_turn_of_a_recipe(engine, reference, name, variation):
     agree(
         engine,
         reference,
-        parity.fits(shelf(name), **VARIATIONS[variation]),
+        parity.fits(network(name), **VARIATIONS[variation]),
         flips=int("group" in name),
     )
 
@@ -139,7 +139,9 @@ def test_a_mixed_list_comes_back_in_order(engine, reference):
         job
         for i, of in enumerate(stores)
         for name in ("mlp", "cnn", "resnet8(width=0.25)")
-        for job in parity.fits(shelf(name), (9, 21), replace(SGD, epochs=1 + i % 2), of=of, epoch=i)
+        for job in parity.fits(
+            network(name), (9, 21), replace(SGD, epochs=1 + i % 2), of=of, epoch=i
+        )
     ]
     everything = [work for job in jobs for work in (*parity.asks([job]), job)]
     shuffled = [everything[i] for i in np.random.default_rng(0).permutation(len(everything))]
@@ -153,7 +155,7 @@ def test_one_set_of_images_normalised_in_many_ways(engine, reference):
     figures = [parity.store((3, 8, 8), seed) for seed in range(4)]
     jobs = [
         replace(
-            parity.fits(shelf("cnn"), (9,), of=Store(figures[0].values, own.mean, own.std))[0],
+            parity.fits(network("cnn"), (9,), of=Store(figures[0].values, own.mean, own.std))[0],
             key=(i,),
         )
         for i, own in enumerate(figures)
@@ -163,7 +165,7 @@ def test_one_set_of_images_normalised_in_many_ways(engine, reference):
 
 
 def test_jobs_that_differ_in_temperature_alone(engine, reference):
-    (job,) = parity.fits(shelf("mlp"), (9,), soft=True)
+    (job,) = parity.fits(network("mlp"), (9,), soft=True)
     jobs = [replace(job, temperature=t) for t in (1.0, 4.0, 1.0, 4.0)]
     assert parity.near(engine.run(jobs), reference.run(jobs), 2e-5)
 
@@ -183,7 +185,7 @@ def test_step_sizes_and_schedules_of_their_own_in_one_program(
         return honest(self, part)
 
     monkeypatch.setattr(BatchedEngine, "_task", spy)
-    jobs = parity.fits(shelf(name), sizes, RECIPES[recipe], epoch=3)
+    jobs = parity.fits(network(name), sizes, RECIPES[recipe], epoch=3)
     own: list[dict[str, Any]] = [
         {},
         {"lr": 0.01},
@@ -203,13 +205,13 @@ def test_step_sizes_and_schedules_of_their_own_in_one_program(
 
 
 def test_rows_of_features(engine, reference):
-    agree(engine, reference, parity.fits(shelf("mlp", (7,))))
+    agree(engine, reference, parity.fits(network("mlp", (7,))))
 
 
 def test_one_set_of_samples_asked_of_many_networks(engine, reference):
     """The public set: the same rows for everyone, more of them than go into one piece."""
     of = parity.store((1, 8, 8), rows=150)
-    model = shelf("cnn", (1, 8, 8))
+    model = network("cnn", (1, 8, 8))
     asks = [
         Predict(model, models.initial_state(model, i), Samples(of, np.arange(150)))
         for i in range(3)
@@ -228,7 +230,7 @@ def test_what_fills_a_short_batch_changes_nothing(name):
     """Batches of 5 are made 8 with copies of the first sample. Were they counted, statistics and
     gradient would be those of 8 samples: here of 5 equal ones and of 5 unlike ones, next to torch
     on the 5 alone."""
-    model = shelf(name)
+    model = network(name)
     jobs = parity.fits(model, (5,), replace(SGD, epochs=1))
     (found,), (expected,) = (
         BatchedEngine(threads=1).run(jobs),
@@ -260,7 +262,7 @@ THIRTEEN = (21, 5, 12, 8, 16, 17, 3, 30, 2, 9, 11, 24, 7)
 @pytest.mark.parametrize("batch", [8, 16, 64])
 @pytest.mark.parametrize("name", COMPANY)
 def test_an_answer_is_the_same_to_the_last_bit_in_any_company(name, batch):
-    jobs = parity.fits(shelf(name), THIRTEEN, replace(SGD, batch=batch, epochs=1))
+    jobs = parity.fits(network(name), THIRTEEN, replace(SGD, batch=batch, epochs=1))
     everything = [*jobs, *parity.asks(jobs)]
     together = BatchedEngine(threads=1).run(everything)
     assert not parity.same(together[0], together[1])
@@ -284,7 +286,7 @@ def test_so_it_is_with_adam_and_real_images_in_either_precision(model, precision
     if precision == "bfloat16" and not batched.has_bfloat16():
         pytest.skip("this processor does not compute with bfloat16")
     recipe = Recipe(epochs=1, batch=8, lr=1e-3, weight_decay=0.01, augment="crop-flip")
-    jobs = parity.fits(shelf(*model), (40, 37, 24, 16), recipe)
+    jobs = parity.fits(network(*model), (40, 37, 24, 16), recipe)
     together = BatchedEngine(threads=1, precision=precision).run(jobs)
     for job, answer in zip(jobs, together, strict=True):
         assert parity.same(answer, BatchedEngine(threads=1, precision=precision).run([job])[0])
@@ -300,15 +302,15 @@ def needed(job: Any, engine: BatchedEngine | None = None) -> int:
 
 def test_little_memory_cuts_a_group_and_much_does_not(monkeypatch):
     sizes = []
-    honest = BatchedEngine._parts
+    honest = BatchedEngine._split_group
 
     def spy(self, jobs, members):
         parts = honest(self, jobs, members)
         sizes.append([len(part) for part in parts])
         return parts
 
-    monkeypatch.setattr(BatchedEngine, "_parts", spy)
-    model = shelf("mlp", (1, 8, 8))
+    monkeypatch.setattr(BatchedEngine, "_split_group", spy)
+    model = network("mlp", (1, 8, 8))
     jobs = parity.fits(model, (8,) * 13)
     need = needed(jobs[0])
     answers = [
@@ -347,7 +349,7 @@ made = {"fit": lambda i: Fit(model, state, data, recipe, (i,)), "ask": lambda i:
 jobs = [made[kind](i) for i in range(count)]
 engine = batched.BatchedEngine(threads=1, memory=memory)
 engine.describe(model)
-parts = engine._parts(jobs, list(range(count)))
+parts = engine._split_group(jobs, list(range(count)))
 before = most()
 engine.run(jobs)
 print(len(parts), (most() - before) / memory)
@@ -410,8 +412,8 @@ def test_memory_is_a_bound_on_a_gpu_too(precision):
 
 @pytest.mark.gpu
 def test_data_are_brought_to_the_device_once_and_as_bytes():
-    of = parity.store(shelf("cnn").shape)
-    jobs = parity.fits(shelf("cnn"), of=of) + parity.fits(shelf("mlp"), of=of)
+    of = parity.store(network("cnn").shape)
+    jobs = parity.fits(network("cnn"), of=of) + parity.fits(network("mlp"), of=of)
     engine = BatchedEngine("cuda")
     engine.run([*jobs, *parity.asks(jobs)])
     engine.run(jobs)
@@ -424,7 +426,7 @@ def test_data_are_brought_to_the_device_once_and_as_bytes():
 def test_without_triton_everything_runs_on_a_gpu_all_the_same(monkeypatch, reference, precision):
     monkeypatch.setattr(batched, "has_triton", lambda: False)
     engine = BatchedEngine("cuda", precision=precision)
-    jobs = parity.fits(shelf("resnet8(width=0.5)"), recipe=replace(SGD, lr=0.01))
+    jobs = parity.fits(network("resnet8(width=0.5)"), recipe=replace(SGD, lr=0.01))
     assert engine.describe(jobs[0].model).startswith("resnet8(width=0.5): stacked (known layers")
     assert "CUDA graphs" not in engine.describe(jobs[0].model)
     assert parity.astray(jobs, engine.run(jobs), reference.run(jobs)) < (
@@ -440,8 +442,8 @@ def test_a_group_is_cut_so_that_every_thread_has_work(monkeypatch):
         return lambda stop: part
 
     monkeypatch.setattr(BatchedEngine, "_task", task)
-    BatchedEngine(threads=2).run(parity.fits(shelf("mlp"), (8,) * 10))
-    BatchedEngine(threads=2).run(parity.fits(shelf("mlp"), (8,) * 50))
+    BatchedEngine(threads=2).run(parity.fits(network("mlp"), (8,) * 10))
+    BatchedEngine(threads=2).run(parity.fits(network("mlp"), (8,) * 50))
     assert sorted(seen[:2]) == [5, 5] and sorted(seen[2:]) == [
         12,
         12,
@@ -459,26 +461,27 @@ def test_graphs_that_are_kept_share_the_memory(monkeypatch):
         def __init__(self, program, jobs, plan, values, bytes):
             self.bytes = bytes
 
-        def takes(self, jobs, plan):
+        def has_room_for(self, jobs, plan):
             return True
 
         def fit(self, jobs, plan, stop):
             return [job.state for job in jobs]
 
     fake = SimpleNamespace(
-        plan_of=lambda program, jobs: SimpleNamespace(positions=np.zeros((1, 1, 1))), Replay=Kept
+        plan_steps=lambda program, jobs: SimpleNamespace(positions=np.zeros((1, 1, 1))),
+        GraphTrainer=Kept,
     )
     monkeypatch.setitem(sys.modules, "fedsift.engines.stacked.cuda.graphs", fake)
     monkeypatch.setattr(fedsift.engines.stacked.cuda, "graphs", fake, raising=False)
-    monkeypatch.setattr(BatchedEngine, "_replayed", lambda self, program: True)
-    model = shelf("mlp")
+    monkeypatch.setattr(BatchedEngine, "_uses_graphs", lambda self, program: True)
+    model = network("mlp")
     jobs = [parity.fits(model, (8,), replace(SGD, weight_decay=decay)) for decay in (0.0, 0.1, 0.2)]
     need = needed(jobs[0][0])
     engine = BatchedEngine(threads=1, memory=2.5 * need / batched.GIB)
     for kind in (0, 1, 0, 2, 1):
         engine.run(jobs[kind])
-        assert engine._kept() == len(engine._replays) * need <= 2.5 * need
-    assert [key[1].weight_decay for key in engine._replays] == [
+        assert engine._graph_bytes() == len(engine._trainers) * need <= 2.5 * need
+    assert [key[1].weight_decay for key in engine._trainers] == [
         0.2,
         0.1,
     ]  # 0.1 went for 0.2, then 0 for 0.1
@@ -497,8 +500,8 @@ def test_large_networks_run_one_by_one_on_a_cpu_without_a_warning(monkeypatch):
     a thousand.
     """
     monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
-    monkeypatch.setattr(batched, "LARGEST_BY_HAND", 1000)
-    model = shelf("resnet8(width=0.25)")
+    monkeypatch.setattr(batched, "LARGEST_TRAINED_ON_CPU", 1000)
+    model = network("resnet8(width=0.25)")
     engine = BatchedEngine(threads=2)
     assert engine.describe(model).endswith("million multiplications a sample keep a core busy)")
     jobs = parity.fits(model)
@@ -507,7 +510,7 @@ def test_large_networks_run_one_by_one_on_a_cpu_without_a_warning(monkeypatch):
 
 def test_networks_of_middle_size_are_stacked_to_train_and_asked_one_by_one(monkeypatch):
     monkeypatch.setattr(batched, "LARGEST_ON_CPU", 1000)
-    model = shelf("resnet8(width=0.25)")
+    model = network("resnet8(width=0.25)")
     engine = BatchedEngine(threads=2)
     assert (
         engine.describe(model)
@@ -515,7 +518,7 @@ def test_networks_of_middle_size_are_stacked_to_train_and_asked_one_by_one(monke
     )
     asks = parity.asks(parity.fits(model))
     assert all(map(parity.same, engine.run(asks), SequentialEngine(threads=1).run(asks)))
-    group = shelf("resnet8(norm=group, width=0.25)")
+    group = network("resnet8(norm=group, width=0.25)")
     assert engine.describe(group).endswith("million multiplications a sample keep a core busy)")
 
 

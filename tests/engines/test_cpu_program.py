@@ -10,7 +10,7 @@ from fedsift.engines.stacked.cpu import grouped_conv
 from fedsift.engines.stacked.cpu.program import CpuProgram
 from fedsift.engines.stacked.ops import Pass, ReferenceOps
 from fedsift.engines.stacked.program import Stacked
-from fedsift.engines.stacked.training import turns
+from fedsift.engines.stacked.training import step_groups
 from fedsift.models import initial_state, make_model
 from fedsift.types import Model
 
@@ -37,8 +37,10 @@ def test_a_step_over_pixels_goes_back_to_those_it_saw():
         torch.arange(1.0, 10).view(1, 1, 3, 3),
         torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 2, 2),
     )
-    alone = grouped_conv.Alone(((2, 2), (0, 0)), (1, 1, 3, 3), (1, 1, 1, 1), biased=False)
-    dx, dw = alone.back(dy, x, torch.full((1, 1, 1, 1), 2.0), wanted=True)
+    alone = grouped_conv.SingleConvolution(
+        ((2, 2), (0, 0)), (1, 1, 3, 3), (1, 1, 1, 1), biased=False
+    )
+    dx, dw = alone.backward(dy, x, torch.full((1, 1, 1, 1), 2.0), wanted=True)
     assert (
         dx is not None and dx.tolist() == [[[[2, 0, 4], [0, 0, 0], [6, 0, 8]]]] and dw.item() == 64
     )
@@ -66,21 +68,21 @@ def test_a_model_alone_computes_what_it_does_in_company(
     how = (stride, stride), (padding, padding)
     x, b = last(drawn(batch, 3 * inputs, 8, 8)), drawn(3 * outputs)
     w = last(drawn(3 * outputs, inputs, kernel, kernel, seed=1))
-    together = grouped_conv.Together(3, how)
+    together = grouped_conv.GroupedConvolution(3, how)
     y = together.forward(x, w, b if biased else None)
     dy = last(drawn(*y.shape, seed=2))
-    dx, dw = together.back(dy, x, w, wanted=True)
+    dx, dw = together.backward(dy, x, w, wanted=True)
     assert dx is not None
     for i in (0, 2):
         ins, outs = slice(i * inputs, (i + 1) * inputs), slice(i * outputs, (i + 1) * outputs)
         mine, pull = last(x[:, ins]), last(dy[:, outs])
-        alone = grouped_conv.Alone(how, tuple(mine.shape), tuple(w[outs].shape), biased)
+        alone = grouped_conv.SingleConvolution(how, tuple(mine.shape), tuple(w[outs].shape), biased)
         assert torch.equal(alone.forward(mine, w[outs], b[outs] if biased else None), y[:, outs])
-        own_dx, own_dw = alone.back(pull, mine, w[outs], wanted=True)
+        own_dx, own_dw = alone.backward(pull, mine, w[outs], wanted=True)
         assert (
             own_dx is not None and torch.equal(own_dx, dx[:, ins]) and torch.equal(own_dw, dw[outs])
         )
-        assert alone.back(pull, mine, w[outs], wanted=False)[0] is None
+        assert alone.backward(pull, mine, w[outs], wanted=False)[0] is None
     torch.set_num_threads(before)
 
 
@@ -125,7 +127,7 @@ def test_gradients_are_those_of_autograd(network, models):
             name: view.detach().requires_grad_() for name, view in program.weights(flat).items()
         }
         gradient = torch.zeros_like(flat)
-        program.learn(
+        program.add_gradients(
             Pass(weights, buffers, True), x, lambda logits: dy.clone(), program.weights(gradient)
         )
         found.append(program.layout.unstack(gradient, buffers))
@@ -137,20 +139,20 @@ def test_gradients_are_those_of_autograd(network, models):
 # --- who steps with whom ---
 
 
-def test_turns_by_hand():
-    """8, 5, 8 and 3 samples in batches of 8: one turn with 3 and 5 places padded; with batch norm
+def test_step_groups_by_hand():
+    """8, 5, 8 and 3 samples in batches of 8: one group with 3 and 5 places padded; with batch norm
     three turns.
     """
     here, counts = torch.device("cpu"), (8, 5, 8, 3)
-    (turn,) = turns(CpuProgram(NETWORKS[0], ReferenceOps()), 8, here, counts)
+    (group,) = step_groups(CpuProgram(NETWORKS[0], ReferenceOps()), 8, here, counts)
     assert (
-        turn.some == slice(4)
-        and turn.width == 8
-        and turn.count is not None
-        and turn.count.tolist() == [8, 5, 8, 3]
+        group.members == slice(4)
+        and group.width == 8
+        and group.count is not None
+        and group.count.tolist() == [8, 5, 8, 3]
     )
-    assert turn.shares[3].flatten().tolist() == pytest.approx([1 / 3] * 3 + [0] * 5)
-    three, five, eight = turns(CpuProgram(NETWORKS[1], ReferenceOps()), 8, here, counts)
+    assert group.shares[3].flatten().tolist() == pytest.approx([1 / 3] * 3 + [0] * 5)
+    three, five, eight = step_groups(CpuProgram(NETWORKS[1], ReferenceOps()), 8, here, counts)
     assert (three.width, five.width, eight.width) == (3, 5, 8)
-    assert isinstance(eight.some, torch.Tensor) and eight.some.tolist() == [0, 2]
-    assert all(turn.count is None for turn in (three, five, eight))
+    assert isinstance(eight.members, torch.Tensor) and eight.members.tolist() == [0, 2]
+    assert all(group.count is None for group in (three, five, eight))

@@ -11,7 +11,7 @@ from fedsift import models, training
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.stacked.ops import ReferenceOps
-from fedsift.engines.stacked.optimizers import correction, optimizer
+from fedsift.engines.stacked.optimizers import correction, make_optimizer
 from fedsift.engines.stacked.program import stack
 from fedsift.engines.stacked.training import Inputs, loss_gradient
 from fedsift.types import Model, Predict, Recipe, Samples, Store
@@ -207,7 +207,7 @@ def test_a_batch_is_drawn_as_the_plain_code_takes_it(ops, shape, figures, moved)
         )
         small = None if moves is None else moves.to(torch.int8)
         now = torch.tensor([step]).cuda()
-        ops.draw(values, rows, positions, small, targets, counts, mean, std, now, x, t, count)
+        ops.draw_batch(values, rows, positions, small, targets, counts, mean, std, now, x, t, count)
         assert torch.allclose(x, expected, atol=1e-5)
         assert torch.equal(t, targets[positions[step].long()]) and torch.equal(count, counts[step])
 
@@ -220,7 +220,9 @@ def test_the_pull_of_the_loss(ops, temperature):
         torch.tensor([8, 3, 1]).cuda().int(),
     )
     assert torch.allclose(
-        ops.pull(z, t, count, temperature), loss_gradient(z, t, temperature, count), atol=1e-6
+        ops.loss_gradient(z, t, count, temperature),
+        loss_gradient(z, t, temperature, count),
+        atol=1e-6,
     )
 
 
@@ -235,14 +237,14 @@ def test_the_pull_of_the_loss(ops, temperature):
 def test_the_optimisers(ops, recipe):
     """Three models of 1,500 weights; the last has finished after two steps and stays."""
     w, steps = cuda(3, 1500), 5
-    expected, rule = w.clone(), optimizer(recipe, w)
+    expected, rule = w.clone(), make_optimizer(recipe, w)
     rates = torch.rand(steps, 3).cuda() * 0.1
     counts = torch.tensor([[4, 4, 4]] * 2 + [[4, 4, 0]] * 3).cuda().int()
     corrections = torch.tensor([correction(t) for t in range(steps)]).cuda()
     state = torch.zeros(2, 3, 1500).cuda()
     for t in range(steps):
         g, some = cuda(3, 1500, seed=t + 1), slice(3 if t < 2 else 2)
-        ops.update(
+        ops.update_weights(
             recipe, w, g.clone(), state, rates, counts, corrections, torch.tensor([t]).cuda()
         )
         rule.step(expected[some], g[some].clone(), rates[t, some, None], t, some)
@@ -307,7 +309,7 @@ def test_dropout_falls_alike_on_every_device():
     jobs = parity.fits(Model("dropout", build, (3, 8, 8), parity.CLASSES))
     assert parity.near(BatchedEngine("cuda").run(jobs), SequentialEngine("cpu").run(jobs), 2e-5)
     seeds = torch.tensor([training.dropout_seed((i,)) for i in range(3)])
-    here, there = (training.kept(s, 1, 2, (50, 7), 0.3) for s in (seeds, seeds.cuda()))
+    here, there = (training.dropout_mask(s, 1, 2, (50, 7), 0.3) for s in (seeds, seeds.cuda()))
     assert torch.equal(here, there.cpu())
 
 

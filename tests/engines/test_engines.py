@@ -3,6 +3,7 @@ threads.
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -215,11 +216,25 @@ def test_two_callers_of_one_engine_do_not_stop_each_other(engine):
     assert all(same(answer[0], quick[0][0]) for answer in quick)
 
 
-def test_batch_norm_on_a_single_value_is_explained(engine):
+@pytest.mark.parametrize(
+    ("samples", "batch", "key", "said"),
+    [
+        (
+            1,
+            8,
+            (0, 3, "local", 7),
+            "client 7 has one sample, .*give the clients at least 2 samples",
+        ),
+        (1, 8, (0,), "a training set has one sample, .*or use group norm"),
+        (3, 1, (0, 3, "local", 7), "batches of one sample; use batch=2 or more, or use group norm"),
+    ],
+)
+def test_batch_norm_on_a_single_value_is_explained(engine, samples, batch, key, said):
     model = models.make_model("resnet8", (1, 4, 4), 2)
-    data = toys.labelled(np.zeros((1, 1, 4, 4), np.float32), [0])
-    with pytest.raises(UserError, match="use norm=group, a larger batch or larger images"):
-        engine.run([Fit(model, models.initial_state(model, 0), data, SGD, (0,))])
+    data = toys.labelled(np.zeros((samples, 1, 4, 4), np.float32), [0] * samples)
+    job = Fit(model, models.initial_state(model, 0), data, replace(SGD, batch=batch), key)
+    with pytest.raises(UserError, match=said):
+        engine.run([job])
 
 
 def test_milestones_count_epochs_from_the_first_round(engine):

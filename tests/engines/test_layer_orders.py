@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.helpers.parity import IMAGE, ROW, compared
+from tests.helpers.parity import IMAGE, ROW, compare
 
 
 class Net(nn.Module):
@@ -90,7 +90,7 @@ ORDERS = [
 
 @pytest.mark.parametrize("made", ORDERS, ids=lambda made: made.__name__)
 def test_known_layers_in_every_order(made):
-    how, _ = compared(made)
+    how, _ = compare(made)
     assert how == f"{made.__name__}: stacked (known layers)"
 
 
@@ -129,5 +129,5 @@ MODULES = [
 
 @pytest.mark.parametrize(("build", "shape"), MODULES)
 def test_known_modules(build, shape):
-    how, _ = compared(build, shape)
+    how, _ = compare(build, shape)
     assert how.endswith("stacked (known layers)")

@@ -80,9 +80,9 @@ def test_every_pixel_counts_as_a_value():
 def test_running_figures_by_hand():
     """0.9 x 1 + 0.1 x 3 = 1.2 for whoever had samples."""
     running = torch.ones(2, 1)
-    layers.remember(running, torch.tensor([[3.0], [float("nan")]]), 0.1, torch.tensor([4, 0]))
+    layers.update_running(running, torch.tensor([[3.0], [float("nan")]]), 0.1, torch.tensor([4, 0]))
     assert running.flatten().tolist() == pytest.approx([1.2, 1])
-    layers.remember(running, torch.full((2, 1), 3.0), 0.5, None)
+    layers.update_running(running, torch.full((2, 1), 3.0), 0.5, None)
     assert running.flatten().tolist() == pytest.approx([2.1, 2])
 
 
@@ -173,8 +173,8 @@ def test_batch_norm_of_padded_batches_is_batch_norm_of_the_real_samples(
     running = [drawn(seed + 3, m, channels), drawn(seed + 4, m, channels).abs()]
     count, before = torch.tensor(counts), [figure.clone() for figure in running]
     mean, variance, n = layers.moments(x, count)
-    layers.remember(running[0], mean.detach(), 0.1, count)
-    layers.remember(running[1], variance.detach() * (n / (n - 1)), 0.1, count)
+    layers.update_running(running[0], mean.detach(), 0.1, count)
+    layers.update_running(running[1], variance.detach() * (n / (n - 1)), 0.1, count)
     found = layers.normalise(x, mean, variance, weight, bias, 1e-5)
     real = layers.real_samples(count, b).view(m, b, *[1] * (len(spatial) + 1))
     pull = drawn(seed + 5, *found.shape) * real

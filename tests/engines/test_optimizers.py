@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsift import training
-from fedsift.engines.stacked.optimizers import correction, optimizer
+from fedsift.engines.stacked.optimizers import correction, make_optimizer
 from fedsift.types import Recipe
 
 ALL = slice(None)
@@ -18,7 +18,7 @@ ALL = slice(None)
 def stepped(recipe, *gradients, start=1.0):
     """Where two weights that start at `start` are; the second has ten times the step size."""
     w = torch.full((2, 1), start)
-    rule, rate = optimizer(recipe, w), torch.tensor([[recipe.lr], [10 * recipe.lr]])
+    rule, rate = make_optimizer(recipe, w), torch.tensor([[recipe.lr], [10 * recipe.lr]])
     for t, gradient in enumerate(gradients):
         rule.step(w, torch.full((2, 1), gradient), rate, t, ALL)
     return w.flatten().tolist()
@@ -102,7 +102,7 @@ def test_every_row_goes_where_torch_takes_it(name, momentum, nesterov, decay, su
     rates = torch.rand(len(subsets), 4, generator=generator) * 0.1 + 0.01
     parameters = [nn.Parameter(row.clone()) for row in w]
     theirs = [training.optimizer(recipe, iter([p])) for p in parameters]
-    rule, going = optimizer(recipe, w), set(range(4))
+    rule, going = make_optimizer(recipe, w), set(range(4))
     for t, subset in enumerate(subsets):
         gradients = torch.randn(4, 5, generator=generator)
         for part in (sorted(going - subset), sorted(going & subset)):
@@ -121,7 +121,7 @@ def test_every_row_goes_where_torch_takes_it(name, momentum, nesterov, decay, su
 
 def test_a_slice_of_the_rows_is_stepped_in_place():
     w = torch.ones(3, 2)
-    rule = optimizer(Recipe(optimizer="sgd", momentum=0.5), w)
+    rule = make_optimizer(Recipe(optimizer="sgd", momentum=0.5), w)
     for t in range(2):
         rule.step(w[:2], torch.ones(2, 2), torch.full((2, 1), 0.1), t, slice(2))
     assert torch.allclose(w[:2], torch.full((2, 2), 1 - 0.1 - 0.15)) and torch.equal(
@@ -135,7 +135,7 @@ def test_a_slice_of_the_rows_is_stepped_in_place():
 def test_a_row_without_a_gradient_stays(recipe):
     """The places that fill a row up to a round number have no gradient and must stay 0."""
     w = torch.zeros(1, 3)
-    rule = optimizer(recipe, w)
+    rule = make_optimizer(recipe, w)
     for t in range(3):
         rule.step(w, torch.zeros(1, 3), torch.tensor([[0.1]]), t, ALL)
     assert torch.equal(w, torch.zeros(1, 3))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift import training
-from fedsift.engines.stacked.schedule import padded, schedule, sorted_by_length
+from fedsift.engines.stacked.schedule import make_schedule, padded_length, sort_by_length
 from fedsift.types import Fit, Labelled, Recipe, Samples, Store
 from tests.helpers import toys
 
@@ -34,9 +34,11 @@ def test_two_unequal_clients_by_hand(monkeypatch):
     samples as they are, then backwards. Client 0: 0123, 45 and 5432, 10. Client 1: 012 and 210.
     What is left of a batch repeats the client's first sample."""
     monkeypatch.setattr(
-        training, "orders", lambda recipe, n, key: np.array([range(n), range(n)[::-1]])
+        training, "draw_orders", lambda recipe, n, key: np.array([range(n), range(n)[::-1]])
     )
-    plan = schedule(jobs([6, 3], Recipe(epochs=2, batch=4, lr=1.0, milestones=(1,)), epochs=[0, 1]))
+    plan = make_schedule(
+        jobs([6, 3], Recipe(epochs=2, batch=4, lr=1.0, milestones=(1,)), epochs=[0, 1])
+    )
     assert plan.positions.tolist() == [
         [[0, 1, 2, 3], [6, 7, 8, 6]],
         [[4, 5, 0, 0], [8, 7, 6, 6]],
@@ -53,22 +55,31 @@ def test_crops_follow_their_samples_by_hand(monkeypatch):
     """Sample s of epoch e moves down by s and right by e: places that hold sample s hold its
     move.
     """
-    monkeypatch.setattr(training, "orders", lambda recipe, n, key: np.array([[1, 0], [0, 1]]))
+    monkeypatch.setattr(training, "draw_orders", lambda recipe, n, key: np.array([[1, 0], [0, 1]]))
     moves = np.array([[[0, 0, 0], [1, 0, 1]], [[0, 1, 0], [1, 1, 1]]])
-    monkeypatch.setattr(training, "augmentation", lambda recipe, n, key, shape: moves)
-    plan = schedule(jobs([2], Recipe(epochs=2, batch=2, augment="crop-flip"), (1, 4, 4)))
+    monkeypatch.setattr(training, "draw_augmentation", lambda recipe, n, key, shape: moves)
+    plan = make_schedule(jobs([2], Recipe(epochs=2, batch=2, augment="crop-flip"), (1, 4, 4)))
     assert plan.moves is not None
     assert plan.moves[:, 0].tolist() == [[[1, 0, 1], [0, 0, 0]], [[0, 1, 0], [1, 1, 1]]]
 
 
 def test_a_short_batch_is_made_the_next_power_of_two_from_eight_on():
-    assert [padded(n, 64) for n in (1, 7, 8, 9, 16, 17, 33, 64)] == [8, 8, 8, 16, 16, 32, 64, 64]
-    assert [padded(n, 20) for n in (3, 16, 17, 20)] == [8, 16, 20, 20]
-    assert padded(3, 4) == 4
+    assert [padded_length(n, 64) for n in (1, 7, 8, 9, 16, 17, 33, 64)] == [
+        8,
+        8,
+        8,
+        16,
+        16,
+        32,
+        64,
+        64,
+    ]
+    assert [padded_length(n, 20) for n in (3, 16, 17, 20)] == [8, 16, 20, 20]
+    assert padded_length(3, 4) == 4
 
 
 def test_the_longest_comes_first_and_equals_keep_their_order():
-    assert sorted_by_length(jobs([3, 9, 3, 12], Recipe())) == [3, 1, 0, 2]
+    assert sort_by_length(jobs([3, 9, 3, 12], Recipe())) == [3, 1, 0, 2]
 
 
 @settings(max_examples=40)
@@ -84,11 +95,11 @@ def test_every_model_does_what_it_would_do_alone(sizes, batch, epochs, moved, st
         epochs=epochs, batch=batch, milestones=(2, 4), augment="crop-flip" if moved else "none"
     )
     group = jobs(sorted(sizes, reverse=True), recipe, (1, 8, 8), [start] * len(sizes))
-    plan = schedule(group)
+    plan = make_schedule(group)
     first = 0
     for i, job in enumerate(group):
-        drawn = training.batches(recipe, len(job.data), job.key)
-        moves = training.augmentation(recipe, len(job.data), job.key, (1, 8, 8))
+        drawn = training.draw_batches(recipe, len(job.data), job.key)
+        moves = training.draw_augmentation(recipe, len(job.data), job.key, (1, 8, 8))
         steps = [(epoch, batch) for epoch, batches in enumerate(drawn) for batch in batches]
         assert plan.counts[:, i].tolist() == [len(b) for _, b in steps] + [0] * (
             len(plan) - len(steps)

@@ -2,6 +2,8 @@
 batched one must agree.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.types import Fit, Labelled, Predict, Samples, Store, UserError
 from tests.helpers import parity, toys
-from tests.helpers.parity import IMAGE, ROW, SGD, compared
+from tests.helpers.parity import IMAGE, ROW, SGD, compare
 
 ZERO, ONE = torch.tensor(0.0), torch.tensor(1.0)
 
@@ -260,7 +262,7 @@ ODD = [  # and how often the engine warns that it runs one by one
 
 @pytest.mark.parametrize(("net", "shape", "warned"), ODD)
 def test_odd_networks_agree(net, shape, warned):
-    compared(net, shape, warned=warned)
+    compare(net, shape, warned=warned)
 
 
 # --- odd jobs
@@ -313,8 +315,19 @@ class NormByFunc(nn.Module):
 
 def test_batch_norm_on_a_single_value_is_explained_under_torch_func_too():
     jobs = parity.fits(toys.model(parity.factory(NormByFunc), ROW, 3), (1,))
-    with pytest.raises(UserError, match="use norm=group, a larger batch or larger images"):
+    jobs = [replace(jobs[0], key=(0, 2, "local", 5))]
+    with pytest.raises(UserError, match=r"client 5 has one sample, .*give the clients at least 2"):
         BatchedEngine(threads=1).run(jobs)
+
+
+def test_a_batch_norm_that_sees_one_value_for_another_reason_is_explained():
+    class First(NormByFunc):
+        def forward(self, x):
+            return self.head(self.norm(x[: 2 if len(x) == 2 else 1])).mean(0).expand(len(x), -1)
+
+    jobs = parity.fits(toys.model(parity.factory(First), ROW, 3), (4,))
+    with pytest.raises(UserError, match="one value per channel to train on; use group norm"):
+        SequentialEngine(threads=1).run(jobs)
 
 
 @pytest.mark.parametrize("engine", [SequentialEngine, BatchedEngine])

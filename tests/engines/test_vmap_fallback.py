@@ -10,7 +10,7 @@ from torch import nn
 from fedsift import models
 from fedsift.engines.stacked.ops import ReferenceOps
 from fedsift.engines.stacked.program import Vmapped, stack
-from tests.helpers.parity import IMAGE, ROW, compared
+from tests.helpers.parity import IMAGE, ROW, compare
 
 # --- by torch.func ---
 
@@ -67,7 +67,7 @@ class Depthwise(nn.Sequential):
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
 def test_what_torch_func_can_batch_is_stacked(made, shape):
-    how, _ = compared(made, shape)
+    how, _ = compare(made, shape)
     assert how == f"{made.__name__}: stacked (by torch.func)"
 
 
@@ -101,7 +101,7 @@ def test_what_the_way_back_needs_is_counted_and_bounds_how_many_networks_go_toge
 
 
 def test_a_network_that_cannot_be_watched_is_stacked_all_the_same():
-    how, _ = compared(Inward, ROW)
+    how, _ = compare(Inward, ROW)
     assert how == "Inward: stacked (by torch.func)"
     assert stack(models.make_model(Inward, ROW, 2), ReferenceOps()).values == 16 * 6
 
@@ -109,7 +109,7 @@ def test_a_network_that_cannot_be_watched_is_stacked_all_the_same():
 def test_stacked_by_torch_func_in_many_threads():
     """Groups that run side by side must not see each other's weights."""
     for _ in range(5):
-        compared(Depthwise, sizes=(40,) * 12, threads=4)
+        compare(Depthwise, sizes=(40,) * 12, threads=4)
 
 
 # --- one by one
@@ -178,7 +178,7 @@ REFUSED = [
     ("made", "reason"), REFUSED, ids=lambda value: getattr(value, "__name__", "")
 )
 def test_the_rest_runs_one_by_one_and_is_told_once(made, reason):
-    how, (told,) = compared(made, ROW, threads=2, warned=1)
+    how, (told,) = compare(made, ROW, threads=2, warned=1)
     assert (
         told.startswith(f"{made.__name__} cannot be stacked and runs one by one: ")
         and reason in told

@@ -113,7 +113,7 @@ def factory(net):
     return build
 
 
-def compared(net, shape=IMAGE, sizes=(21, 5, 12, 8), threads=1, warned=0):
+def compare(net, shape=IMAGE, sizes=(21, 5, 12, 8), threads=1, warned=0):
     """Trains and asks on both engines; how the batched one says it ran, and its warnings."""
     model = Model(net.__name__, factory(net), shape, CLASSES)
     jobs = fits(model, sizes)
@@ -142,12 +142,12 @@ def off(a, b):
     return float((a - b).norm() / b.norm())
 
 
-def one_step(model, kernels, counts, batch=8, placed=(), device="cuda"):
+def one_step(model, ops, counts, batch=8, placed=(), device="cuda"):
     """Of one pass there and back, of the real samples: outputs, what is answered afterwards, how
     far running means and variances have moved (where there are some), gradients. A model without
     samples may compute what it likes, as long as its running figures stay. The gradients of
     `placed` are read where they went."""
-    program = stack(model, kernels)
+    program = stack(model, ops)
     m = len(counts)
     flat, buffers = program.layout.stack([models.initial_state(model, i) for i in range(m)])
     weights = {
@@ -167,7 +167,7 @@ def one_step(model, kernels, counts, batch=8, placed=(), device="cuda"):
     logits = program(Pass(weights, buffers, True, counted, places=places), x)
     real = real_samples(count, batch)[:, :, None]
     pull = noise(*logits.shape, seed=1).to(device) * real
-    gradient = program.layout.joined(
+    gradient = program.layout.join_gradients(
         torch.autograd.grad(logits, list(weights.values()), pull), wanted, placed
     )
     gradient = gradient[:, : sum(shape.numel() for shape in program.layout.parameters.values())]

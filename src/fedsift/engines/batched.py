@@ -24,8 +24,8 @@ from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.stacked import training
 from fedsift.engines.stacked.cpu.program import CpuProgram
 from fedsift.engines.stacked.ops import ReferenceOps
-from fedsift.engines.stacked.program import Program, Stacked, stack
-from fedsift.engines.stacked.schedule import alike, sorted_by_length
+from fedsift.engines.stacked.program import Program, Stacked, Vmapped, stack
+from fedsift.engines.stacked.schedule import shared_recipe, sort_by_length
 from fedsift.engines.stacked.trace import Unstackable
 from fedsift.engines.threads import Stop
 from fedsift.types import Fit, Model, Predict, Samples, UserError, Weights, Work
@@ -33,13 +33,15 @@ from fedsift.types import Fit, Model, Predict, Samples, UserError, Weights, Work
 LARGEST_ON_CPU = (
     2_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
 )
-LARGEST_BY_HAND = 25_000_000  # the same for training networks whose images need not be turned over
-TOGETHER_ON_CPU = (
+LARGEST_TRAINED_ON_CPU = (
+    25_000_000  # the same for training networks whose images need not be turned over
+)
+PROGRAM_ON_CPU = (
     16,
     65_000_000,
 )  # models, and their multiplications a sample, in one program: caches are small
-ASKED_ON_CPU = 64  # samples a model in one prediction
-ASKED_ON_CUDA = 16_384  # samples of all models in one prediction
+PREDICTED_ON_CPU = 64  # samples a model in one prediction
+PREDICTED_ON_CUDA = 16_384  # samples of all models in one prediction
 COPIES = {
     True: 2,
     False: 14,
@@ -69,27 +71,27 @@ class BatchedEngine:
     ) -> None:
         if memory is not None and not memory > 0:
             raise UserError(f"memory is a number of GiB above 0, not {memory}")
-        self._alone = SequentialEngine(device, threads, precision)
+        self._sequential = SequentialEngine(device, threads, precision)
         self.device, self.workers, self.precision = (
-            self._alone.device,
-            self._alone.workers,
-            self._alone.precision,
+            self._sequential.device,
+            self._sequential.workers,
+            self._sequential.precision,
         )
         self._cuda = self.device.type == "cuda"
         self._memory = (
             memory or (torch.cuda.mem_get_info(self.device)[0] / 2 / GIB if self._cuda else 1.0)
         ) * GIB
-        self._kernels = kernels_for(self._cuda, precision)
+        self._ops = choose_ops(self._cuda, precision)
         self._programs: dict[Model, Program | str] = {}
         self._resident: dict[Any, tuple[Tensor, Tensor]] = {}
-        self._replays: dict[Any, Any] = {}
+        self._trainers: dict[Any, Any] = {}
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
         """The answers, in the order of the jobs."""
         groups: dict[Any, list[int]] = {}
         for i, job in enumerate(jobs):
-            groups.setdefault(self._group(job, i), []).append(i)
-        parts = [part for members in groups.values() for part in self._parts(jobs, members)]
+            groups.setdefault(self._group_key(job, i), []).append(i)
+        parts = [part for members in groups.values() for part in self._split_group(jobs, members)]
         found = self.workers.run([self._task([jobs[i] for i in part]) for part in parts])
         answers: dict[int, Any] = {}
         for part, answer in zip(parts, found, strict=True):
@@ -101,8 +103,8 @@ class BatchedEngine:
         program = self._program(model)
         if isinstance(program, str):
             return f"{model.name}: one by one, {self.workers.threads} at a time ({program})"
-        how = "known layers" if isinstance(program, Stacked) else "by torch.func"
-        graphs = ", CUDA graphs" if self._replayed(program) else ""
+        how = "by torch.func" if isinstance(program, Vmapped) else "known layers"
+        graphs = ", CUDA graphs" if self._uses_graphs(program) else ""
         exact = program.stored == torch.float32 and self.precision.name == "bfloat16"
         same = ", in float32 all the same" if exact else ""
         asked = (
@@ -114,31 +116,31 @@ class BatchedEngine:
 
     # --- who goes with whom ---
 
-    def _group(self, job: Work, i: int) -> Any:
+    def _group_key(self, job: Work, i: int) -> Any:
         """Jobs of one group make one program; a job that cannot be stacked is a group of its
         own.
         """
         samples = _samples(job)
-        if isinstance(self._program_of(job), str):
+        if isinstance(self._program_for(job), str):
             return i
         store = samples.store
-        data = (_place(store.values), store.mean.shape, store.std.shape)
+        data = (_memory_key(store.values), store.mean.shape, store.std.shape)
         if isinstance(job, Predict):
             return (job.model, len(samples), *data)
-        return (job.model, alike(job.recipe), job.temperature, *data)
+        return (job.model, shared_recipe(job.recipe), job.temperature, *data)
 
-    def _parts(self, jobs: Sequence[Work], members: list[int]) -> list[list[int]]:
+    def _split_group(self, jobs: Sequence[Work], members: list[int]) -> list[list[int]]:
         """A group cut so that every worker has something to do and no program is too large."""
         first = jobs[members[0]]
-        program = self._program_of(first)
+        program = self._program_for(first)
         if isinstance(program, str):
             return [members]
         if isinstance(first, Fit):
-            members = [members[i] for i in sorted_by_length([jobs[i] for i in members])]  # type: ignore[misc]
+            members = [members[i] for i in sort_by_length([jobs[i] for i in members])]  # type: ignore[misc]
             first = jobs[members[0]]
         most = max(1, int(self._memory // self._bytes(program, first)))
         if not self._cuda:
-            models, macs = TOGETHER_ON_CPU
+            models, macs = PROGRAM_ON_CPU
             most = min(
                 most,
                 models,
@@ -156,28 +158,28 @@ class BatchedEngine:
         """
         if isinstance(job, Predict):
             return 4 * (
-                program.layout.size + program.values * (1 if self._cuda else 2 * ASKED_ON_CPU)
+                program.layout.size + program.values * (1 if self._cuda else 2 * PREDICTED_ON_CPU)
             )
         steps = job.recipe.epochs * -(-len(job.data) // job.recipe.batch)
         batches = steps * job.recipe.batch * 4 * 4
-        copies = program.copies or COPIES[type(self._kernels) is not ReferenceOps]
+        copies = program.copies or COPIES[type(self._ops) is not ReferenceOps]
         sample = copies * program.values + DRAWN * int(np.prod(job.model.shape))
         return 4 * (6 * program.layout.size + sample * job.recipe.batch) + batches
 
     # --- what is done ---
 
     def _task(self, part: list[Any]) -> Callable[[Stop], list[Any]]:
-        program = self._program_of(part[0])
+        program = self._program_for(part[0])
         if isinstance(program, str):
-            task = self._alone.task(part[0])
+            task = self._sequential.task(part[0])
             return lambda stop: [task(stop)]
         return partial(self._fit if isinstance(part[0], Fit) else self._predict, program, part)
 
     def _fit(self, program: Program, part: list[Fit], stop: Stop) -> list[Weights]:
         values = self._values(part[0].data.samples)
         with self.precision.products():
-            if self._replayed(program) and values.ndim in (2, 4):
-                return self._replay(program, part, values, stop)
+            if self._uses_graphs(program) and values.ndim in (2, 4):
+                return self._fit_with_graphs(program, part, values, stop)
             trained = training.fit(program, part, values, stop)
         if not self._cuda:
             give_back_memory(
@@ -188,48 +190,48 @@ class BatchedEngine:
     def _predict(self, program: Program, part: list[Predict], stop: Stop) -> list[Any]:
         room = min(self._memory / 4, INT32) // (max(1, program.values) * len(part))
         size = (
-            int(max(1, min(ASKED_ON_CUDA // len(part), len(part[0].samples), room)))
+            int(max(1, min(PREDICTED_ON_CUDA // len(part), len(part[0].samples), room)))
             if self._cuda
-            else ASKED_ON_CPU
+            else PREDICTED_ON_CPU
         )
         with self.precision.products():
             return training.predict(program, part, self._values(part[0].samples), size, stop)
 
-    def _replay(
+    def _fit_with_graphs(
         self, program: Program, part: list[Fit], values: Tensor, stop: Stop
     ) -> list[Weights]:
         """Graphs are kept and used again while as many jobs of the same kind come by."""
         from fedsift.engines.stacked.cuda import graphs
 
-        plan, job = graphs.plan_of(program, part), part[0]
+        plan, job = graphs.plan_steps(program, part), part[0]
         rule = replace(
-            alike(job.recipe), epochs=1, batch=1
+            shared_recipe(job.recipe), epochs=1, batch=1
         )  # how long and how wide it is, the plan says
         store = job.data.samples.store
         shapes = (len(part), plan.positions.shape[2], store.mean.shape, store.std.shape)
-        key = (job.model, rule, job.temperature, shapes, _place(values))
-        if key not in self._replays or not self._replays[key].takes(part, plan):
-            self._replays.pop(key, None)  # first give the old one's memory back
+        key = (job.model, rule, job.temperature, shapes, _memory_key(values))
+        if key not in self._trainers or not self._trainers[key].has_room_for(part, plan):
+            self._trainers.pop(key, None)  # first give the old one's memory back
             needed = len(part) * self._bytes(program, job)
-            while self._replays and (
-                len(self._replays) >= MOST_REPLAYS or self._kept() + needed > self._memory
+            while self._trainers and (
+                len(self._trainers) >= MOST_TRAINERS or self._graph_bytes() + needed > self._memory
             ):
-                self._replays.pop(next(iter(self._replays)))
-            self._replays[key] = graphs.Replay(program, part, plan, values, needed)
-        self._replays[key] = self._replays.pop(
+                self._trainers.pop(next(iter(self._trainers)))
+            self._trainers[key] = graphs.GraphTrainer(program, part, plan, values, needed)
+        self._trainers[key] = self._trainers.pop(
             key
         )  # to the end: the one used longest ago goes first
         try:
-            return self._replays[key].fit(part, plan, stop)
+            return self._trainers[key].fit(part, plan, stop)
         except BaseException:
-            del self._replays[key]  # with its memory
+            del self._trainers[key]  # with its memory
             raise
 
-    def _kept(self) -> int:
+    def _graph_bytes(self) -> int:
         """What the graphs that are kept hold, roughly."""
-        return sum(kept.bytes for kept in self._replays.values())
+        return sum(kept.bytes for kept in self._trainers.values())
 
-    def _replayed(self, program: Program) -> bool:
+    def _uses_graphs(self, program: Program) -> bool:
         return self._cuda and has_triton() and isinstance(program, Stacked)
 
     def _values(self, samples: Samples) -> Tensor:
@@ -237,7 +239,7 @@ class BatchedEngine:
         values = samples.store.values
         if not self._cuda:
             return values
-        key = _place(values)
+        key = _memory_key(values)
         if key not in self._resident:
             while len(self._resident) >= MOST_STORES:
                 self._resident.pop(next(iter(self._resident)))
@@ -247,7 +249,7 @@ class BatchedEngine:
             )  # the first keeps its address taken
         return self._resident[key][1]
 
-    def _program_of(self, job: Work) -> Program | str:
+    def _program_for(self, job: Work) -> Program | str:
         """The program for a job, or why there is none."""
         if not len(_samples(job)) or (
             isinstance(job, Fit) and job.data.classes != job.model.classes
@@ -257,19 +259,19 @@ class BatchedEngine:
 
     def _program(self, model: Model, training: bool = True) -> Program | str:
         if model not in self._programs:
-            with self._alone.dice:  # trying a network draws random numbers
-                self._programs.setdefault(model, self._made(model))
+            with self._sequential.random_lock:  # trying a network draws random numbers
+                self._programs.setdefault(model, self._make_program(model))
         program = self._programs[model]
         if isinstance(program, str) or self._cuda:
             return program
-        by_hand = training and isinstance(program, CpuProgram) and not program.turned
-        if program.macs > max(LARGEST_ON_CPU, LARGEST_BY_HAND if by_hand else 0):
+        stacks_images = training and isinstance(program, CpuProgram) and not program.splits_images
+        if program.macs > max(LARGEST_ON_CPU, LARGEST_TRAINED_ON_CPU if stacks_images else 0):
             return f"{program.macs / 1e6:.1f} million multiplications a sample keep a core busy"
         return program
 
-    def _made(self, model: Model) -> Program | str:
+    def _make_program(self, model: Model) -> Program | str:
         try:
-            return stack(model, self._kernels, Stacked if self._cuda else CpuProgram)
+            return stack(model, self._ops, Stacked if self._cuda else CpuProgram)
         except Unstackable as error:
             warnings.warn(
                 f"{model.name} cannot be stacked and runs one by one: {error}", stacklevel=5
@@ -277,10 +279,10 @@ class BatchedEngine:
             return str(error)
 
 
-MOST_REPLAYS, MOST_STORES = 8, 8
+MOST_TRAINERS, MOST_STORES = 8, 8
 
 
-def _place(values: Tensor) -> tuple[Any, ...]:
+def _memory_key(values: Tensor) -> tuple[Any, ...]:
     """Equal for two tensors that are the same view of the same memory."""
     return values.data_ptr(), values.shape, values.stride(), values.dtype
 
@@ -289,7 +291,7 @@ def _samples(job: Work) -> Samples:
     return job.data.samples if isinstance(job, Fit) else job.samples
 
 
-def kernels_for(cuda: bool, precision: str) -> ReferenceOps:
+def choose_ops(cuda: bool, precision: str) -> ReferenceOps:
     """Our own kernels use the matrix units, which round; float32 is left to torch's products. A CPU
     stores bfloat16 if it can compute with it."""
     if cuda and has_triton() and precision != "float32":

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedsift import seeding, training
 from fedsift.engines.precision import Precision
-from fedsift.engines.threads import Stop, Task, Workers, carry_on
+from fedsift.engines.threads import Stop, Task, Workers, raise_if_stopped
 from fedsift.types import Array, Fit, Model, Predict, Samples, Weights, Work
 
 PREDICT_BATCH = 512
@@ -46,7 +46,7 @@ class SequentialEngine:
         ] = {}
         self._random: dict[tuple[Model, bool], bool] = {}
         self._formats: dict[Model, torch.memory_format] = {}
-        self.dice = threading.Lock()  # held by whoever uses torch's global randomness
+        self.random_lock = threading.Lock()  # held by whoever uses torch's global randomness
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
         """The answers, in the order of the jobs. On an interrupt the jobs stop at their next
@@ -66,7 +66,7 @@ class SequentialEngine:
         """
         net = self._network(job)
         with self.precision.products():
-            if not self._rolls_dice(job):
+            if not self._draws_random_numbers(job):
                 return (
                     self._predict(net, job)
                     if isinstance(job, Predict)
@@ -74,7 +74,7 @@ class SequentialEngine:
                 )
             key = ("predict", job.model.name) if isinstance(job, Predict) else (*job.key, "dropout")
             with (
-                self.dice,
+                self.random_lock,
                 torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []),
             ):
                 torch.manual_seed(seeding.torch_seed(*key))
@@ -87,19 +87,19 @@ class SequentialEngine:
     def _fit(self, net: nn.Module, job: Fit, stop: Stop) -> Weights:
         recipe, n = job.recipe, len(job.data)
         x, targets = self._inputs(job.model, job.data.samples), job.data.targets.to(self.device)
-        moves = training.augmentation(recipe, n, job.key, job.data.samples.shape)
+        moves = training.draw_augmentation(recipe, n, job.key, job.data.samples.shape)
         optimizer = training.optimizer(recipe, net.parameters())
         net.train()
-        for epoch, batches in enumerate(training.batches(recipe, n, job.key)):
+        for epoch, batches in enumerate(training.draw_batches(recipe, n, job.key)):
             for group in optimizer.param_groups:
                 group["lr"] = training.step_size(recipe, job.epoch + epoch)
             for batch in map(torch.from_numpy, batches):
-                carry_on(stop)
+                raise_if_stopped(stop)
                 inputs = x[batch]
                 if moves is not None:
                     inputs = training.augment(inputs, torch.from_numpy(moves[epoch])[batch])
                 optimizer.zero_grad()
-                with self.precision.forward(), training.plain_about_norms():
+                with self.precision.forward(), training.explain_batch_norm_errors([job]):
                     logits = net(inputs)
                 training.loss(logits.float(), targets[batch], job.temperature).backward()
                 optimizer.step()
@@ -125,7 +125,7 @@ class SequentialEngine:
         """
         if model not in self._formats:
             channels_last = torch.channels_last
-            with self.dice, torch.random.fork_rng(devices=[]), torch.no_grad():
+            with self.random_lock, torch.random.fork_rng(devices=[]), torch.no_grad():
                 net = model.build().eval().to(memory_format=channels_last)  # type: ignore[call-overload]
                 x = torch.zeros(2, *model.shape)
                 try:
@@ -141,9 +141,9 @@ class SequentialEngine:
         """
         key = (threading.get_ident(), job.model)
         if key not in self._networks:
-            with self.dice, torch.random.fork_rng(devices=[]):
+            with self.random_lock, torch.random.fork_rng(devices=[]):
                 net = job.model.build()
-            dropouts = training.keyed(net)
+            dropouts = training.replace_dropouts(net)
             unsaved = {
                 name: value.clone() for name, value in net.named_buffers() if name not in job.state
             }
@@ -158,12 +158,12 @@ class SequentialEngine:
             dropout.start(training.dropout_seed(job.key) if isinstance(job, Fit) else 0)
         return net
 
-    def _rolls_dice(self, job: Work) -> bool:
+    def _draws_random_numbers(self, job: Work) -> bool:
         """Whether a forward pass draws random numbers: tried once per architecture, in training and
         in prediction.
         """
         key = (job.model, isinstance(job, Fit))
         if key not in self._random:
-            with self.dice:
-                self._random[key] = training.rolls_dice(*key)
+            with self.random_lock:
+                self._random[key] = training.draws_random_numbers(*key)
         return self._random[key]

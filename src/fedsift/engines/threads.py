@@ -56,7 +56,7 @@ class Workers:
         return task(stop)
 
 
-def carry_on(stop: Stop) -> None:
+def raise_if_stopped(stop: Stop) -> None:
     """Called between two batches."""
     if stop.is_set():
         raise Interrupted

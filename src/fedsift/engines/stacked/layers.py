@@ -31,15 +31,15 @@ def convolve(
     return _Convolution.apply(x, weight, bias, kernel, stride, padding)
 
 
-def side_by_side(x: Tensor) -> Tensor:
+def merge_models(x: Tensor) -> Tensor:
     """[M, B, H, W, C] -> [B, M * C, H, W], channels last; no copy where it came from
-    `one_by_one`.
+    `split_models`.
     """
     m, b, h, w, c = x.shape
     return x.permute(1, 2, 3, 0, 4).reshape(b, h, w, m * c).permute(0, 3, 1, 2)
 
 
-def one_by_one(y: Tensor, models: int) -> Tensor:
+def split_models(y: Tensor, models: int) -> Tensor:
     """The other way, as a view."""
     b, channels, h, w = y.shape
     return y.permute(0, 2, 3, 1).reshape(b, h, w, models, channels // models).permute(3, 0, 1, 2, 4)
@@ -190,7 +190,7 @@ def normalise(
 
 
 @torch.no_grad()
-def remember(running: Tensor, seen: Tensor, momentum: float, count: Tensor | None) -> None:
+def update_running(running: Tensor, seen: Tensor, momentum: float, count: Tensor | None) -> None:
     """running <- (1 - momentum) running + momentum seen, for the models that had samples in this
     step.
     """
@@ -218,7 +218,7 @@ def group_norm(
 
 def pool(x: Tensor, pooled: Any) -> Tensor:
     """`pooled` works on images [n, C, H, W] of one network; it does not care whose they are."""
-    return one_by_one(pooled(side_by_side(x)), len(x))
+    return split_models(pooled(merge_models(x)), len(x))
 
 
 def flatten(x: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ class Layout:
             for name, part in self._parts(flat).items()
         }
 
-    def joined(
+    def join_gradients(
         self, gradients: Sequence[Tensor], into: Tensor | None = None, placed: Collection[str] = ()
     ) -> Tensor:
         """The gradients of `weights(flat)` as one matrix like it; `into` one where those `placed`

@@ -66,8 +66,8 @@ def _batch_norm(p: Pass, op: Op, x: Tensor, residual: Tensor | None = None) -> T
     weight, bias = p.weights[f"{name}.weight"], p.weights[f"{name}.bias"]
     if p.training:
         y, mean, variance, n = layers.batch_norm(x, weight, bias, p.count, layer.eps)
-        layers.remember(running[0], mean, layer.momentum, p.count)
-        layers.remember(running[1], variance * (n / (n - 1)), layer.momentum, p.count)
+        layers.update_running(running[0], mean, layer.momentum, p.count)
+        layers.update_running(running[1], variance * (n / (n - 1)), layer.momentum, p.count)
     else:
         y = layers.normalise(x, *running, weight, bias, layer.eps)
     y = y if residual is None else y + residual
@@ -87,7 +87,7 @@ def _dropout(p: Pass, op: Op, x: Tensor) -> Tensor:
     if not p.training or p.seeds is None:
         return x
     shape = (x.shape[1], x.shape[4], *x.shape[2:4]) if x.ndim == 5 else x.shape[1:]
-    kept = training.kept(p.seeds, op.number, p.step, shape, op.layer.p)
+    kept = training.dropout_mask(p.seeds, op.number, p.step, shape, op.layer.p)
     return x * (kept.permute(0, 1, 3, 4, 2) if x.ndim == 5 else kept)
 
 

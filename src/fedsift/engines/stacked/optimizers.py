@@ -23,15 +23,15 @@ class Sgd:
         self._recipe = recipe
         self._velocity = torch.zeros_like(weights) if recipe.momentum else None
 
-    def step(self, w: Tensor, g: Tensor, rate: Tensor, t: int, some: slice | Tensor) -> None:
-        """w [A, P]: `some` of the rows; g their gradient, which is used up; rate [A, 1]."""
+    def step(self, w: Tensor, g: Tensor, rate: Tensor, t: int, members: slice | Tensor) -> None:
+        """w [A, P]: `members` of the rows; g their gradient, which is used up; rate [A, 1]."""
         recipe = self._recipe
         if recipe.weight_decay:
             g.add_(w, alpha=recipe.weight_decay)
         if self._velocity is not None:
-            velocity = self._velocity[some].mul_(recipe.momentum).add_(g)
-            if not isinstance(some, slice):  # not a view, then
-                self._velocity[some] = velocity
+            velocity = self._velocity[members].mul_(recipe.momentum).add_(g)
+            if not isinstance(members, slice):  # not a view, then
+                self._velocity[members] = velocity
             g = g.add_(velocity, alpha=recipe.momentum) if recipe.nesterov else velocity
         w.addcmul_(g, rate, value=-1)
 
@@ -52,16 +52,16 @@ class Adam:
         self._step: Any = torch._fused_adamw_ if recipe.optimizer == "adamw" else torch._fused_adam_
         self._mean, self._square = torch.zeros_like(weights), torch.zeros_like(weights)
 
-    def step(self, w: Tensor, g: Tensor, rate: Tensor, t: int, some: slice | Tensor) -> None:
-        mean, square = self._mean[some], self._square[some]
+    def step(self, w: Tensor, g: Tensor, rate: Tensor, t: int, members: slice | Tensor) -> None:
+        mean, square = self._mean[members], self._square[members]
         rates = rate.flatten().tolist()
-        alike = len(set(rates)) == 1
+        equal = len(set(rates)) == 1
         count = torch.tensor(float(t + 1), device=w.device)
-        for i, lr in enumerate(rates[:1] if alike else rates):
-            rows = [[matrix if alike else matrix[i]] for matrix in (w, g, mean, square)]
+        for i, lr in enumerate(rates[:1] if equal else rates):
+            rows = [[matrix if equal else matrix[i]] for matrix in (w, g, mean, square)]
             self._step(*rows, [], [count], lr=lr, **self._settings)
-        if not isinstance(some, slice):  # not views, then
-            self._mean[some], self._square[some] = mean, square
+        if not isinstance(members, slice):  # not views, then
+            self._mean[members], self._square[members] = mean, square
 
 
 def correction(t: int) -> tuple[float, float]:
@@ -71,5 +71,5 @@ def correction(t: int) -> tuple[float, float]:
     return 1 - BETA1 ** (t + 1), sqrt(1 - BETA2 ** (t + 1))
 
 
-def optimizer(recipe: Recipe, weights: Tensor) -> Sgd | Adam:
+def make_optimizer(recipe: Recipe, weights: Tensor) -> Sgd | Adam:
     return Sgd(recipe, weights) if recipe.optimizer == "sgd" else Adam(recipe, weights)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn, vmap
+from torch import Tensor, vmap
 from torch.func import functional_call
 
 from fedsift import training
@@ -23,8 +23,7 @@ from fedsift.engines.stacked.ops import CONVOLUTIONS, LAYERS, Pass, ReferenceOps
 from fedsift.engines.stacked.trace import Op, Unstackable, trace
 from fedsift.types import Model
 
-# torch.func warns where it has no fast way; here that is known, and it is the second choice already
-torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
+NORMS = ("batch_norm", "norm_after_convolution")
 
 
 class Program:
@@ -55,86 +54,98 @@ class Program:
     def weights(self, flat: Tensor) -> dict[str, Tensor]:
         return self.layout.weights(flat)
 
-    def arranged(self, x: Tensor) -> Tensor:
+    def arrange(self, x: Tensor) -> Tensor:
         """Images [..., C, H, W] as [..., H, W, C], in the order of memory that is best for this
         program.
         """
         return x.movedim(-3, -1).contiguous()
 
-    def learn(
-        self, p: Pass, x: Tensor, pull: Callable[[Tensor], Tensor], into: dict[str, Tensor]
+    def add_gradients(
+        self, p: Pass, x: Tensor, loss: Callable[[Tensor], Tensor], into: dict[str, Tensor]
     ) -> None:
-        """Forward, and back from what `pull` makes of the logits; the weights' gradients are added
-        to `into`.
+        """Forward and backward; `loss` gives the gradient of the loss by the logits. The weights'
+        gradients are added to `into`.
         """
         logits = self(p, x)
-        pulled = torch.autograd.grad(logits, list(p.weights.values()), pull(logits.detach()))
-        for mine, gradient in zip(into.values(), pulled, strict=True):
+        found = torch.autograd.grad(logits, list(p.weights.values()), loss(logits.detach()))
+        for mine, gradient in zip(into.values(), found, strict=True):
             mine.add_(gradient)
 
 
-class Stacked(Program):
-    """Known layers only. `kernels` are the layers that have more than one implementation."""
+class Traced:
+    """A network of known layers: its ops in both modes, and what can be counted from them."""
 
-    def __init__(self, model: Model, kernels: ReferenceOps) -> None:
-        net = model.build()
-        self._programs = {mode: trace(net.train(mode), model.shape) for mode in (True, False)}
-        ops = self._programs[True]
-        products = [
-            op for o in ops for op in (o, o.before) if op and op.kind in ("convolution", "linear")
-        ]
-        self.layout = self._layout(net, products)
-        layers_used = {op.name for o in ops for op in (o, o.before) if op}
-        if unused := [
-            name for name in self.layout.parameters if name.rpartition(".")[0] not in layers_used
-        ]:
-            raise Unstackable(f"{unused[0]} is not used")
-        self.macs, self.values = sum(op.macs for op in ops), sum(op.values for op in ops)
-        norms = [op for op in ops if op.kind in ("batch_norm", "norm_after_convolution")]
-        self.smallest_norm = min((op.spatial for op in norms), default=None)
-        self.counters = tuple(f"{op.name}.num_batches_tracked" for op in norms)
-        self._kernels = ReferenceOps()
-        self._compare(net, model.shape)
-        self._kernels = kernels
+    def __init__(self, model: Model) -> None:
+        self.net, self.shape = model.build(), model.shape
+        self.ops = {mode: trace(self.net.train(mode), model.shape) for mode in (True, False)}
+        every = [op for o in self.ops[True] for op in (o, o.before) if op]
+        self.names = {op.name for op in every}
+        self.convolutions = [f"{op.name}.weight" for op in every if op.kind == "convolution"]
+        self.linears = [f"{op.name}.weight" for op in every if op.kind == "linear"]
+        self.norms = [op for op in self.ops[True] if op.kind in NORMS]
+
+    def set_up(self, program: Program) -> None:
+        """Check that a program computes what the network does, and give it the counts."""
+        parameters = program.layout.parameters
+        if unused := [name for name in parameters if name.rpartition(".")[0] not in self.names]:
+            raise Unstackable(f"its parameter {unused[0]} is not used")
+        self._compare(program)
+        ops = self.ops[True]
+        program.macs, program.values = sum(op.macs for op in ops), sum(op.values for op in ops)
+        program.smallest_norm = min((op.spatial for op in self.norms), default=None)
+        program.counters = tuple(f"{op.name}.num_batches_tracked" for op in self.norms)
+
+    def set_dtype(self, program: Program, stored: torch.dtype) -> None:
+        """Store in fewer bits what flows between convolutions, and the input if they read it."""
+        ops = self.ops[True]
         if any(op.kind in CONVOLUTIONS for op in ops):
-            self.stored = kernels.stored
+            program.stored = stored
         if all(op.kind in CONVOLUTIONS for op in ops if "" in op.inputs):
-            self.takes = kernels.stored
-        if kernels.places:
-            self.placed = frozenset(_weights_of_kernels(ops))
-
-    def _layout(self, net: nn.Module, products: list[Op]) -> Layout:
-        return Layout(net, [f"{op.name}.weight" for op in products])
+            program.takes = stored
 
     @torch.no_grad()
-    def _compare(self, net: nn.Module, shape: tuple[int, ...]) -> None:
-        """The program must say what the network says; a tracer does not see everything (z += y, for
-        one).
-        """
-        state = {name: value.clone() for name, value in net.state_dict().items()}
-        x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
-        rolls = any(op.kind == "dropout" for op in self._programs[True])
-        for mode in (False,) if rolls else (False, True):
-            flat, buffers = self.layout.stack([state, state])
-            stacked = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
-            said = self(Pass(self.weights(flat), buffers, mode), torch.stack([stacked, stacked]))
-            if not torch.allclose(said[1], net.train(mode)(x), rtol=1e-3, atol=1e-4):
-                raise Unstackable("read layer by layer it computes something else")
+    def _compare(self, program: Program) -> None:
+        """A tracer does not see everything (z += y, for one)."""
+        state = {name: value.clone() for name, value in self.net.state_dict().items()}
+        x = torch.randn(3, *self.shape, generator=torch.Generator().manual_seed(0))
+        random = any(op.kind == "dropout" for op in self.ops[True])
+        for mode in (False,) if random else (False, True):
+            flat, buffers = program.layout.stack([state, state])
+            images = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
+            found = program(
+                Pass(program.weights(flat), buffers, mode), torch.stack([images, images])
+            )
+            if not torch.allclose(found[1], self.net.train(mode)(x), rtol=1e-3, atol=1e-4):
+                raise Unstackable("read layer by layer, it computes something else")
+
+
+class Stacked(Program):
+    """Known layers only. `ops` are the layers that have more than one implementation."""
+
+    def __init__(self, model: Model, ops: ReferenceOps) -> None:
+        traced = Traced(model)
+        self._traced, self._ops = traced.ops, ReferenceOps()
+        self.layout = Layout(traced.net, inputs_first=traced.convolutions + traced.linears)
+        traced.set_up(self)
+        traced.set_dtype(self, ops.stored)
+        self._ops = ops
+        if ops.places:
+            self.placed = frozenset(_placeable_weights(traced.ops[True]))
 
     def __call__(self, p: Pass, x: Tensor) -> Tensor:
         known: dict[str, Tensor] = {}
-        for op in self._programs[p.training]:
+        for op in self._traced[p.training]:
             inputs = [x if name == "" else known[name] for name in op.inputs]
-            known[op.output] = self._do(p, op, inputs)
+            known[op.output] = self._run(p, op, inputs)
             for name in op.last_used:
                 del known[name]
         return known[op.output]
 
-    def _do(self, p: Pass, op: Op, inputs: list[Tensor]) -> Tensor:
+    def _run(self, p: Pass, op: Op, inputs: list[Tensor]) -> Tensor:
         if op.kind == "norm_after_convolution":
-            return self._kernels.convolve_and_normalise(p, op, *inputs)
+            return self._ops.convolve_and_normalise(p, op, *inputs)
         if op.kind == "convolution":
-            return self._kernels.convolve(p, op, *inputs)
+            return self._ops.convolve(p, op, *inputs)
         return LAYERS[op.kind](p, op, *(x.float() for x in inputs))
 
 
@@ -162,8 +173,10 @@ class Vmapped(Program):
             return functional_call(net, (weights, buffers), (x,))
 
         x = x.permute(0, 1, 4, 2, 3).contiguous() if x.ndim == 5 else x
-        with training.plain_about_norms():
-            return vmap(one)(p.weights, p.buffers, x)
+        # torch.func warns where it has no fast way, which is known here. torch does not tell how
+        # this switch stood, so it stays off.
+        torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
+        return vmap(one)(p.weights, p.buffers, x)
 
     def _try(self, model: Model) -> None:
         """Two networks, two samples each, forward and backward: whatever torch.func cannot do shows
@@ -185,7 +198,7 @@ class Vmapped(Program):
                 self._compare(said[1], net.eval()(samples), buffers, dict(net.named_buffers()))
         except Exception as error:  # torch.func says no in many ways
             raise Unstackable(str(error).partition("\n")[0]) from None
-        self.values = self._kept(Pass(weights, buffers, True), x) // 4
+        self.values = self._count_saved_values(Pass(weights, buffers, True), x) // 4
 
     def _compare(
         self, said: Tensor, expected: Tensor, buffers: dict[str, Tensor], kept: dict[str, Tensor]
@@ -199,7 +212,7 @@ class Vmapped(Program):
                     f"{name} is another one there (is a buffer replaced, not changed?)"
                 )
 
-    def _kept(self, p: Pass, x: Tensor) -> int:
+    def _count_saved_values(self, p: Pass, x: Tensor) -> int:
         """How many values the way back needs beside the weights; some networks cannot be watched
         while they run.
         """
@@ -223,13 +236,17 @@ class Vmapped(Program):
 UNSEEN = 16  # times its input: what a network is taken to keep where that cannot be counted
 
 
-def stack(model: Model, kernels: ReferenceOps, known: type[Stacked] = Stacked) -> Program:
+def stack(
+    model: Model, ops: ReferenceOps, known: Callable[[Model, ReferenceOps], Program] = Stacked
+) -> Program:
     """The fastest program there is for this architecture; `known` makes those of known layers."""
-    if training.rolls_dice(model, training=True) or training.rolls_dice(model, training=False):
+    if training.draws_random_numbers(model, training=True) or training.draws_random_numbers(
+        model, training=False
+    ):
         raise Unstackable("it draws random numbers of its own in its forward pass")
     with torch.random.fork_rng(devices=[]):
         try:
-            return known(model, kernels)
+            return known(model, ops)
         except (
             Exception
         ) as unknown:  # whatever a network does to its reader, it is not for the user to see
@@ -239,7 +256,7 @@ def stack(model: Model, kernels: ReferenceOps, known: type[Stacked] = Stacked) -
                 raise Unstackable(f"{unknown}; under torch.func: {refused}") from None
 
 
-def _weights_of_kernels(ops: Sequence[Op]) -> list[str]:
+def _placeable_weights(ops: Sequence[Op]) -> list[str]:
     """Of convolutions and the norms joined to them; a layer used twice adds up two gradients, so it
     is left out.
     """

@@ -35,7 +35,7 @@ class Schedule:
         return (self.counts > 0).sum(1)
 
 
-def sorted_by_length(jobs: Sequence[Fit]) -> list[int]:
+def sort_by_length(jobs: Sequence[Fit]) -> list[int]:
     """Longest first, so that models finish from the back and little work is done for those that
     have.
     """
@@ -43,27 +43,27 @@ def sorted_by_length(jobs: Sequence[Fit]) -> list[int]:
 
 
 @cache
-def alike(recipe: Recipe) -> Recipe:
+def shared_recipe(recipe: Recipe) -> Recipe:
     """What recipes must have in common to be followed in one program: all but step sizes, which
     every model has of its own.
     """
     return replace(recipe, lr=1.0, milestones=(), decay=1.0)
 
 
-def padded(count: int, batch: int) -> int:
+def padded_length(count: int, batch: int) -> int:
     """How long a short batch is made: the next power of two from 8 on, but no longer than a full
     one.
     """
     return min(batch, max(8, 1 << (count - 1).bit_length()))
 
 
-def schedule(jobs: Sequence[Fit]) -> Schedule:
+def make_schedule(jobs: Sequence[Fit]) -> Schedule:
     """The batches every engine draws, side by side. The jobs share all of a recipe but step sizes
-    (`alike`) and are sorted by length."""
+    (`shared_recipe`) and are sorted by length."""
     recipe, shape = jobs[0].recipe, jobs[0].data.samples.shape
-    drawn = [training.orders(recipe, len(job.data), job.key) for job in jobs]
+    drawn = [training.draw_orders(recipe, len(job.data), job.key) for job in jobs]
     batch, epochs = recipe.batch, recipe.epochs
-    width = padded(min(batch, drawn[0].shape[1]), batch)  # the first is the longest
+    width = padded_length(min(batch, drawn[0].shape[1]), batch)  # the first is the longest
     steps, models = epochs * -(-drawn[0].shape[1] // batch), len(jobs)
     starts = np.cumsum([0, *(len(job.data) for job in jobs)])
     positions = np.tile(starts[:-1, None], (steps, 1, width))
@@ -80,7 +80,7 @@ def schedule(jobs: Sequence[Fit]) -> Schedule:
         counts[mine, i] = np.tile(np.minimum(batch, samples - batch * np.arange(length)), epochs)
         sizes = [training.step_size(job.recipe, job.epoch + epoch) for epoch in range(epochs)]
         rates[mine, i] = np.repeat(np.array(sizes, np.float32), length)
-        moved = training.augmentation(recipe, len(job.data), job.key, shape)
+        moved = training.draw_augmentation(recipe, len(job.data), job.key, shape)
         if moves is not None and moved is not None:
             moves[mine, i] = np.take_along_axis(moved, places[:, :, None], 1).reshape(-1, width, 3)
     return Schedule(positions, counts, rates, moves)

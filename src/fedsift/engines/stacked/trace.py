@@ -89,7 +89,7 @@ def trace(net: nn.Module, shape: tuple[int, ...]) -> list[Op]:
         hooks += (module._backward_hooks, module._backward_pre_hooks)  # type: ignore[assignment]
         _check(not any(hooks), f"{name or 'the network'} has hooks")
         _check(module.training == net.training, f"{name} is not in the mode of the network")
-    graph = _symbolic(net, shape)
+    graph = _trace_graph(net, shape)
     _check(
         sum(node.op == "placeholder" for node in graph.nodes) == 1, "it takes more than one input"
     )
@@ -117,10 +117,10 @@ def trace(net: nn.Module, shape: tuple[int, ...]) -> list[Op]:
         _check(op.output in read, f"nobody reads {op.output}")
         alone = not op.inplace or sum(op.inputs[0] in other.inputs for other in ops) == 1
         _check(alone, f"{op.output} changes in place what another layer reads")
-    return _with_last_uses(_joined(ops))
+    return _mark_last_uses(_fuse_neighbours(ops))
 
 
-def _symbolic(net: nn.Module, shape: tuple[int, ...]) -> fx.Graph:
+def _trace_graph(net: nn.Module, shape: tuple[int, ...]) -> fx.Graph:
     try:
         traced = fx.symbolic_trace(net)
         with torch.no_grad():
@@ -132,7 +132,7 @@ def _symbolic(net: nn.Module, shape: tuple[int, ...]) -> fx.Graph:
 
 def _read(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
     """One node of the graph, with its sizes."""
-    op, shape = _recognised(node, modules), _shape(node)
+    op, shape = _recognise(node, modules), _shape(node)
     macs = (
         op.layer.weight.numel() * _product(shape[2:]) if op.kind in ("convolution", "linear") else 0
     )
@@ -141,7 +141,7 @@ def _read(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
     )
 
 
-def _recognised(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
+def _recognise(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
     _check(bool(node.args), f"{node.format_node()} is not a layer known here")
     inputs = tuple(argument.name for argument in node.args if isinstance(argument, fx.Node))
     shape, before = _shape(node), _shape(node.args[0])
@@ -233,7 +233,7 @@ def _kind(layer: nn.Module, before: tuple[int, ...]) -> str:
 # --- joining neighbours ---
 
 
-def _joined(ops: list[Op]) -> list[Op]:
+def _fuse_neighbours(ops: list[Op]) -> list[Op]:
     """Convolution, batch norm, addition and ReLU in a row become one; a ReLU before a pool moves
     behind it, where there is less to do (the largest of the positive parts is the positive part of
     the largest)."""
@@ -243,12 +243,17 @@ def _joined(ops: list[Op]) -> list[Op]:
     ops = [
         replace(op, layer=F.relu) if op.kind == "each" and _is_relu(op.layer) else op for op in ops
     ]
-    for join in (_convolution_and_norm, _norm_and_add, _norm_and_relu, _relu_and_pool):
+    for join in (
+        _fuse_convolution_and_norm,
+        _fuse_norm_and_add,
+        _fuse_norm_and_relu,
+        _swap_relu_and_pool,
+    ):
         ops = join(ops)
     return ops
 
 
-def _pairs(
+def _find_pairs(
     ops: list[Op], first: Callable[[Op], bool], second: Callable[[Op], bool]
 ) -> list[tuple[Op, Op]]:
     """Neighbours in the flow of data where nobody else reads the first one's output."""
@@ -268,16 +273,18 @@ def _pairs(
     return found
 
 
-def _replaced(ops: list[Op], pairs: list[tuple[Op, Op]], make: Callable[[Op, Op], Op]) -> list[Op]:
+def _merge_pairs(
+    ops: list[Op], pairs: list[tuple[Op, Op]], make: Callable[[Op, Op], Op]
+) -> list[Op]:
     """The first of a pair goes, the second becomes both."""
     gone = {one.output for one, _ in pairs}
     new = {two.output: make(one, two) for one, two in pairs}
     return [new.get(op.output, op) for op in ops if op.output not in gone]
 
 
-def _convolution_and_norm(ops: list[Op]) -> list[Op]:
-    pairs = _pairs(ops, lambda a: a.kind == "convolution", lambda b: b.kind == "batch_norm")
-    return _replaced(
+def _fuse_convolution_and_norm(ops: list[Op]) -> list[Op]:
+    pairs = _find_pairs(ops, lambda a: a.kind == "convolution", lambda b: b.kind == "batch_norm")
+    return _merge_pairs(
         ops,
         pairs,
         lambda a, b: replace(
@@ -291,27 +298,31 @@ def _convolution_and_norm(ops: list[Op]) -> list[Op]:
     )
 
 
-def _norm_and_add(ops: list[Op]) -> list[Op]:
+def _fuse_norm_and_add(ops: list[Op]) -> list[Op]:
     def make(a: Op, b: Op) -> Op:
         (other,) = (name for name in b.inputs if name != a.output)
         return replace(a, output=b.output, inputs=(a.inputs[0], other))
 
-    pairs = _pairs(ops, lambda a: a.kind == "norm_after_convolution", lambda b: b.kind == "add")
-    return _replaced(ops, [(a, b) for a, b in pairs if len(set(b.inputs)) == 2], make)
+    pairs = _find_pairs(
+        ops, lambda a: a.kind == "norm_after_convolution", lambda b: b.kind == "add"
+    )
+    return _merge_pairs(ops, [(a, b) for a, b in pairs if len(set(b.inputs)) == 2], make)
 
 
-def _norm_and_relu(ops: list[Op]) -> list[Op]:
+def _fuse_norm_and_relu(ops: list[Op]) -> list[Op]:
     kinds = ("norm_after_convolution", "batch_norm")
-    pairs = _pairs(
+    pairs = _find_pairs(
         ops,
         lambda a: a.kind in kinds and not a.relu,
         lambda b: b.kind == "each" and b.layer is F.relu,
     )
-    return _replaced(ops, pairs, lambda a, b: replace(a, output=b.output, relu=True))
+    return _merge_pairs(ops, pairs, lambda a, b: replace(a, output=b.output, relu=True))
 
 
-def _relu_and_pool(ops: list[Op]) -> list[Op]:
-    pairs = _pairs(ops, lambda a: a.kind == "each" and a.layer is F.relu, lambda b: _is_max_pool(b))
+def _swap_relu_and_pool(ops: list[Op]) -> list[Op]:
+    pairs = _find_pairs(
+        ops, lambda a: a.kind == "each" and a.layer is F.relu, lambda b: _is_max_pool(b)
+    )
     behind = {pool.output: relu for relu, pool in pairs}
     gone = {relu.output for relu, _ in pairs}
     moved: list[Op] = []
@@ -327,7 +338,7 @@ def _relu_and_pool(ops: list[Op]) -> list[Op]:
     return moved
 
 
-def _with_last_uses(ops: list[Op]) -> list[Op]:
+def _mark_last_uses(ops: list[Op]) -> list[Op]:
     """So that a prediction need not hold every activation."""
     last = {name: i for i, op in enumerate(ops) for name in op.inputs if name}
     return [

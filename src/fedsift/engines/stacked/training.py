@@ -16,10 +16,10 @@ from fedsift import training
 from fedsift.engines.stacked.layers import real_samples
 from fedsift.engines.stacked.layout import ALIGNED
 from fedsift.engines.stacked.ops import Pass
-from fedsift.engines.stacked.optimizers import optimizer
+from fedsift.engines.stacked.optimizers import make_optimizer
 from fedsift.engines.stacked.program import Program
-from fedsift.engines.stacked.schedule import Schedule, padded, schedule
-from fedsift.engines.threads import Stop, carry_on
+from fedsift.engines.stacked.schedule import Schedule, make_schedule, padded_length
+from fedsift.engines.threads import Stop, raise_if_stopped
 from fedsift.types import Array, Fit, Predict, Samples, Weights
 
 
@@ -72,40 +72,43 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
     """
     here = values.device
     recipe, temperature = jobs[0].recipe, jobs[0].temperature
-    plan = schedule(jobs)
-    check_batches(program, plan.counts)
+    plan = make_schedule(jobs)
+    check_batches(program, jobs)
     flat, buffers = program.layout.stack([job.state for job in jobs])
     models = Models(
         flat.to(here),
         {name: value.to(here) for name, value in buffers.items()},
         torch.tensor([training.dropout_seed(job.key) for job in jobs], device=here),
     )
-    rule, rates = optimizer(recipe, models.flat), torch.from_numpy(plan.rates).to(here)
-    all_of_them = cache(lambda active: Part(program, models, slice(active)))
-    turns_of = cache(partial(turns, program, recipe.batch, here))
-    for t, (x, targets) in enumerate(_drawn(program, jobs, values, plan)):
-        carry_on(stop)
+    rule, rates = make_optimizer(recipe, models.flat), torch.from_numpy(plan.rates).to(here)
+    slice_of = cache(lambda active: ModelSlice(program, models, slice(active)))
+    groups_of = cache(partial(step_groups, program, recipe.batch, here))
+    for t, (x, targets) in enumerate(_draw_batches(program, jobs, values, plan)):
+        raise_if_stopped(stop)
         counts = plan.counts[t]
-        for turn in turns_of(tuple(counts[counts > 0].tolist())):
-            some = turn.some
+        for group in groups_of(tuple(counts[counts > 0].tolist())):
+            members = group.members
             part = (
-                all_of_them(some.stop) if isinstance(some, slice) else Part(program, models, some)
+                slice_of(members.stop)
+                if isinstance(members, slice)
+                else ModelSlice(program, models, members)
             )
             part.gradient.zero_()
-            p = Pass(part.weights, part.buffers, True, turn.count, part.seeds, t)
-            pull = partial(
-                _pull,
-                targets=targets[some, : turn.width],
+            p = Pass(part.weights, part.buffers, True, group.count, part.seeds, t)
+            gradient = partial(
+                _loss_gradient,
+                targets=targets[members, : group.width],
                 temperature=temperature,
-                shares=turn.shares,
+                shares=group.shares,
             )
-            program.learn(p, x[some, : turn.width], pull, part.pulled)
-            rule.step(part.flat, part.gradient, rates[t, some, None], t, part.some)
+            with training.explain_batch_norm_errors(jobs):
+                program.add_gradients(p, x[members, : group.width], gradient, part.gradients)
+            rule.step(part.flat, part.gradient, rates[t, members, None], t, part.members)
             part.put_back(models)
-    return finished(program, models.flat, models.buffers, plan)
+    return collect_states(program, models.flat, models.buffers, plan)
 
 
-def _drawn(
+def _draw_batches(
     program: Program, jobs: Sequence[Fit], values: Tensor, plan: Schedule
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Every step's batches as the program takes them, [M, B, ...], and targets [M, B, classes];
@@ -121,7 +124,7 @@ def _drawn(
         positions = torch.from_numpy(plan.positions[now]).to(here)
         moves = None if plan.moves is None else torch.from_numpy(plan.moves[now]).to(here)
         x = inputs.take(rows[positions], moves)
-        yield from zip(program.arranged(x) if x.ndim == 6 else x, targets[positions], strict=True)
+        yield from zip(program.arrange(x) if x.ndim == 6 else x, targets[positions], strict=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,53 +138,59 @@ class Models:
     seeds: Tensor
 
 
-class Part:
+class ModelSlice:
     """Some of the models, for a step: views of theirs where they are the first ones, else copies to
     be put back.
     """
 
-    def __init__(self, program: Program, models: Models, some: slice | Tensor) -> None:
-        self.some, self.flat, self.seeds = some, models.flat[some], models.seeds[some]
-        self.buffers = {name: value[some] for name, value in models.buffers.items()}
+    def __init__(self, program: Program, models: Models, members: slice | Tensor) -> None:
+        self.members, self.flat, self.seeds = members, models.flat[members], models.seeds[members]
+        self.buffers = {name: value[members] for name, value in models.buffers.items()}
         self.weights = {
             name: view.detach().requires_grad_()
             for name, view in program.weights(self.flat).items()
         }
         self.gradient = torch.empty_like(self.flat)
-        self.pulled = program.weights(self.gradient)
+        self.gradients = program.weights(self.gradient)
 
     def put_back(self, models: Models) -> None:
-        if not isinstance(self.some, slice):
-            models.flat[self.some] = self.flat
+        if not isinstance(self.members, slice):
+            models.flat[self.members] = self.flat
             for name, value in self.buffers.items():
-                models.buffers[name][self.some] = value
+                models.buffers[name][self.members] = value
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class StepGroup:
     """Models whose batches are equally long in a step: they take it together."""
 
-    some: slice | Tensor
+    members: slice | Tensor
     width: int  # with padding
     count: Tensor | None  # [A]: real samples, where some are padding
     shares: Tensor  # [A, width, 1]: what each place counts in the mean
 
 
-def turns(program: Program, batch: int, here: torch.device, counts: tuple[int, ...]) -> list[Turn]:
-    """A step's turns; counts [A] are the samples of the models that are still training."""
-    widths = np.array([padded(n, batch) if program.pads else n for n in counts])
+def step_groups(
+    program: Program, batch: int, here: torch.device, counts: tuple[int, ...]
+) -> list[StepGroup]:
+    """The groups of a step; counts [A] are the samples of the models that are still training."""
+    widths = np.array([padded_length(n, batch) if program.pads else n for n in counts])
     found = []
     for width in sorted(set(widths.tolist())):
         mine = np.flatnonzero(widths == width)
-        some = slice(len(counts)) if len(mine) == len(counts) else torch.from_numpy(mine).to(here)
-        count = torch.tensor(counts, device=here)[some]
+        members = (
+            slice(len(counts)) if len(mine) == len(counts) else torch.from_numpy(mine).to(here)
+        )
+        count = torch.tensor(counts, device=here)[members]
         found.append(
-            Turn(some, width, count if (count < width).any() else None, _shares(count, width))
+            StepGroup(
+                members, width, count if (count < width).any() else None, _shares(count, width)
+            )
         )
     return found
 
 
-def finished(
+def collect_states(
     program: Program, flat: Tensor, buffers: dict[str, Tensor], plan: Schedule
 ) -> list[Weights]:
     buffers = {name: value.cpu() for name, value in buffers.items()}
@@ -193,10 +202,10 @@ def finished(
 def loss_gradient(logits: Tensor, targets: Tensor, temperature: float, count: Tensor) -> Tensor:
     """Of the mean over a model's batch of -sum t log softmax(z / T), by z: (s sum(t) - t) / T /
     batch, 0 for padding. [A, b, C]; count [A] is how many samples are real."""
-    return _pull(logits, targets, temperature, _shares(count, logits.shape[1]))
+    return _loss_gradient(logits, targets, temperature, _shares(count, logits.shape[1]))
 
 
-def _pull(logits: Tensor, targets: Tensor, temperature: float, shares: Tensor) -> Tensor:
+def _loss_gradient(logits: Tensor, targets: Tensor, temperature: float, shares: Tensor) -> Tensor:
     s = torch.softmax(logits / temperature if temperature != 1 else logits, -1)
     return s.mul_(targets.sum(-1, keepdim=True)).sub_(targets).mul_(shares / temperature)
 
@@ -227,14 +236,14 @@ def predict(
     )
     pieces = []
     for piece in at.split(size, 1):
-        carry_on(stop)
+        raise_if_stopped(stop)
         x = inputs.take(piece)
         x = x.expand(len(jobs), *x.shape[1:])
-        x = program.arranged(x) if x.ndim == 5 else x
+        x = program.arrange(x) if x.ndim == 5 else x
         pieces.append(program(Pass(weights, kept, training=False), x))
     return list(torch.cat(pieces, 1)[:, :samples].float().cpu().numpy())
 
 
-def check_batches(program: Program, counts: Array) -> None:
-    if program.smallest_norm == 1 and (counts == 1).any():
-        raise training.one_value_per_channel()
+def check_batches(program: Program, jobs: Sequence[Fit]) -> None:
+    if program.smallest_norm == 1 and any(map(training.has_batch_of_one, jobs)):
+        raise training.batch_norm_error(jobs)

@@ -14,7 +14,7 @@ How = tuple[Pair, Pair]  # stride, padding
 aten = torch.ops.aten
 
 
-class Together:
+class GroupedConvolution:
     """M models, two or more: x [B, M * I, H, W] and weights [M * O, I, kh, kw], channels last."""
 
     def __init__(self, models: int, how: How) -> None:
@@ -23,14 +23,14 @@ class Together:
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return torch.conv2d(x, weight, bias, *self._how, 1, self._models)
 
-    def back(
+    def backward(
         self, dy: Tensor, x: Tensor, weight: Tensor, wanted: bool
     ) -> tuple[Tensor | None, Tensor]:
         """The gradients of the input, if wanted, and of the weights."""
-        return _pulled(dy, x, weight, self._how, self._models, (wanted, True))
+        return _gradients(dy, x, weight, self._how, self._models, (wanted, True))
 
 
-class Alone:
+class SingleConvolution:
     """One model. The library may take another way for one group than for many, and round otherwise:
     such a product is done for two, since what a model computes must not depend on its company. Sums
     that are stored in 16 bits show the order of adding too seldom to be asked, so there all
@@ -46,34 +46,36 @@ class Alone:
     ) -> None:
         self._how = how
         self._twice = (
-            differing(how, x, weight, biased) if stored == torch.float32 else (True, True, True)
+            find_differences(how, x, weight, biased)
+            if stored == torch.float32
+            else (True, True, True)
         )
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._twice[0]:
             return torch.conv2d(x, weight, bias, *self._how)
         bias = None if bias is None else torch.cat([bias, bias])
-        return _half(
+        return _first_half(
             torch.conv2d(torch.cat([x, x], 1), torch.cat([weight, weight]), bias, *self._how, 1, 2)
         )
 
-    def back(
+    def backward(
         self, dy: Tensor, x: Tensor, weight: Tensor, wanted: bool
     ) -> tuple[Tensor | None, Tensor]:
         _, twice_dx, twice_dw = self._twice
-        dx, dw = _pulled(dy, x, weight, self._how, 1, (wanted and not twice_dx, not twice_dw))
+        dx, dw = _gradients(dy, x, weight, self._how, 1, (wanted and not twice_dx, not twice_dw))
         if twice_dw or (wanted and twice_dx):
             pair = torch.cat([dy, dy], 1), torch.cat([x, x], 1), torch.cat([weight, weight])
-            both_dx, both_dw = _pulled(*pair, self._how, 2, (wanted and twice_dx, twice_dw))
+            both_dx, both_dw = _gradients(*pair, self._how, 2, (wanted and twice_dx, twice_dw))
             dx, dw = (
-                _half(both_dx) if both_dx is not None else dx,
+                _first_half(both_dx) if both_dx is not None else dx,
                 both_dw[: len(weight)] if twice_dw else dw,
             )
         return dx, dw
 
 
 @cache
-def differing(
+def find_differences(
     how: How, x: tuple[int, ...], weight: tuple[int, ...], biased: bool
 ) -> tuple[bool, bool, bool]:
     """Which products (output, gradient of the input, of the weights) one group rounds otherwise
@@ -88,16 +90,16 @@ def differing(
     b = torch.randn(len(w), generator=generator) if biased else None
     y = torch.conv2d(one, w, b, *how)
     ys = torch.conv2d(pair, ws, None if b is None else torch.cat([b, b]), *how, 1, 2)
-    dx, dw = _pulled(y, one, w, how, 1, (True, True))
-    dxs, dws = _pulled(torch.cat([y, y], 1), pair, ws, how, 2, (True, True))
+    dx, dw = _gradients(y, one, w, how, 1, (True, True))
+    dxs, dws = _gradients(torch.cat([y, y], 1), pair, ws, how, 2, (True, True))
     return (
-        not torch.equal(y, _half(ys)),
-        not torch.equal(dx, _half(dxs)),
+        not torch.equal(y, _first_half(ys)),
+        not torch.equal(dx, _first_half(dxs)),
         not torch.equal(dw, dws[: len(w)]),
     )
 
 
-def _pulled(
+def _gradients(
     dy: Tensor, x: Tensor, weight: Tensor, how: How, groups: int, wanted: tuple[bool, bool]
 ) -> tuple[Tensor, Tensor]:
     stride, padding = how
@@ -114,10 +116,12 @@ def _pulled(
         groups,
         (wanted[0] and not pixels, wanted[1], False),
     )
-    return _to_pixels(dy, x, weight, stride, groups) if pixels else dx, dw
+    return _gradient_of_strided_input(dy, x, weight, stride, groups) if pixels else dx, dw
 
 
-def _to_pixels(dy: Tensor, x: Tensor, weight: Tensor, stride: Pair, groups: int) -> Tensor:
+def _gradient_of_strided_input(
+    dy: Tensor, x: Tensor, weight: Tensor, stride: Pair, groups: int
+) -> Tensor:
     """The gradient of a 1x1 convolution's input where it steps over pixels, for which the library
     takes longer: a convolution back, to the pixels that were seen."""
     turned = weight.view(groups, -1, weight.shape[1]).transpose(1, 2).reshape(x.shape[1], -1, 1, 1)
@@ -126,5 +130,5 @@ def _to_pixels(dy: Tensor, x: Tensor, weight: Tensor, stride: Pair, groups: int)
     return dx
 
 
-def _half(x: Tensor) -> Tensor:
+def _first_half(x: Tensor) -> Tensor:
     return x[:, : x.shape[1] // 2].contiguous(memory_format=torch.channels_last)

@@ -20,16 +20,16 @@ from fedsift.engines.stacked.cuda import ops
 from fedsift.engines.stacked.ops import Pass
 from fedsift.engines.stacked.optimizers import correction
 from fedsift.engines.stacked.program import Program
-from fedsift.engines.stacked.schedule import Schedule, schedule
-from fedsift.engines.stacked.training import Inputs, check_batches, finished
-from fedsift.engines.threads import Stop, carry_on
+from fedsift.engines.stacked.schedule import Schedule, make_schedule
+from fedsift.engines.stacked.training import Inputs, check_batches, collect_states
+from fedsift.engines.threads import Stop, raise_if_stopped
 from fedsift.types import Fit, Weights
 
 WORTH_A_GRAPH = 200  # steps that a smaller graph must save models in, to be worth capturing
 LOOK_UP = 64  # replays between two looks at whether to stop
 
 
-class Replay:
+class GraphTrainer:
     """A place for M models with batches of B, and the graphs that train them there."""
 
     def __init__(
@@ -41,16 +41,16 @@ class Replay:
             jobs[0].recipe,
             jobs[0].temperature,
         )
-        self._values, self._counted = values, _uneven(plan)
+        self._values, self._counted = values, _has_short_batches(plan)
         steps, models, width = plan.positions.shape
-        samples, classes = _roomy(sum(len(job.data) for job in jobs)), jobs[0].data.classes
-        steps, (channels, *size) = _roomy(steps), values.shape[1:]
+        samples, classes = _with_room(sum(len(job.data) for job in jobs)), jobs[0].data.classes
+        steps, (channels, *size) = _with_room(steps), values.shape[1:]
         flat, buffers = program.layout.stack([jobs[0].state] * models)
         figures = Inputs.of([job.data.samples for job in jobs], values)
         with values.device:
             self._flat, self._buffers = (
-                _here(flat),
-                {name: _here(value) for name, value in buffers.items()},
+                _copy_to_device(flat),
+                {name: _copy_to_device(value) for name, value in buffers.items()},
             )
             both = torch.broadcast_tensors(
                 figures.mean, figures.std, torch.empty(models, *[1] * values.ndim)
@@ -74,7 +74,7 @@ class Replay:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
 
-    def takes(self, jobs: Sequence[Fit], plan: Schedule) -> bool:
+    def has_room_for(self, jobs: Sequence[Fit], plan: Schedule) -> bool:
         """Whether there is room for these jobs here, and the graphs know about short batches where
         there are some.
         """
@@ -83,7 +83,7 @@ class Replay:
         return (
             room
             and plan.positions.shape[2] == self._x.shape[1]
-            and (self._counted or not _uneven(plan))
+            and (self._counted or not _has_short_batches(plan))
         )
 
     def fit(self, jobs: Sequence[Fit], plan: Schedule, stop: Stop) -> list[Weights]:
@@ -94,9 +94,9 @@ class Replay:
         self._load(jobs, plan)
         for t, models in enumerate(sizes):
             if t % LOOK_UP == 0:
-                carry_on(stop)
+                raise_if_stopped(stop)
             self._graphs[models].replay()
-        return finished(self._program, self._flat, self._buffers, plan)
+        return collect_states(self._program, self._flat, self._buffers, plan)
 
     def _load(self, jobs: Sequence[Fit], plan: Schedule) -> None:
         flat, buffers = self._program.layout.stack([job.state for job in jobs])
@@ -123,7 +123,7 @@ class Replay:
         a, program = models, self._program
         x, t, count = self._x[:a], self._t[:a], self._count[:a]
         data = (self._values, self._rows, self._positions, self._moves, self._targets, self._counts)
-        ops.draw(*data, self._mean, self._std, self._now, x, t, count)
+        ops.draw_batch(*data, self._mean, self._std, self._now, x, t, count)
         w = self._flat[:a]
         weights = {
             name: view.detach().requires_grad_() for name, view in program.weights(w).items()
@@ -137,10 +137,10 @@ class Replay:
         logits = program(
             Pass(weights, buffers, True, counted, self._seeds[:a], self._now, places), x
         )
-        pull = ops.pull(logits.detach(), t, count, self._temperature)
+        pull = ops.loss_gradient(logits.detach(), t, count, self._temperature)
         gradients = torch.autograd.grad(logits, list(weights.values()), pull)
-        program.layout.joined(gradients, gradient, program.placed)
-        ops.update(
+        program.layout.join_gradients(gradients, gradient, program.placed)
+        ops.update_weights(
             self._recipe,
             w,
             gradient,
@@ -158,7 +158,7 @@ class Replay:
         """
         if models in self._graphs:
             return
-        aside = _aside(self._flat.device)
+        aside = _capture_stream(self._flat.device)
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(2):
@@ -187,23 +187,23 @@ class Replay:
 
 
 @cache
-def _aside(device: torch.device) -> torch.cuda.Stream:
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     """One stream for all captures: the library of matrix products keeps 32 MiB for every stream it
     has seen.
     """
     return torch.cuda.Stream(device)
 
 
-def _uneven(plan: Schedule) -> bool:
+def _has_short_batches(plan: Schedule) -> bool:
     return bool((plan.counts != plan.positions.shape[2]).any())
 
 
-def _roomy(n: int) -> int:
+def _with_room(n: int) -> int:
     """Room for a bit more, so that the next round's data, a little larger, need no new graph."""
     return n + n // 4
 
 
-def _here(tensor: Tensor) -> Tensor:
+def _copy_to_device(tensor: Tensor) -> Tensor:
     """A copy on the device in force."""
     return torch.empty_like(tensor, device=torch.get_default_device()).copy_(tensor)
 
@@ -212,7 +212,6 @@ def _fill(mine: Tensor, given: Tensor) -> None:
     mine[: len(given)].copy_(given)
 
 
-def plan_of(program: Program, jobs: Sequence[Fit]) -> Schedule:
-    plan = schedule(jobs)
-    check_batches(program, plan.counts)
-    return plan
+def plan_steps(program: Program, jobs: Sequence[Fit]) -> Schedule:
+    check_batches(program, jobs)
+    return make_schedule(jobs)

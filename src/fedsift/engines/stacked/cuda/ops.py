@@ -286,7 +286,7 @@ class ConvolutionAndNorm(torch.autograd.Function):
 # --- the rest of a training step ---
 
 
-def draw(
+def draw_batch(
     values: Tensor, rows: Tensor, positions: Tensor, moves: Tensor | None, targets: Tensor, counts: Tensor,
     mean: Tensor, std: Tensor, now: Tensor, x: Tensor, t: Tensor, count: Tensor,
 ) -> None:  # fmt: skip
@@ -295,25 +295,25 @@ def draw(
     """
     a, b = x.shape[:2]
     h, w, c = x.shape[2:] if x.ndim == 5 else (1, 1, x.shape[2])
-    triton_kernels.draw[(b, a)](
+    triton_kernels.draw_batch[(b, a)](
         values, rows, positions, _or(moves, rows), targets, counts, mean, std, now, x, t, count, b, counts.shape[1],
         C=c, H=h, W=w, CLASSES=t.shape[2], BE=_power(h * w * c, most=1024), BC=_power(t.shape[2]),
         MOVED=moves is not None, PER_CHANNEL=mean.shape[1] > 1,
     )  # fmt: skip
 
 
-def pull(logits: Tensor, t: Tensor, count: Tensor, temperature: float) -> Tensor:
+def loss_gradient(logits: Tensor, t: Tensor, count: Tensor, temperature: float) -> Tensor:
     """The gradient of the loss by the logits: see training.loss_gradient."""
     a, b, classes = logits.shape
     out = torch.empty_like(t)
     logits = logits.contiguous()
-    triton_kernels.pull[(b, a)](
+    triton_kernels.loss_gradient[(b, a)](
         logits, t, out, count, b, temperature, CLASSES=classes, BC=_power(classes)
     )
     return out
 
 
-def update(
+def update_weights(
     recipe: Recipe,
     w: Tensor,
     g: Tensor,
@@ -326,7 +326,7 @@ def update(
     """One step of the optimiser for the first A models. `state` [2, M, P] holds its running means,
     `corrections` [T, 2] what Adam divides them by (optimizers.correction)."""
     a, size = w.shape
-    triton_kernels.update[(triton.cdiv(size, 1024), a)](
+    triton_kernels.update_weights[(triton.cdiv(size, 1024), a)](
         w, g, state[0], state[1], rates, counts, corrections, now, size, counts.shape[1],
         recipe.momentum, recipe.weight_decay, KIND=recipe.optimizer, NESTEROV=recipe.nesterov, BLOCK=1024,
     )  # fmt: skip

@@ -304,7 +304,7 @@ def norm_gradient(
 
 
 @triton.jit
-def draw(
+def draw_batch(
     values, rows, positions, moves, targets, counts, mean, std, step, x, t, count, B, models,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CLASSES: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr,
     MOVED: tl.constexpr, PER_CHANNEL: tl.constexpr,
@@ -343,7 +343,7 @@ def draw(
 
 
 @triton.jit
-def pull(
+def loss_gradient(
     z, t, out, counts, B, temperature, CLASSES: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """(softmax(z / T) sum(t) - t) / T / batch for real samples, 0 for padding: see
@@ -363,7 +363,7 @@ def pull(
 
 
 @triton.jit
-def update(
+def update_weights(
     w, g, a, s, rates, counts, corrections, step, P, models, momentum, decay,
     KIND: tl.constexpr, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
