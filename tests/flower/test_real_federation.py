@@ -35,7 +35,7 @@ import task
 from fedsift.flower import client, client_app
 from fedsift.flower.messages import Answer
 
-honest_turn, honest_party = client.take_turn, client.party
+honest_turn, honest_site = client.take_turn, client.make_site
 
 
 def take_turn(here, call, context):
@@ -53,10 +53,10 @@ def take_turn(here, call, context):
 def make_site(task, how, node):
     if node.get("mischief") == "version":
         fedsift.__version__ = "0.0.1"
-    return honest_party(task, how, node)
+    return honest_site(task, how, node)
 
 
-client.take_turn, client.party = take_turn, party
+client.take_turn, client.make_site = take_turn, make_site
 app = client_app(task)
 '''
 
