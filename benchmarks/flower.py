@@ -32,8 +32,9 @@ WORK = [
 
 
 def local_simulation(experiment, folder):
-    run = runs.begin(folder, experiment)
-    for _ in runs.play([run], choose_engine(experiment.engine, experiment.device)[0]):
+    run = runs.begin_run(folder, experiment)
+    engine, _ = choose_engine(experiment.engine, experiment.device)
+    for _ in runs.Group.of([run]).run_or_raise(engine):
         pass
 
 

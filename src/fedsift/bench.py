@@ -238,8 +238,8 @@ def play_alone(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
     engine, _ = choose_engine(device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
-        run = runs.begin(Path(folder) / "run", experiment)
-        marks = [_clocks(), *(_clocks() for _ in runs.play([run], engine))]
+        run = runs.begin_run(Path(folder) / "run", experiment)
+        marks = [_clocks(), *(_clocks() for _ in runs.Group.of([run]).run_or_raise(engine))]
     wall, cpu = np.diff(marks, axis=0)[1:].T.tolist()
     return {
         "clients": len(run.federation.clients),

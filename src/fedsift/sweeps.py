@@ -1,13 +1,12 @@
-"""A sweep: every combination of the values in a [sweep] table, played side by side, each in a run
+"""A sweep: every combination of the values in a [sweep] table, run side by side, each in a run
 folder of its own.
 
-sweep.toml      the experiment and the values that vary: enough to go on without naming the source
+sweep.toml      the experiment and the values that vary: enough to resume without naming the source
 CELL/           a run folder, as `runs` makes it, for each combination
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import math
@@ -19,13 +18,12 @@ from typing import Any
 
 from fedsift import config, files, runs
 from fedsift.config import Experiment
-from fedsift.federation import Record
 from fedsift.overrides import SWEPT, Axes, set_value, short_name
-from fedsift.runs import Run
-from fedsift.types import Engine, UserError
+from fedsift.runs import Group
+from fedsift.types import UserError
 
 SWEEP = "sweep.toml"
-SHARED = {"name", *config.WHERE}  # one engine plays all cells, and a cell's name says what varies
+SHARED = {"name", *config.WHERE}  # one engine runs all cells, and a cell's name says what varies
 MOST = 10_000
 LONGEST = 80  # letters in the name of a cell's folder
 EXAMPLE = """
@@ -64,11 +62,15 @@ def read(source: str, overrides: Sequence[str] = ()) -> Sweep:
     return Sweep(str(values["name"]), axes, cells)
 
 
-def kept(folder: Path) -> Path:
-    """The file that says what is played in a folder: a sweep or a run."""
+def find_config(folder: Path) -> Path:
+    """The file that says what is run in a folder: a sweep or a run."""
     for name in (SWEEP, runs.CONFIG):
         if (folder / name).is_file():
             return folder / name
+    if runs.is_blank(folder) and any(folder.iterdir()):
+        raise UserError(
+            f"{folder} was killed while it was being set up; run the same command without --resume"
+        )
     raise UserError(f"{folder} is not a run folder: it has no {runs.CONFIG}")
 
 
@@ -76,7 +78,7 @@ def _check(axes: Axes) -> None:
     for path, choices in axes.items():
         if path in SHARED:
             raise UserError(
-                f"{path} cannot be swept: one engine plays all cells, and a cell's name says what varies"
+                f"{path} cannot be swept: one engine runs all cells, and a cell's name says what varies"
             )
         probe: dict[str, Any] = {}
         set_value(probe, path, choices[0])
@@ -101,10 +103,10 @@ def _cell(values: dict[str, Any], chosen: dict[str, Any], folder: str) -> Experi
             set_value(cell, path, value)
         return config.check_experiment(cell)
     except UserError as error:
-        raise _mistake_in(folder, error) from None
+        raise _error_in(folder, error) from None
 
 
-def _mistake_in(cell: str, error: UserError) -> UserError:
+def _error_in(cell: str, error: UserError) -> UserError:
     return UserError(f"cell {cell}: {error}" if cell else str(error))
 
 
@@ -126,70 +128,26 @@ def _check_distinct(cells: dict[str, Experiment]) -> None:
             )
 
 
-# --- playing
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- running ---
 
 
-@dataclass
-class Playing:
-    """A sweep being played: the folders of all cells, the runs to play, and what the failed ones
-    said.
-    """
-
-    folder: Path
-    cells: list[Path]
-    runs: list[Run]
-    failed: dict[Path, str]
-    lock: files.Lock
-
-    @property
-    def finished(self) -> list[Path]:
-        """Once all is played."""
-        return [cell for cell in self.cells if cell not in self.failed]
-
-
-def begin(folder: Path, sweep: Sweep, *, resume: bool = False, note: str = "") -> Playing:
-    """All cells, new or where they stopped; finished ones are left alone.
-
-    A mistake in any experiment shows before a folder is made; a cell whose own folder makes trouble
-    fails alone.
-    """
+def begin_sweep(folder: Path, sweep: Sweep, *, resume: bool = False, note: str = "") -> Group:
+    """Begin all cells, new or where they stopped; finished ones are left alone."""
     old = folder.exists() and not _is_blank(folder)
     if old:
         _check_old(folder, sweep, resume)
     cells = {folder / name: experiment for name, experiment in sweep.cells.items()}
-    built = {cell: _built(cell, e) for cell, e in cells.items() if not _is_finished(cell, e)}
+    group = Group(cells, kind="cell")
     folder.mkdir(parents=True, exist_ok=True)
-    playing = Playing(folder, list(cells), [], {}, files.lock_folder(folder))
+    group.hold(files.lock_folder(folder))
     try:
         if not old:
             _write(folder / SWEEP, sweep)
-        for cell in built:
-            try:
-                run = runs.begin(cell, cells[cell], resume=True, note=note, built=built[cell])
-                playing.runs.append(run)
-            except Exception as error:
-                playing.failed[cell] = runs.in_words(error)
     except BaseException:
-        playing.lock.release()
+        group.release()
         raise
-    return playing
-
-
-def play(playing: Playing, engine: Engine) -> Iterator[tuple[Run, Record | Exception]]:
-    """A round of each run at a time; one that fails notes why in its folder, and the others go
-    on.
-    """
-    try:
-        for run, outcome in runs.play_apart(playing.runs, engine):
-            if isinstance(outcome, Exception):
-                playing.failed[run.folder] = runs.in_words(outcome)
-                run.fail(outcome)
-            yield run, outcome
-    finally:
-        playing.lock.release()
+    group.begin(resume=True, note=note)
+    return group
 
 
 def _write(path: Path, sweep: Sweep) -> None:
@@ -198,21 +156,6 @@ def _write(path: Path, sweep: Sweep) -> None:
     """
     first = next(iter(sweep.cells.values())).model_copy(update={"name": sweep.name})
     files.write_atomic(path, config.to_toml(first, sweep.axes).encode())
-
-
-def _built(cell: Path, experiment: Experiment) -> runs.Built:
-    try:
-        return runs.build(experiment)
-    except UserError as error:
-        raise _mistake_in(cell.name, error) from None
-
-
-def _is_finished(cell: Path, experiment: Experiment) -> bool:
-    with contextlib.suppress(
-        UserError
-    ):  # of a folder that is not there, or that `begin` will complain about
-        return runs.stored(cell) == experiment and runs.is_finished(cell)
-    return False
 
 
 def _is_blank(folder: Path) -> bool:
@@ -227,22 +170,29 @@ def _check_old(folder: Path, sweep: Sweep, resume: bool) -> None:
         raise UserError(f"{folder} exists and is not the folder of a sweep; choose another --out")
     if not resume:
         raise UserError(
-            f"sweep folder {folder} exists; add --resume to go on with it, or choose another --out"
+            f"sweep folder {folder} exists; add --resume to resume it, or choose another --out"
         )
-    was = read(str(folder / SWEEP))
-    if _but_for_memory(was) != _but_for_memory(sweep):
-        told = "; ".join(_changes(was, sweep)) or "its keys or values come in another order"
+    was = _read_old(folder)
+    if not _are_same(was, sweep):
+        changes = "; ".join(_changes(was, sweep)) or "its keys or values come in another order"
         raise UserError(
-            f"{folder} was made with another sweep: {told}; choose another --out or resume without changes"
+            f"{folder} was made with another sweep: {changes}; "
+            "choose another --out or resume without changes"
         )
 
 
-def _but_for_memory(sweep: Sweep) -> dict[str, Experiment]:
-    """Memory may be what has to change, as for a run."""
-    return {
-        name: experiment.model_copy(update={"memory": None})
-        for name, experiment in sweep.cells.items()
-    }
+def _read_old(folder: Path) -> Sweep:
+    try:
+        return read(str(folder / SWEEP))
+    except UserError as error:
+        cells = sorted(path.parent for path in folder.glob(f"*/{runs.ENVIRONMENT}"))
+        raise runs.blame_version(cells[0], error) if cells else error from None
+
+
+def _are_same(was: Sweep, asked: Sweep) -> bool:
+    return was.cells.keys() == asked.cells.keys() and not any(
+        runs.changed_settings(was.cells[name], cell) for name, cell in asked.cells.items()
+    )
 
 
 def _changes(was: Sweep, asked: Sweep) -> Iterator[str]:
@@ -255,6 +205,6 @@ def _changes(was: Sweep, asked: Sweep) -> Iterator[str]:
         next(iter(sweep.cells.values())).model_copy(update={"name": sweep.name})
         for sweep in (was, asked)
     )
-    for key, (a, b) in config.differences(one, other).items():
+    for key, (a, b) in runs.changed_settings(one, other).items():
         if key not in axes:
             yield f"{key} is {a!r} there, {b!r} here"

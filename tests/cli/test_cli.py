@@ -315,7 +315,7 @@ def test_on_a_terminal_there_is_a_bar_that_ends_full(monkeypatch):
 
 def test_the_table_of_a_run_holds_its_figures():
     result = done("run", *FAS, "rounds=2", "--out", "fas")
-    summary = runs.load(Path("fas")).summary()
+    summary = runs.load_run(Path("fas")).summary()
     assert rows(result.stdout)[0][:5] == [
         "digits-fas",
         "1",
@@ -361,7 +361,7 @@ def test_engine_device_and_precision_are_options_and_are_kept(key, value, said):
         value,
     )
     assert f'{key} = "{value}"' in Path("fas/config.toml").read_text()
-    assert runs.load(Path("fas")).environment["engine"].startswith(said)
+    assert runs.load_run(Path("fas")).environment["engine"].startswith(said)
 
 
 def test_short_names_and_full_paths_set_the_same_keys():
@@ -395,7 +395,7 @@ def test_short_names_and_full_paths_set_the_same_keys():
         "full",
     )
     assert bits(Path("short")) == bits(Path("full"))
-    stored = runs.load(Path("short")).experiment
+    stored = runs.load_run(Path("short")).experiment
     assert (stored.partition.alpha, stored.clients.count, stored.clients.cohort) == (0.5, 5, 3)
     assert (stored.algorithm.sampler, stored.algorithm.budget, stored.algorithm.name) == (
         "margin",
@@ -611,7 +611,7 @@ def test_new_writes_a_file_that_means_the_preset_and_runs_under_its_own_name():
         text.replace("count = 20 ", "count = 9 ").replace("rounds = 15\n", "rounds = 1\n")
     )
     done("run", "mine.toml", "model=mlp", "local.epochs=1", "--out", "mine")
-    history = runs.load(Path("mine"))
+    history = runs.load_run(Path("mine"))
     assert (history.experiment.name, len(history.clients), len(history.metrics)) == ("mine", 9, 1)
     assert history.experiment.algorithm.sampler == "low-entropy"
 
@@ -654,7 +654,7 @@ def test_new_in_a_folder_that_is_not_there_names_it():
 def test_show_prints_config_rounds_clients_and_totals():
     straight(Path("fas"), tiny())
     text = done("show", "fas").stdout
-    history = runs.load(Path("fas"))
+    history = runs.load_run(Path("fas"))
     assert "partition.alpha          1.0\n" in text and "clients.count            4\n" in text
     assert f"torch {torch.__version__}" in text
     table = rows(text)
@@ -678,7 +678,7 @@ def test_show_copes_with_a_million_clients_and_large_cohorts(monkeypatch):
         Path("fas"), tiny("digits-fas", "partition.kind=views", "clients=1000000", "cohort=15"), 1
     )
     text = done("show", "fas").stdout
-    history = runs.load(Path("fas"))
+    history = runs.load_run(Path("fas"))
     assert rows(text)[0][2] == " ".join(map(str, list(history.ledger[0].up)[:6])) + " ... 15 in all"
     assert [cells[0] for cells in rows(text)[1:4]] == [
         str(client["client"]) for client in history.clients[:3]
@@ -698,7 +698,7 @@ def test_show_as_json_is_the_summary_and_the_files():
         "config",
         "environment",
     ]
-    assert {key: shown[key] for key in SUMMARY} == runs.load(Path("fas")).summary()
+    assert {key: shown[key] for key in SUMMARY} == runs.load_run(Path("fas")).summary()
     assert shown["metrics"] == lines(Path("fas/metrics.jsonl"))
     assert shown["ledger"] == lines(Path("fas/ledger.jsonl"))
     assert shown["broadcast_bytes"] == sum(row["broadcast"] for row in shown["ledger"])
@@ -717,7 +717,7 @@ def some_runs() -> list[str]:
 def test_compare_puts_seeds_together_and_notes_what_is_not_paired():
     folders = some_runs()
     result = done("compare", *folders)
-    settled = [runs.load(Path(folder)).summary()["accuracy"] for folder in folders]
+    settled = [runs.load_run(Path(folder)).summary()["accuracy"] for folder in folders]
     mean, spread = (settled[0] + settled[1]) / 2, abs(settled[0] - settled[1]) / 2**0.5
     fas, avg = rows(result.stdout)
     assert fas[:4] == ["digits-fas", "2", f"{mean:.3f} ± {spread:.3f}", "265 B"]
@@ -938,7 +938,7 @@ def test_a_folder_that_exists_is_not_overwritten():
     straight(Path("fas"), tiny(), 2)
     before = everything()
     assert complaint("run", *FAS, "rounds=3", "--out", "fas") == (
-        "error: run folder fas exists; add --resume to go on with it, or choose another --out\n"
+        "error: run folder fas exists; add --resume to resume it, or choose another --out\n"
     )
     assert everything() == before
 
@@ -998,7 +998,7 @@ def test_a_run_without_a_finished_round_does_not_keep_others_from_being_looked_a
 @pytest.mark.parametrize("words", [["show"], ["compare"], ["plot", "-o", "x.png"]])
 def test_a_run_without_a_finished_round_cannot_be_looked_at_yet(words):
     straight(Path("fas"), tiny(), 0)
-    assert "has no finished round yet; go on with: fedsift run --resume --out fas" in complaint(
+    assert "has no finished round yet; resume it with: fedsift run --resume --out fas" in complaint(
         *words, "fas"
     )
 

@@ -179,16 +179,16 @@ def test_a_second_call_plays_nothing_and_says_the_same(played, copied, monkeypat
 
 def test_an_interrupted_reproduction_goes_on_to_the_same_bytes(played, monkeypatch):
     """Ctrl-C after 30 of 48 rounds: all 24 runs have played one, and six of them a second."""
-    real: Any = runs.play_apart
+    real: Any = runs.Group.run
 
-    def until_ctrl_c(playing, engine):
-        with contextlib.closing(real(playing, engine)) as outcomes:
+    def until_ctrl_c(group, engine):
+        with contextlib.closing(real(group, engine)) as outcomes:
             for _ in range(30):
                 yield next(outcomes)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "play_apart", until_ctrl_c)
+        patch.setattr(runs.Group, "run", until_ctrl_c)
         stopped = fedsift(*words("table1", seeds=2))
     assert (stopped.exit_code, stopped.stdout) == (130, "")
     assert stopped.stderr.endswith(
@@ -476,12 +476,12 @@ def test_a_recipe_of_ones_own_names_the_folder_and_is_used():
     done("reproduce", "fig-data", "--quick", "--recipe", "mine.toml", "--seeds", "1", *SMALL)
     out = Path("reproduction/digits-mine")
     assert told(out, "fig-data")["recipe"] == "mine.toml"
-    assert runs.stored(out / "runs/fedavg-alpha-100-seed-0").local.lr == 0.5
+    assert runs.read_config(out / "runs/fedavg-alpha-100-seed-0").local.lr == 0.5
 
 
 def test_engine_and_precision_are_options_and_are_kept():
     done(*words("fig-data"), "--engine", "sequential", "--quiet")
-    assert runs.stored(Path("here/runs/fedavg-alpha-100-seed-0")).engine == "sequential"
+    assert runs.read_config(Path("here/runs/fedavg-alpha-100-seed-0")).engine == "sequential"
     assert told("here", "fig-data")["environment"]["engine"].startswith("sequential engine on cpu")
 
 

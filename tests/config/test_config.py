@@ -179,7 +179,7 @@ def test_experiments_with_the_same_data_part_and_seed_share_their_task():
 def test_another_seed_or_data_part_is_another_task(setting):
     one, other = (config.build_federation(read(*settings)).task for settings in ((), (setting,)))
     assert one is not other
-    assert runs._fingerprint(one) != runs._fingerprint(other)
+    assert runs.fingerprint_task(one) != runs.fingerprint_task(other)
 
 
 def test_a_task_out_of_the_cache_is_the_one_made_without_it():
@@ -189,18 +189,18 @@ def test_a_task_out_of_the_cache_is_the_one_made_without_it():
     )
     assert cached is not fresh
     assert (
-        runs._fingerprint(cached)
-        == runs._fingerprint(fresh)
-        == runs._fingerprint.__wrapped__(fresh)
+        runs.fingerprint_task(cached)
+        == runs.fingerprint_task(fresh)
+        == runs.fingerprint_task.__wrapped__(fresh)
     )
 
 
 def test_playing_leaves_the_shared_task_as_it_was(tmp_path):
     task = config.build_federation(tiny()).task
-    before = runs._fingerprint.__wrapped__(task)
+    before = runs.fingerprint_task.__wrapped__(task)
     straight(tmp_path / "run", tiny())
     assert config.build_federation(tiny()).task is task
-    assert runs._fingerprint.__wrapped__(task) == before
+    assert runs.fingerprint_task.__wrapped__(task) == before
 
 
 def test_a_file_of_data_that_changes_is_split_anew(tmp_path):
@@ -210,9 +210,9 @@ def test_a_file_of_data_that_changes_is_split_anew(tmp_path):
     one = config.build_federation(read(f"data.name=npz:{file}", *sizes)).task
     assert config.build_federation(read(f"data.name=npz:{file}", *sizes)).task is one
     np.savez(file, x=x / 2, y=y, more=0)
-    assert runs._fingerprint(
+    assert runs.fingerprint_task(
         config.build_federation(read(f"data.name=npz:{file}", *sizes)).task
-    ) != runs._fingerprint(one)
+    ) != runs.fingerprint_task(one)
 
 
 def test_the_values_of_the_partition_that_its_kind_takes_are_given_to_it():

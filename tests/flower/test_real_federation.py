@@ -111,10 +111,10 @@ def rows(folder, name):
 
 def simulated(app, folder, overrides, monkeypatch):
     monkeypatch.syspath_prepend(str(app))
-    run = runs.begin(
+    run = runs.begin_run(
         folder, config.read_experiment(str(app / project.EXPERIMENT), shlex.split(overrides))
     )
-    for _ in runs.play([run], choose_engine()[0]):
+    for _ in runs.Group.of([run]).run_or_raise(choose_engine()[0]):
         pass
     return run.state
 

@@ -47,8 +47,8 @@ def experiment(task, system, rounds=ROUNDS):
 
 
 def simulated(task, system, folder, rounds=ROUNDS):
-    run = runs.begin(folder, experiment(task, system, rounds))
-    for _ in runs.play([run], choose_engine()[0]):
+    run = runs.begin_run(folder, experiment(task, system, rounds))
+    for _ in runs.Group.of([run]).run_or_raise(choose_engine()[0]):
         pass
     return run
 

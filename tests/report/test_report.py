@@ -124,7 +124,7 @@ def folder(tmp_path) -> Path:
 
 
 def test_a_folder_written_by_hand_is_read_up_to_its_last_whole_round(folder):
-    loaded = runs.load(folder)
+    loaded = runs.load_run(folder)
     assert loaded.accuracies == [0.25, 0.75]
     assert loaded.ledger == [
         RoundBytes(0, {3: 10, 5: 20}, {3: 7, 5: 7}, 7),
@@ -136,7 +136,7 @@ def test_a_folder_written_by_hand_is_read_up_to_its_last_whole_round(folder):
 
 def test_the_row_of_a_folder_written_by_hand(folder):
     """60 bytes in three uploads."""
-    (method,) = report.methods([runs.load(folder)])
+    (method,) = report.methods([runs.load_run(folder)])
     assert method.row() == {
         "method": "digits-fd",
         "seeds": [4],
@@ -155,7 +155,7 @@ def test_the_row_of_a_folder_written_by_hand(folder):
 def test_a_folder_without_one_of_the_three_has_no_finished_round(missing, folder):
     (folder / missing).unlink()
     with pytest.raises(UserError, match="has no finished round yet"):
-        runs.load(folder)
+        runs.load_run(folder)
 
 
 # --- methods

@@ -28,7 +28,18 @@ from fedsift import files as file_module
 from fedsift.config import Experiment
 from fedsift.engines import choose_engine
 from fedsift.federation import FederationState
-from fedsift.runs import CHECKPOINT, CLIENTS, CONFIG, ENVIRONMENT, LEDGER, METRICS, OURS, TIMING
+from fedsift.runs import (
+    CHECKPOINT,
+    CLIENTS,
+    CONFIG,
+    ENVIRONMENT,
+    FAILED,
+    LEDGER,
+    METRICS,
+    OURS,
+    TIMING,
+)
+from fedsift.runs import run as run_module
 from fedsift.types import Server, UserError
 
 with warnings.catch_warnings():  # typer uses names that click 8.5 is about to drop
@@ -60,17 +71,17 @@ def tiny(preset: str = "digits-fas", *settings: str, rounds: int = 3) -> Experim
 
 def play(run: runs.Run, rounds: int | None = None) -> Path:
     """To the end, or for some rounds only."""
-    for _ in itertools.islice(runs.play([run], choose_engine()[0]), rounds):
+    for _ in itertools.islice(runs.Group.of([run]).run_or_raise(choose_engine()[0]), rounds):
         pass
     return run.folder
 
 
 def straight(folder: Path, experiment: Experiment, rounds: int | None = None) -> Path:
-    return play(runs.begin(folder, experiment), rounds)
+    return play(runs.begin_run(folder, experiment), rounds)
 
 
 def resumed(folder: Path) -> Path:
-    return play(runs.begin(folder, runs.stored(folder), resume=True))
+    return play(runs.begin_run(folder, runs.read_config(folder), resume=True))
 
 
 def bits(folder: Path) -> dict[str, bytes]:
@@ -114,7 +125,7 @@ def test_a_run_stopped_after_every_single_round_ends_with_the_same_bits(tmp_path
     whole = bits(straight(tmp_path / "whole", tiny("digits-fas-soft-down", rounds=4)))
     folder = tmp_path / "halting"
     for done in range(4):
-        play(runs.begin(folder, tiny("digits-fas-soft-down", rounds=4), resume=True), 1)
+        play(runs.begin_run(folder, tiny("digits-fas-soft-down", rounds=4), resume=True), 1)
         assert rounds_in(folder) == done + 1
     assert bits(folder) == whole
 
@@ -123,7 +134,7 @@ def test_of_too_many_clients_those_that_take_part_are_described(tmp_path, monkey
     """Two of four in each of two rounds; with room for three, the first three of them by number."""
     every = json.loads((straight(tmp_path / "all", tiny(rounds=2)) / CLIENTS).read_text())
     assert [client["client"] for client in every] == [0, 1, 2, 3]
-    monkeypatch.setattr(runs, "LISTED", 3)
+    monkeypatch.setattr(run_module, "LISTED", 3)
     folder = straight(tmp_path / "some", tiny(rounds=2))
     taking_part = sorted({int(client) for row in lines(folder / LEDGER) for client in row["up"]})
     assert json.loads((folder / CLIENTS).read_text()) == [
@@ -167,16 +178,16 @@ def test_batch_norm_counters_are_in_the_checkpoint(tmp_path):
 def test_a_finished_run_is_not_changed_by_resuming_it(tmp_path):
     folder = straight(tmp_path / "run", tiny())
     before = {name: (folder / name).read_bytes() for name in files(folder)}
-    summary = runs.load(folder).summary()
+    summary = runs.load_run(folder).summary()
     resumed(folder)
     assert {name: (folder / name).read_bytes() for name in files(folder)} == before
-    assert runs.load(folder).summary() == summary
+    assert runs.load_run(folder).summary() == summary
 
 
 def test_the_same_process_can_go_on_with_a_run_it_has_finished(tmp_path):
-    run = runs.begin(tmp_path / "run", tiny(rounds=1))
-    assert len(list(runs.play([run], choose_engine()[0]))) == 1
-    again = runs.begin(tmp_path / "run", tiny(rounds=1), resume=True)
+    run = runs.begin_run(tmp_path / "run", tiny(rounds=1))
+    assert len(list(runs.Group.of([run]).run_or_raise(choose_engine()[0]))) == 1
+    again = runs.begin_run(tmp_path / "run", tiny(rounds=1), resume=True)
     assert again.finished
 
 
@@ -266,7 +277,7 @@ def test_a_crash_before_any_write_of_a_round_changes_nothing_in_the_end(
 ):
     whole = bits(straight(tmp_path / "whole", tiny(preset, rounds=2)))
     for number in range(1, 9):  # metrics, ledger, timing, checkpoint; twice
-        run = runs.begin(tmp_path / str(number), tiny(preset, rounds=2))
+        run = runs.begin_run(tmp_path / str(number), tiny(preset, rounds=2))
         with monkeypatch.context() as patch, pytest.raises(Crash):
             crash_at(patch, number)
             play(run)
@@ -297,7 +308,7 @@ def test_a_torn_last_line_is_played_again(name, cut, tmp_path):
     torn = straight(tmp_path / "torn", tiny(), 2)
     with open(torn / name, "ab") as file:
         file.write((whole / name).read_bytes().splitlines(keepends=True)[2][:cut])
-    assert runs.load(torn).summary()["rounds"] == 2
+    assert runs.load_run(torn).summary()["rounds"] == 2
     assert bits(resumed(torn)) == bits(whole)
 
 
@@ -384,7 +395,8 @@ def test_a_real_limit_on_file_size_ends_a_run_plainly_and_it_can_go_on(tmp_path)
     assert result.stdout == ""
     assert len(checkpoint) > 19_000 and (folder / CHECKPOINT).read_bytes() == checkpoint
     assert rounds_in(folder) == 2
-    assert files(folder) == OURS
+    assert files(folder) == OURS | {FAILED}
+    assert json.loads((folder / FAILED).read_text())["rounds"] == 1
     assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", tiny()))
 
 
@@ -418,7 +430,7 @@ def test_a_folder_without_write_permission_is_reported_and_can_go_on_later(tmp_p
 
 def complaint(folder: Path, experiment: Experiment, resume: bool = True) -> str:
     with pytest.raises(UserError) as caught:
-        runs.begin(folder, experiment, resume=resume)
+        runs.begin_run(folder, experiment, resume=resume)
     return str(caught.value)
 
 
@@ -426,7 +438,7 @@ def test_a_run_folder_is_not_overwritten(tmp_path):
     folder = straight(tmp_path / "run", tiny())
     before = bits(folder)
     assert complaint(folder, tiny(), resume=False) == (
-        f"run folder {folder} exists; add --resume to go on with it, or choose another --out"
+        f"run folder {folder} exists; add --resume to resume it, or choose another --out"
     )
     assert bits(folder) == before
 
@@ -498,7 +510,7 @@ def test_rounds_are_not_dropped_because_the_checkpoint_is_lost(rounds, tmp_path)
     said = complaint(folder, tiny())
     assert said == (
         f"{folder / METRICS} has {rounds} rounds, {CHECKPOINT} 0: the folder was changed by hand; "
-        f"put back what is missing, or delete {folder} to begin anew"
+        f"put back what is missing, or delete {folder} to start again"
     )
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
@@ -517,7 +529,7 @@ def test_a_line_that_is_not_json_is_reported(tmp_path):
 
 def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
     folder = straight(tmp_path / "run", tiny(), 1)
-    running = runs.begin(folder, tiny(), resume=True)
+    running = runs.begin_run(folder, tiny(), resume=True)
     before = bits(folder)
     result = subprocess.run(
         [*PROGRAM, "run", "--resume", "--out", str(folder)], capture_output=True, text=True
@@ -531,9 +543,10 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
 def test_a_folder_without_a_finished_round_says_how_to_go_on(tmp_path):
     folder = straight(tmp_path / "run", tiny(), 0)
     with pytest.raises(
-        UserError, match=f"no finished round yet; go on with: fedsift run --resume --out {folder}"
+        UserError,
+        match=f"no finished round yet; resume it with: fedsift run --resume --out {folder}",
     ):
-        runs.load(folder)
+        runs.load_run(folder)
 
 
 @pytest.mark.parametrize("folder", ["runs/fas", "my runs/fas", "it's"])
@@ -552,7 +565,7 @@ def test_the_command_to_go_on_with_can_be_pasted_into_a_shell(folder):
 )
 def test_a_run_of_any_name_can_be_read_back(name, tmp_path):
     experiment = tiny(rounds=1).model_copy(update={"name": name})
-    assert runs.load(straight(tmp_path / "run", experiment)).experiment == experiment
+    assert runs.load_run(straight(tmp_path / "run", experiment)).experiment == experiment
 
 
 # --- several runs at once ---
@@ -566,8 +579,8 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(tmp_path):
         tiny("digits-fedavg", rounds=3),
         tiny("digits-fas", "clients.models={mlp = 2, 'cnn(width=0.5)' = 2}", rounds=2),
     ]
-    beside = [runs.begin(tmp_path / f"beside{i}", e) for i, e in enumerate(experiments)]
-    order = [beside.index(run) for run, _ in runs.play(beside, choose_engine()[0])]
+    beside = [runs.begin_run(tmp_path / f"beside{i}", e) for i, e in enumerate(experiments)]
+    order = [beside.index(run) for run, _ in runs.Group.of(beside).run_or_raise(choose_engine()[0])]
     assert order == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 1, 2, 3, 1]
     for i, experiment in enumerate(experiments):
         assert bits(beside[i].folder) == bits(straight(tmp_path / f"alone{i}", experiment))
@@ -575,17 +588,17 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(tmp_path):
 
 def test_a_round_is_on_disk_before_it_is_yielded(tmp_path):
     beside = [
-        runs.begin(tmp_path / str(seed), tiny("digits-fas", f"seed={seed}", rounds=2))
+        runs.begin_run(tmp_path / str(seed), tiny("digits-fas", f"seed={seed}", rounds=2))
         for seed in range(2)
     ]
-    for run, record in runs.play(beside, choose_engine()[0]):
+    for run, record in runs.Group.of(beside).run_or_raise(choose_engine()[0]):
         assert rounds_in(run.folder) == record.round + 1
         assert (run.folder / CHECKPOINT).read_bytes() == runs.to_bytes(record.state)
 
 
 def test_finished_runs_are_not_played(tmp_path):
-    done = runs.begin(straight(tmp_path / "run", tiny(rounds=1)), tiny(rounds=1), resume=True)
-    assert list(runs.play([done], choose_engine()[0])) == []
+    done = runs.begin_run(straight(tmp_path / "run", tiny(rounds=1)), tiny(rounds=1), resume=True)
+    assert list(runs.Group.of([done]).run_or_raise(choose_engine()[0])) == []
 
 
 # --- files and checkpoints ---
@@ -711,13 +724,17 @@ def test_equal_states_give_equal_bytes():
 
 def test_a_run_may_go_on_with_another_bound_of_memory_and_with_nothing_else_changed(tmp_path):
     experiment = tiny(rounds=2)
-    play(runs.begin(tmp_path / "run", experiment), 1)
+    play(runs.begin_run(tmp_path / "run", experiment), 1)
     with pytest.raises(UserError, match="precision is 'float32' there, 'bfloat16' here"):
-        runs.begin(
+        runs.begin_run(
             tmp_path / "run", experiment.model_copy(update={"precision": "bfloat16"}), resume=True
         )
-    play(runs.begin(tmp_path / "run", experiment.model_copy(update={"memory": 0.001}), resume=True))
+    play(
+        runs.begin_run(
+            tmp_path / "run", experiment.model_copy(update={"memory": 0.001}), resume=True
+        )
+    )
     assert runs.is_finished(tmp_path / "run")
-    play(runs.begin(tmp_path / "straight", experiment))
+    play(runs.begin_run(tmp_path / "straight", experiment))
     metrics = [(tmp_path / name / runs.METRICS).read_text() for name in ("run", "straight")]
     assert metrics[0] == metrics[1]

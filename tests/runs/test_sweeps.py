@@ -208,7 +208,7 @@ def test_one_experiment_cannot_be_read_from_a_sweep():
         ("sweep.alpha=[1, 2, 1.0]", "cells alpha-1 and alpha-1.0 are the same experiment; give every value of a key once"),
         ("sweep.seed=[4, 4]", "cells seed-4 and seed-4-2 are the same experiment"),
         ("sweep.name=[a, b]", "name cannot be swept"),
-        ("sweep.device=[cpu, cuda]", "device cannot be swept: one engine plays all cells"),
+        ("sweep.device=[cpu, cuda]", "device cannot be swept: one engine runs all cells"),
         (f"sweep={{seed = {list(range(200))}, rounds = {list(range(1, 100))}}}", "the sweep has 19800 cells; 10000 are the most"),
     ],
 )  # fmt: skip
@@ -334,13 +334,13 @@ GRID = ["sweep.alpha=[0.1, 100]", "sweep.seed=[0, 1]"]
 CELLS = ["alpha-0.1-seed-0", "alpha-0.1-seed-1", "alpha-100-seed-0", "alpha-100-seed-1"]
 
 
-def play(folder: Path, sweep: Sweep, steps: int | None = None) -> sweeps.Playing:
+def play(folder: Path, sweep: Sweep, steps: int | None = None) -> runs.Group:
     """To the end, or for some steps of a cell only; as in a process that ends then."""
-    playing = sweeps.begin(folder, sweep, resume=True)
-    played = sweeps.play(playing, choose_engine()[0])
+    playing = sweeps.begin_sweep(folder, sweep, resume=True)
+    played = playing.run(choose_engine()[0])
     for _ in itertools.islice(played, steps):
         pass
-    playing.lock.release()
+    playing.release()
     return playing
 
 
@@ -462,7 +462,7 @@ def test_cells_of_different_lengths_end_each_in_its_own_time():
 def test_all_cells_of_one_data_set_share_its_memory():
     np.savez("mine.npz", x=np.arange(200, dtype=np.float32).reshape(50, 4), y=np.arange(50) % 2)
     more = ["data.name=npz:mine.npz", "data.private=20", "data.public=20", "model=mlp"]
-    playing = sweeps.begin(Path("sweep"), tiny(*GRID, *more))
+    playing = sweeps.begin_sweep(Path("sweep"), tiny(*GRID, *more))
     stores = [
         part
         for run in playing.runs
@@ -530,7 +530,7 @@ def fails_to_save(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("instead", [an_error, work_nobody_can_do, None])
 def test_a_cell_that_fails_fails_alone_and_goes_on_when_it_can(instead, whole, monkeypatch):
     """In its own turn, inside the engine, or where its round is saved."""
-    playing = sweeps.begin(Path("sweep"), tiny(*GRID))
+    playing = sweeps.begin_sweep(Path("sweep"), tiny(*GRID))
     with monkeypatch.context() as patch:
         if instead:
             bad = next(run for run in playing.runs if run.folder.name == BAD)
@@ -541,7 +541,7 @@ def test_a_cell_that_fails_fails_alone_and_goes_on_when_it_can(instead, whole, m
             fails_to_save(patch)
         errors = [
             outcome
-            for _, outcome in sweeps.play(playing, choose_engine()[0])
+            for _, outcome in playing.run(choose_engine()[0])
             if isinstance(outcome, Exception)
         ]
     assert [str(error) for error in errors] == ["broken\nin two lines"]
@@ -607,12 +607,16 @@ def test_a_damaged_cell_is_named_and_the_others_go_on(whole):
     assert all(bits(Path("sweep", cell)) == whole[cell] for cell in CELLS[:3])
 
 
-def test_a_single_run_fails_as_ever(monkeypatch):
+def test_the_error_of_a_single_run_is_that_of_the_command_and_is_noted_too(monkeypatch):
     def broken(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(file_module, "append_row", broken)
-    assert str(fedsift("run", *FAS, "rounds=2", "--out", "run").exception) == "a bug"
+    with monkeypatch.context() as patch:
+        patch.setattr(file_module, "append_row", broken)
+        assert str(fedsift("run", *FAS, "rounds=2", "--out", "run").exception) == "a bug"
+    told = json.loads(Path("run", FAILED).read_text())
+    assert (told["rounds"], told["error"]) == (0, "RuntimeError: a bug")
+    done("run", "--resume", "--out", "run", "--quiet")
     assert not Path("run", FAILED).exists()
 
 
@@ -631,7 +635,7 @@ def test_a_mistake_in_any_cell_is_named_before_anything_is_made(key, good, bad):
 
 def test_the_seeds_of_a_method_are_one_line_with_its_spread():
     result = done("run", *FAS, "rounds=2", "--seeds", "3", "--out", "sweep")
-    cells = [runs.load(Path("sweep") / f"seed-{seed}") for seed in range(3)]
+    cells = [runs.load_run(Path("sweep") / f"seed-{seed}") for seed in range(3)]
     settled = [history.summary()["accuracy"] for history in cells]
     spread = f"{np.mean(settled):.3f} ± {np.std(settled, ddof=1):.3f}"
     assert rows(result.stdout)[0][:3] == ["digits-fas", "3", spread]
@@ -655,7 +659,7 @@ def test_json_is_one_object_with_all_cells_and_methods():
     )
     assert (
         told["cells"][1]["accuracy"]
-        == runs.load(Path("sweep/alpha-0.1-seed-1")).summary()["accuracy"]
+        == runs.load_run(Path("sweep/alpha-0.1-seed-1")).summary()["accuracy"]
     )
     again = done("run", "--resume", "--out", "sweep", "--json")
     assert json.loads(again.stdout) == told
@@ -721,10 +725,10 @@ def test_a_sweep_may_go_on_with_another_bound_of_memory(whole):
 
 
 def test_a_second_process_in_the_same_sweep_is_refused():
-    playing = sweeps.begin(Path("sweep"), tiny(*GRID))
+    playing = sweeps.begin_sweep(Path("sweep"), tiny(*GRID))
     result = program("run", "--resume", "--out", "sweep")
     assert (result.returncode, result.stderr) == (2, "error: another process is running in sweep\n")
-    playing.lock.release()
+    playing.release()
 
 
 @pytest.mark.parametrize("own", ["seed=3", "sweep.seed=[1, 2]"])

@@ -31,7 +31,7 @@ from fedsift.cli.console import (
 )
 from fedsift.cli.ls import all_parts
 from fedsift.cli.options import Json
-from fedsift.cli.progress import engine_for, fresh_folder, how_run, play, saying_how_to_go_on
+from fedsift.cli.progress import engine_for, fresh_folder, how_run, run_group, saying_how_to_go_on
 from fedsift.cli.run import run_one, run_sweep
 
 app = typer.Typer(
@@ -108,28 +108,29 @@ def demo(
         folder = out or fresh_folder(Path("runs"), "demo")
         engine, why = engine_for("auto", "auto")
         again = f"fedsift demo --out {shlex.quote(str(folder))} --seeds {seeds} --rounds {rounds}"
-        playing = []
+        experiments = {
+            folder / f"{preset}-seed{seed}": config.read_experiment(
+                preset, ["alpha=0.1", f"seed={seed}", f"rounds={rounds}"]
+            )
+            for preset in ("digits-fedavg", "digits-fd", "digits-fas")
+            for seed in range(seeds)
+        }
         with saying_how_to_go_on(again, folder):
-            for preset in ("digits-fedavg", "digits-fd", "digits-fas"):
-                for seed in range(seeds):
-                    experiment = config.read_experiment(
-                        preset, ["alpha=0.1", f"seed={seed}", f"rounds={rounds}"]
-                    )
-                    playing.append(
-                        runs.begin(
-                            folder / f"{preset}-seed{seed}", experiment, resume=True, note=why
-                        )
-                    )
+            group = runs.Group(experiments)
+            group.begin(resume=True, note=why)
             say(
                 "20 clients, 40 images each, Dirichlet(0.1) label skew; 8 clients a round; 500 public images without labels."
             )
-            say("\n".join([f"{len(playing)} runs side by side: {why}.", *how_run(engine, playing)]))
+            how = how_run(engine, group.runs)
+            say("\n".join([f"{len(experiments)} runs side by side: {why}.", *how]))
             begun = time.perf_counter()
-            play(playing, engine, quiet)
-        histories = [runs.load(run.folder) for run in playing]
+            run_group(group, engine, quiet)
+            for error in group.errors.values():
+                raise error
+        histories = [runs.load_run(run) for run in experiments]
         plots.plot(histories, folder / "demo.png")
         print_table(comparison(histories))
-        say(f"\nruns     {folder}/digits-*    (look at one: fedsift show {playing[-1].folder})")
+        say(f"\nruns     {folder}/digits-*    (look at one: fedsift show {group.folders[-1]})")
         say(f"picture  {folder / 'demo.png'}")
         say(f"done in {time.perf_counter() - begun:.0f} s")
 
@@ -186,7 +187,7 @@ def run(
             if {"seed", "sweep.seed"} & set(map(config.full_path, settings)):
                 raise mistake("give --seeds or a seed of your own, not both")
             settings.append(f"sweep.seed={list(range(seeds))}")
-        sweep = sweeps.read(source or str(sweeps.kept(Path(out or ""))), settings)
+        sweep = sweeps.read(source or str(sweeps.find_config(Path(out or ""))), settings)
         folder = out or fresh_folder(
             Path("runs"), re.sub(r"[^\w.+-]+", "-", sweep.name).strip("-.") or "run"
         )
@@ -247,7 +248,7 @@ def show(
     with plainly():
         from fedsift import config, ledger, runs
 
-        history = runs.load(folder)
+        history = runs.load_run(folder)
         totals = ledger.total(history.ledger)
         if as_json:
             detail = {

@@ -111,7 +111,7 @@ def load_runs(folders: list[Path]) -> list[History]:
                 warn(f"note: {one} has no finished round and is left out")
     if not found:
         raise mistake("none of these runs has a finished round")
-    kept, repeats = without_repeats([runs.load(folder) for folder in found.values()])
+    kept, repeats = without_repeats([runs.load_run(folder) for folder in found.values()])
     for again, first in repeats.items():
         warn(f"note: {again} is left out: it has the settings and the seed of {first}")
     return kept

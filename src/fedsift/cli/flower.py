@@ -105,7 +105,7 @@ def up(
                 deployment.node({"partition-id": client, "memory": str(home / "memory")})
             run = deployment.submit(folder, how, experiment.clients.count)
             _show(deployment, run, run_folder, experiment, quiet)
-        history = runs.load(run_folder)
+        history = runs.load_run(run_folder)
         if as_json:
             typer.echo(json.dumps(history.summary()))
         elif not quiet:
@@ -198,7 +198,7 @@ def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet
     )
     with display([playing], quiet) as tell:
         for count in local_deployment.follow(deployment, run, folder, done, experiment.rounds):
-            history = runs.load(folder)
+            history = runs.load_run(folder)
             for row, sent in list(zip(history.metrics, history.ledger, strict=True))[done:count]:
                 record: Any = SimpleNamespace(
                     round=row["round"], accuracy=row["accuracy"], uplink_bytes=sent.uplink

@@ -16,32 +16,25 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from fedsift.federation import Record
-    from fedsift.runs import Run
-    from fedsift.sweeps import Playing
+    from fedsift.runs import Group, Run
 
     Tell = Callable[[Run, Record | Exception], None]
 
 FEW = 12  # rows that can be taken in at a glance
 
 
-def play(playing: list[Run], engine: Any, quiet: bool) -> None:
-    """Play to the end with a live display (lines, where there is no terminal)."""
-    from fedsift import runs
+def run_group(group: Group, engine: Any, quiet: bool, kind: str = "run") -> None:
+    """Run all to the end with a live display (lines, where there is no terminal).
 
-    with display(playing, quiet) as tell:
-        for one, record in runs.play(playing, engine):
-            tell(one, record)
+    A run that fails is named at once, and the others continue; one that is alone says why itself.
+    """
+    from fedsift.runs import describe_error
 
-
-def play_sweep(sweep: Playing, engine: Any, quiet: bool) -> None:
-    """As `play`; a cell that fails is told at once, and the others go on."""
-    from fedsift import runs, sweeps
-
-    with display(sweep.runs, quiet) as tell:
-        for one, outcome in sweeps.play(sweep, engine):
-            if isinstance(outcome, Exception):
-                warn(f"cell {one.folder.name} failed: {runs.in_words(outcome)}")
-            tell(one, outcome)
+    with display(group.runs, quiet) as tell:
+        for run, outcome in group.run(engine):
+            if isinstance(outcome, Exception) and len(group.folders) > 1:
+                warn(f"{kind} {run.folder.name} failed: {describe_error(outcome)}")
+            tell(run, outcome)
 
 
 @contextlib.contextmanager

@@ -126,7 +126,9 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
             try:
                 for seed, experiment in enumerate(of):
                     begun.append(
-                        runs.begin(run_folder(out, cell, seed), experiment, resume=True, note=why)
+                        runs.begin_run(
+                            run_folder(out, cell, seed), experiment, resume=True, note=why
+                        )
                     )
                 playing += begun
             except UserError as error:
@@ -162,10 +164,9 @@ def _play(todo: list[Run], engine: Any, quiet: bool) -> dict[Path, str]:
 
     failed: dict[Path, str] = {}
     with display(todo, quiet) as tell:
-        for run, outcome in runs.play_apart(todo, engine):
+        for run, outcome in runs.Group.of(todo).run(engine):
             if isinstance(outcome, Exception):
-                failed[run.folder] = runs.in_words(outcome)
-                run.fail(outcome)
+                failed[run.folder] = runs.describe_error(outcome)
                 warn(f"{run.folder.name} failed: {failed[run.folder]}")
             tell(run, outcome)
     return failed

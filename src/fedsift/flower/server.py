@@ -59,7 +59,7 @@ def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
         )
     engine, why = choose_engine(*here.experiment.where)
     folder = Path(how.folder or Path("runs", here.experiment.name)).resolve()
-    run = runs.begin(
+    run = runs.begin_run(
         folder,
         here.experiment,
         resume=True,

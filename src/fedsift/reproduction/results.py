@@ -80,7 +80,7 @@ def _uploads(run: History) -> list[int]:
 
 
 def _histories(out: Path, cell: Cell, plan: Plan) -> list[History]:
-    found = [runs.load(run_folder(out, cell, seed)) for seed in range(plan.seeds)]
+    found = [runs.load_run(run_folder(out, cell, seed)) for seed in range(plan.seeds)]
     for seed, run in enumerate(found):
         changed = config.differences(run.experiment, plan.experiment(cell, seed))
         if told := [

@@ -1,0 +1,47 @@
+"""A run is a folder that explains itself and can be killed at any moment.
+
+    config.toml             every value of the experiment
+    environment.json        versions, machine, command, and the format of the folder
+    clients.json            model and labels of clients
+    data.json               sizes and a digest of the data
+    metrics.jsonl           one line per round
+    ledger.jsonl            bytes per round, direction and client
+    timing.jsonl            seconds per round
+    checkpoint.safetensors  all that survives a round
+    failed.json             why a run stopped, until it is resumed
+
+`run` executes and saves, `history` reads, `group` runs many side by side.
+"""
+
+from fedsift.checkpoints import from_bytes as from_bytes
+from fedsift.checkpoints import to_bytes as to_bytes
+from fedsift.environment import environment as environment
+from fedsift.runs.folder import CHECKPOINT as CHECKPOINT
+from fedsift.runs.folder import CLIENTS as CLIENTS
+from fedsift.runs.folder import CONFIG as CONFIG
+from fedsift.runs.folder import DATA as DATA
+from fedsift.runs.folder import ENVIRONMENT as ENVIRONMENT
+from fedsift.runs.folder import FAILED as FAILED
+from fedsift.runs.folder import FORMAT as FORMAT
+from fedsift.runs.folder import LEDGER as LEDGER
+from fedsift.runs.folder import LOCK as LOCK
+from fedsift.runs.folder import METRICS as METRICS
+from fedsift.runs.folder import OURS as OURS
+from fedsift.runs.folder import TIMING as TIMING
+from fedsift.runs.folder import is_blank as is_blank
+from fedsift.runs.group import Group as Group
+from fedsift.runs.history import History as History
+from fedsift.runs.history import blame_version as blame_version
+from fedsift.runs.history import describe_error as describe_error
+from fedsift.runs.history import has_a_round as has_a_round
+from fedsift.runs.history import is_finished as is_finished
+from fedsift.runs.history import load_run as load_run
+from fedsift.runs.history import read_config as read_config
+from fedsift.runs.history import resume_command as resume_command
+from fedsift.runs.history import rounds_played as rounds_played
+from fedsift.runs.run import Built as Built
+from fedsift.runs.run import Run as Run
+from fedsift.runs.run import begin_run as begin_run
+from fedsift.runs.run import build as build
+from fedsift.runs.run import changed_settings as changed_settings
+from fedsift.runs.run import fingerprint_task as fingerprint_task

@@ -1,0 +1,164 @@
+"""The files of a run folder, and how they are read: a folder may come from a stranger.
+
+Whatever is wrong with a file, the user reads one sentence that begins with its path.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedsift import files
+from fedsift.types import UserError
+
+CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients.json", "data.json"
+METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
+CHECKPOINT, LOCK, FAILED = "checkpoint.safetensors", files.LOCK, "failed.json"
+OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
+FORMAT = 2  # of a run folder; fedsift 0.1.0 wrote no number
+
+Row = dict[str, Any]
+Checked = TypeVar("Checked")
+LARGEST = 2**63  # a count beyond this is damage, not data
+
+
+def read_json(path: Path, check: Callable[[Any], Checked]) -> Checked:
+    """A JSON file whose content has passed `check`, which raises ValueError for what is wrong."""
+    try:
+        _expect(path.is_file(), "there is no such file")
+        return check(json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(path, error) from None
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The whole lines of a .jsonl file; a last line cut off by a kill is left out."""
+    if not path.is_file():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(path, error) from None
+
+
+def check_rows(path: Path, rows: list[Row]) -> None:
+    """Rounds in order, and in each what every reader relies on."""
+    for number, row in enumerate(rows):
+        try:
+            _check_row(row, number, CHECKS[path.name])
+        except ValueError as error:
+            raise _unreadable(path, f"line {number + 1}: {error}") from None
+
+
+def is_blank(folder: Path) -> bool:
+    """Empty, or holding only what a run killed while it was being set up leaves behind."""
+    return folder.is_dir() and {
+        entry.name for entry in folder.iterdir() if not files.is_temporary(entry)
+    } <= {ENVIRONMENT, CLIENTS, DATA, LOCK}
+
+
+def _unreadable(path: Path, error: object) -> UserError:
+    reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+    return UserError(" ".join(f"cannot read {path}: {reason}".split()))
+
+
+# --- what a file must hold ---
+
+
+def check_clients(content: Any) -> list[Row]:
+    _expect(isinstance(content, list), "it must be a list of clients")
+    for client in content:
+        _expect(isinstance(client, dict), "a client must be an object")
+        _expect(_is_count(client.get("client")), "a client must have a number")
+        _expect(_is_text(client.get("model")), "a client must have the name of a model")
+        labels = client.get("labels")
+        _expect(
+            isinstance(labels, list) and all(map(_is_count, labels)),
+            "a client must have a list of label counts",
+        )
+    return list(content)
+
+
+def check_environment(content: Any) -> Row:
+    """Texts that `show` prints, and what a resume adds to; all may be missing."""
+    _check_object(content)
+    for key in ("fedsift", "engine", "torch", "processor"):
+        _expect(_is_text(content.get(key, "")), f"{key} must be a text")
+    _expect(isinstance(content.get("resumed", []), list), "resumed must be a list")
+    _expect(_is_count(content.get("format", 1)), "format must be a number")
+    return dict(content)
+
+
+def check_object(content: Any) -> Row:
+    _check_object(content)
+    return dict(content)
+
+
+def _check_object(content: Any) -> None:
+    _expect(isinstance(content, dict), "it must be a JSON object")
+
+
+def _check_row(row: Any, number: int, check: Callable[[Row], None]) -> None:
+    _check_object(row)
+    _expect(row.get("round") == number, f"it must be of round {number}")
+    check(row)
+
+
+def _check_metrics(row: Row) -> None:
+    _expect(_is_number(row.get("accuracy")), "accuracy must be a number")
+    _expect(_is_table(row.get("accuracies"), _is_number), "accuracies must be numbers by name")
+    for key in ("client_accuracy", "disagreement"):
+        _expect(_is_number(row.get(key, 0)), f"{key} must be a number")
+
+
+def _check_ledger(row: Row) -> None:
+    for way in ("up", "down"):
+        _expect(_is_table(row.get(way), _is_count), f"{way} must be bytes by client")
+        _expect(all(map(_is_id, row[way])), f"{way} must be bytes by client")
+    _expect(_is_count(row.get("broadcast")), "broadcast must be a number of bytes")
+    _expect(_is_table(row.get("edges") or {}, _is_count), "edges must be bytes by pair")
+    missing = row.get("missing", {})
+    _expect(
+        _is_table(missing, _is_text) and all(map(_is_id, missing)),
+        "missing must be reasons by client",
+    )
+
+
+def _check_timing(row: Row) -> None:
+    _expect(_is_number(row.get("seconds")), "seconds must be a number")
+
+
+CHECKS: Mapping[str, Callable[[Row], None]] = {
+    METRICS: _check_metrics,
+    LEDGER: _check_ledger,
+    TIMING: _check_timing,
+}
+
+
+def _expect(fine: bool, otherwise: str) -> None:
+    if not fine:
+        raise ValueError(otherwise)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < LARGEST and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < LARGEST
+
+
+def _is_text(value: Any) -> bool:
+    """A text that can be printed: JSON can hold halves of a letter."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20
+
+
+def _is_table(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value)) and all(map(fits, value.values()))

@@ -1,0 +1,171 @@
+"""Many runs side by side, with one failure policy: a run that fails stops alone."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from fedsift import files
+from fedsift.config import Experiment
+from fedsift.federation import Record, run_turns
+from fedsift.runs.folder import CHECKPOINT
+from fedsift.runs.history import describe_error, is_finished, read_config
+from fedsift.runs.run import Built, Run, begin_run, build, changed_settings
+from fedsift.types import Engine, UserError
+
+
+class Group:
+    """Run folders and their experiments, run side by side: one, or all cells of a sweep.
+
+        group = Group({Path("runs/a"): one, Path("runs/b"): other})
+        group.begin(resume=True)
+        for run, outcome in group.run(engine):
+            ...  # a Record, or the exception that stopped this run
+
+    Making a group builds every experiment, so an error in one shows before a folder is made.
+    Runs that are finished are left alone. A folder that makes trouble fails alone. So does a run:
+    it writes the reason to failed.json, and the others continue.
+    """
+
+    def __init__(
+        self, experiments: Mapping[Path, Experiment], *, kind: str = "run", strict: bool = True
+    ) -> None:
+        """`kind` is the word for one of them in an error, where there are several.
+
+        Where it is not `strict`, an experiment that cannot be built fails alone too.
+        """
+        self.experiments = dict(experiments)
+        self.runs: list[Run] = []
+        self.errors: dict[Path, Exception] = {}
+        self._locks: list[files.Lock] = []
+        self._built: dict[Path, Built] = {}
+        for folder, experiment in self.experiments.items():
+            if not _is_finished(folder, experiment):
+                try:
+                    self._built[folder] = build(experiment)
+                except UserError as error:
+                    if strict:
+                        alone = len(self.experiments) == 1
+                        label = "" if alone else f"{kind} {folder.name}: "
+                        raise UserError(f"{label}{error}") from None
+                    self.errors[folder] = error
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Group:
+        """A group of runs that have begun already."""
+        group = cls({})
+        group.experiments = {run.folder: run.experiment for run in runs}
+        group.runs = list(runs)
+        return group
+
+    def __repr__(self) -> str:
+        states = f"{len(self.runs)} begun, {len(self.failed)} failed"
+        return f"Group({len(self.experiments)} runs, {states})"
+
+    @property
+    def folders(self) -> list[Path]:
+        return list(self.experiments)
+
+    @property
+    def failed(self) -> dict[Path, str]:
+        """What the failed ones said, in one line each."""
+        return {folder: describe_error(error) for folder, error in self.errors.items()}
+
+    @property
+    def unfinished(self) -> list[Run]:
+        """The runs that have rounds to go and have not failed."""
+        return [run for run in self.runs if not run.finished and run.folder not in self.errors]
+
+    @property
+    def finished(self) -> list[Path]:
+        """The folders with all their rounds."""
+        waiting = {run.folder for run in self.runs if not run.finished} | self._built.keys()
+        return [folder for folder in self.folders if folder not in waiting | self.errors.keys()]
+
+    def hold(self, lock: files.Lock) -> None:
+        """Keep a lock until the group ends."""
+        self._locks.append(lock)
+
+    def begin(self, *, resume: bool = False, note: str = "") -> None:
+        """Begin or resume every run that is not finished; `note` says which engine runs them."""
+        try:
+            for folder in list(self._built):
+                self._begin(folder, resume, note)
+        except BaseException:
+            self.release()
+            raise
+
+    def run(self, engine: Engine) -> Generator[tuple[Run, Record | Exception], None, None]:
+        """Run a round of each at a time; a round is on disk before it is yielded.
+
+        The exception of a run that fails is yielded in place of its record.
+        """
+        try:
+            while active := self.unfinished:
+                begun = time.perf_counter()
+                turns = [run.federation.round_turn(run.state) for run in active]
+                outcomes = run_turns(turns, engine)
+                seconds = (time.perf_counter() - begun) / len(active)  # a run's share of the time
+                for run, outcome in zip(active, outcomes, strict=True):
+                    yield run, self._save(run, outcome, seconds)
+        finally:
+            self.release()
+
+    def run_or_raise(self, engine: Engine) -> Iterator[tuple[Run, Record]]:
+        """As `run`, but the first failure ends the group and is raised."""
+        with contextlib.closing(self.run(engine)) as outcomes:
+            for run, outcome in outcomes:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                yield run, outcome
+
+    def release(self) -> None:
+        """Let other processes into the folders."""
+        for lock in [*(run.lock for run in self.runs), *self._locks]:
+            lock.release()
+
+    def _begin(self, folder: Path, resume: bool, note: str) -> None:
+        built = self._built.pop(folder)
+        try:
+            run = begin_run(folder, self.experiments[folder], resume=resume, note=note, built=built)
+            self.runs.append(run)
+            _check_next_round(run)
+        except Exception as error:
+            self.errors[folder] = error
+
+    def _save(self, run: Run, outcome: Record | Exception, seconds: float) -> Record | Exception:
+        try:
+            if isinstance(outcome, Record):
+                run.save(outcome, seconds)
+                return outcome
+        except Exception as error:
+            outcome = error
+        self.errors[run.folder] = outcome
+        run.fail(outcome)
+        return outcome
+
+
+def _is_finished(folder: Path, experiment: Experiment) -> bool:
+    """Whether there is nothing left to do; of any trouble `begin_run` will complain."""
+    with contextlib.suppress(UserError):
+        return not changed_settings(read_config(folder), experiment) and is_finished(folder)
+    return False
+
+
+def _check_next_round(run: Run) -> None:
+    """Take the first step of the next round, which reads what the checkpoint remembers, and throw
+    it away: jobs are pure. What does not fit fails here and not in the middle of a round.
+    """
+    if run.finished or not run.state.round:
+        return
+    turn = run.federation.round_turn(run.state)
+    try:
+        next(turn)
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"cannot read {run.folder / CHECKPOINT}: {describe_error(error)}"
+        ) from error
+    finally:
+        turn.close()

@@ -1,0 +1,182 @@
+"""Reading a run folder: what was run, what came of it, and how far it is."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsift import __version__, config, evaluation, ledger
+from fedsift.checkpoints import from_bytes, rounds_of
+from fedsift.config import Experiment
+from fedsift.federation import FederationState
+from fedsift.ledger import RoundBytes
+from fedsift.runs.folder import (
+    CHECKPOINT,
+    CLIENTS,
+    CONFIG,
+    ENVIRONMENT,
+    FORMAT,
+    LEDGER,
+    METRICS,
+    TIMING,
+    Row,
+    check_clients,
+    check_environment,
+    check_rows,
+    read_json,
+    read_rows,
+)
+from fedsift.types import UserError
+
+UNKNOWN = {"engine": "unknown engine", "torch": "unknown", "processor": "unknown processor"}
+
+
+@dataclass(frozen=True, repr=False)
+class History:
+    """A run as its folder tells it."""
+
+    folder: Path
+    experiment: Experiment
+    metrics: list[dict[str, Any]]
+    ledger: list[RoundBytes]
+    seconds: float
+    clients: list[dict[str, Any]]
+    environment: dict[str, Any]
+
+    def __repr__(self) -> str:
+        done = f"{len(self.metrics)} of {self.experiment.rounds} rounds"
+        settled = f"accuracy {evaluation.settled(self.accuracies):.3f}" if self.metrics else "empty"
+        return f"History({str(self.folder)!r}, {self.experiment.name}, {done}, {settled})"
+
+    @property
+    def accuracies(self) -> list[float]:
+        return [row["accuracy"] for row in self.metrics]
+
+    def summary(self) -> dict[str, Any]:
+        totals = ledger.total(self.ledger)
+        return {
+            "run": str(self.folder),
+            "rounds": len(self.metrics),
+            "accuracy": round(evaluation.settled(self.accuracies), 6),
+            "accuracy_last": round(self.accuracies[-1], 6),
+            "uplink_bytes": totals.uplink,
+            "downlink_bytes": totals.downlink,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def load_run(folder: Path | str) -> History:
+    """Read the finished rounds of a run, whether or not it has ended."""
+    folder = Path(folder)
+    experiment = read_config(folder)
+    metrics, sent, timing = rounds_in_all(folder)
+    if not metrics:
+        raise UserError(
+            f"{folder} has no finished round yet; resume it with: {resume_command(folder)}"
+        )
+    environment = read_environment(folder)
+    return History(
+        folder,
+        experiment,
+        metrics,
+        [RoundBytes.from_json(row) for row in sent],
+        sum(row["seconds"] for row in timing),
+        read_json(folder / CLIENTS, check_clients),
+        UNKNOWN | environment,
+    )
+
+
+def rounds_in_all(folder: Path) -> tuple[list[Row], list[Row], list[Row]]:
+    """The rows of the rounds that metrics, ledger and timing all know."""
+    every = {name: read_rows(folder / name) for name in (METRICS, LEDGER, TIMING)}
+    done = min(map(len, every.values()))
+    for name, rows in every.items():
+        check_rows(folder / name, rows[:done])
+    return every[METRICS][:done], every[LEDGER][:done], every[TIMING][:done]
+
+
+def has_a_round(folder: Path) -> bool:
+    """Whether there is something to load."""
+    files = [folder / name for name in (METRICS, LEDGER, TIMING)]
+    return all(file.is_file() and file.stat().st_size for file in files)
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the checkpoint and the files of rows all have every round."""
+    state, rounds = last_state(folder), read_config(folder).rounds
+    return (
+        state is not None
+        and state.round >= rounds
+        and all(len(read_rows(folder / name)) == rounds for name in (METRICS, LEDGER, TIMING))
+    )
+
+
+def read_config(folder: Path | str, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment of a run folder."""
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} is not a run folder: it has no {CONFIG}")
+    try:
+        return config.read_experiment(str(folder / CONFIG), overrides)
+    except UserError as error:
+        raise blame_version(folder, error) from None
+
+
+def read_environment(folder: Path) -> Row:
+    """What the run was made with; a folder of a later format is refused."""
+    environment = read_json(folder / ENVIRONMENT, check_environment)
+    if environment.get("format", 1) > FORMAT:
+        raise UserError(
+            f"{folder} was made by fedsift {environment.get('fedsift')}, "
+            f"which is newer than this version ({__version__}); update fedsift to read it"
+        )
+    return environment
+
+
+def blame_version(folder: Path, error: UserError) -> UserError:
+    """The same error, or where another version made the folder, one that names both versions."""
+    try:
+        made_by = read_json(folder / ENVIRONMENT, check_environment).get("fedsift", __version__)
+    except UserError:
+        return error
+    if made_by == __version__:
+        return error
+    reason = str(error).partition(";")[0]  # what comes after it is advice on writing a config
+    return UserError(
+        f"{folder} was made by fedsift {made_by}, whose settings this version ({__version__}) "
+        f"cannot read: {reason}"
+    )
+
+
+def rounds_played(folder: Path) -> int:
+    """How many rounds of a run, perhaps of another process, are saved for good."""
+    try:
+        with open(folder / CHECKPOINT, "rb") as file:
+            return rounds_of(file)
+    except FileNotFoundError:
+        return 0
+
+
+def last_state(folder: Path) -> FederationState | None:
+    path = folder / CHECKPOINT
+    if not path.is_file():
+        return None
+    try:
+        return from_bytes(path.read_bytes())
+    except Exception as error:  # a damaged file fails in many ways; the user needs one answer
+        raise UserError(f"cannot read {path}: {error}") from None
+
+
+def describe_error(error: Exception) -> str:
+    """One line: the kind of error, unless the user can fix it, and its text."""
+    text = " ".join(str(error).split())
+    if isinstance(error, UserError):
+        return text
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+def resume_command(folder: Path) -> str:
+    return f"fedsift run --resume --out {shlex.quote(str(folder))}"

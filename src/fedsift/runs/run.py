@@ -1,0 +1,311 @@
+"""A run being executed: begin it or resume it, and save one round after the other.
+
+A round is appended to the .jsonl files first and counts once the checkpoint has replaced the last
+one. On resume, lines that the checkpoint does not know are dropped, and their round is run again,
+bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsift import __version__, config, files
+from fedsift.checkpoints import to_bytes
+from fedsift.config import Experiment
+from fedsift.data import Task
+from fedsift.environment import environment
+from fedsift.federation import Federation, FederationState, Record
+from fedsift.models import initial_state
+from fedsift.runs.folder import (
+    CHECKPOINT,
+    CLIENTS,
+    CONFIG,
+    DATA,
+    ENVIRONMENT,
+    FAILED,
+    FORMAT,
+    LEDGER,
+    METRICS,
+    TIMING,
+    Row,
+    check_object,
+    check_rows,
+    is_blank,
+    read_json,
+    read_rows,
+)
+from fedsift.runs.history import describe_error, last_state, read_config, read_environment
+from fedsift.types import UserError
+
+# clients.json has all clients up to so many, and beyond that so many of those that take part
+LISTED = 10_000
+MAY_CHANGE = {"memory"}  # on resume: it may be what has to change, and moves last digits at most
+Built = tuple[Federation, FederationState]
+
+
+@dataclass(repr=False)
+class Run:
+    """A run being executed: its folder, its experiment, and how far it is."""
+
+    folder: Path
+    experiment: Experiment
+    federation: Federation
+    state: FederationState
+    lock: files.Lock
+
+    def __repr__(self) -> str:
+        done = f"{self.state.round} of {self.experiment.rounds} rounds"
+        return f"Run({str(self.folder)!r}, {self.experiment.name}, {done})"
+
+    @property
+    def finished(self) -> bool:
+        return self.state.round >= self.experiment.rounds
+
+    def save(self, record: Record, seconds: float, **measured: int) -> None:
+        """Save a finished round. Seconds, and what is `measured` beside them, differ between
+        equal runs.
+        """
+        row: dict[str, Any] = {
+            "round": record.round,
+            "accuracy": record.accuracy,
+            "accuracies": record.accuracies,
+        }
+        extra = {"client_accuracy": record.client_accuracy, "disagreement": record.disagreement}
+        row |= {name: value for name, value in extra.items() if value is not None} | record.counts
+        row |= {"missing": record.bytes.missing} if record.bytes.missing else {}
+        files.append_row(self.folder / METRICS, row)
+        files.append_row(self.folder / LEDGER, record.bytes.to_json())
+        files.append_row(
+            self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)} | measured
+        )
+        files.write_atomic(self.folder / CHECKPOINT, to_bytes(record.state))
+        self.state = record.state
+
+    def fail(self, error: Exception) -> None:
+        """Write down why this run stopped."""
+        reason = {
+            "rounds": self.state.round,
+            "error": describe_error(error),
+            "traceback": traceback.format_exception(error),
+        }
+        with contextlib.suppress(Exception):  # the disk may be what failed
+            files.write_json(self.folder / FAILED, reason)
+
+
+def build(experiment: Experiment) -> Built:
+    """Build the federation and its first state; an error in the experiment shows here, before a
+    folder is made.
+    """
+    federation = config.build_federation(experiment)
+    return federation, federation.start()
+
+
+def begin_run(
+    folder: Path,
+    experiment: Experiment,
+    *,
+    resume: bool = False,
+    note: str = "",
+    built: Built | None = None,
+) -> Run:
+    """Begin a new run in a new folder or, with `resume`, an old one where it stopped.
+
+    The federation is the one the experiment describes, unless its clients are elsewhere and another
+    was built for them.
+    """
+    federation, first = built or build(experiment)
+    old = folder.exists() and not is_blank(folder)
+    if old:
+        _check_old(folder, experiment, resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = files.lock_folder(folder)
+    try:
+        if old:
+            state = _resume(folder, experiment, federation, first, note)
+        else:
+            state = _set_up(folder, experiment, federation, first, note)
+        (folder / FAILED).unlink(missing_ok=True)
+    except BaseException:
+        lock.release()
+        raise
+    return Run(folder, experiment, federation, state, lock)
+
+
+def changed_settings(kept: Experiment, asked: Experiment) -> dict[str, tuple[Any, Any]]:
+    """Full key -> both values, where they differ and must not on resume."""
+    changed = config.differences(kept, asked)
+    return {key: both for key, both in changed.items() if key not in MAY_CHANGE}
+
+
+def _check_old(folder: Path, experiment: Experiment, resume: bool) -> None:
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} exists and is not a run folder; choose another --out")
+    if not resume:
+        raise UserError(
+            f"run folder {folder} exists; add --resume to resume it, or choose another --out"
+        )
+    _check_same_config(experiment, read_config(folder), folder)
+
+
+def _check_same_config(asked: Experiment, kept: Experiment, folder: Path) -> None:
+    if changed := changed_settings(kept, asked):
+        told = ", ".join(f"{key} is {a!r} there, {b!r} here" for key, (a, b) in changed.items())
+        raise UserError(
+            f"{folder} was made with another config: {told}; "
+            "choose another --out or resume without changes"
+        )
+
+
+def _resume(
+    folder: Path,
+    experiment: Experiment,
+    federation: Federation,
+    first: FederationState,
+    note: str,
+) -> FederationState:
+    if read_json(folder / DATA, check_object) != fingerprint_task(federation.task):
+        raise UserError(
+            f"the data are not those {folder} was made with; "
+            "resume with the same file or start a new run"
+        )
+    state = _read_checkpoint(folder, experiment, federation, first)
+    kept = {name: _rows_up_to(state.round, folder / name) for name in (METRICS, LEDGER, TIMING)}
+    was = read_environment(folder)
+    if state.round < experiment.rounds:
+        _check_version(folder, was)
+        resumed = [*was.get("resumed", []), environment(note)]
+        files.write_json(folder / ENVIRONMENT, was | {"resumed": resumed})
+    for name, rows in kept.items():
+        files.write_atomic(folder / name, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    return state
+
+
+def _check_version(folder: Path, was: Row) -> None:
+    """An older format can be read; that its rounds continue bit for bit, nobody has promised."""
+    if was.get("format", 1) != FORMAT:
+        raise UserError(
+            f"{folder} was made by fedsift {was.get('fedsift')}; "
+            f"this version ({__version__}) can show it but not resume it: start a new run"
+        )
+
+
+def _set_up(
+    folder: Path, experiment: Experiment, federation: Federation, first: FederationState, note: str
+) -> FederationState:
+    files.write_json(folder / ENVIRONMENT, {"format": FORMAT} | environment(note))
+    files.write_json(folder / DATA, fingerprint_task(federation.task))
+    files.write_json(folder / CLIENTS, _describe_clients(federation, experiment.rounds))
+    config_text = config.to_toml(experiment).encode()
+    files.write_atomic(folder / CONFIG, config_text)  # last: now it is a run folder
+    return first
+
+
+def _rows_up_to(rounds: int, path: Path) -> list[Row]:
+    """Those the checkpoint knows: all, but for a round that was being saved when the run was
+    killed.
+    """
+    rows = read_rows(path)
+    if not rounds <= len(rows) <= rounds + 1:
+        raise UserError(
+            f"{path} has {len(rows)} rounds, {CHECKPOINT} {rounds}: the folder was changed by "
+            f"hand; put back what is missing, or delete {path.parent} to start again"
+        )
+    check_rows(path, rows[:rounds])
+    return rows[:rounds]
+
+
+# --- the checkpoint ---
+
+
+def _read_checkpoint(
+    folder: Path, experiment: Experiment, federation: Federation, first: FederationState
+) -> FederationState:
+    state = last_state(folder) or first
+    try:
+        if not 0 <= state.round <= experiment.rounds:
+            raise ValueError(f"it has {state.round} rounds, the config {experiment.rounds}")
+        _check_state(state, federation, first)
+    except ValueError as error:
+        raise UserError(f"cannot read {folder / CHECKPOINT}: {error}") from None
+    return state
+
+
+def _check_state(state: FederationState, federation: Federation, first: FederationState) -> None:
+    """Hold the tensors of a checkpoint against the models they are for."""
+    expected, found = first.server.students, state.server.students
+    if set(found) != set(expected):
+        there, here = (", ".join(sorted(names)) or "no model" for names in (found, expected))
+        raise ValueError(f"it has {there}, the experiment {here}")
+    for name, weights in expected.items():
+        _check_weights(f"model {name}", found[name], weights)
+    for client, memory in state.memories.items():
+        if not 0 <= client < len(federation.clients):
+            raise ValueError(f"it has a client {client} of {len(federation.clients)}")
+        if "model" in memory:
+            own = initial_state(federation.clients.model_of(client), federation.seed)
+            _check_weights(f"the model of client {client}", memory["model"], own)
+
+
+def _check_weights(whose: str, found: Any, expected: Mapping[str, torch.Tensor]) -> None:
+    if not isinstance(found, dict):
+        raise ValueError(f"{whose} is not a set of tensors")
+    for name in expected.keys() ^ found.keys():
+        raise ValueError(f"{whose} {'lacks' if name in expected else 'should not have'} {name}")
+    for name, tensor in expected.items():
+        there, here = _describe_tensor(found[name]), _describe_tensor(tensor)
+        if there != here:
+            raise ValueError(f"{name} of {whose} is {there}, not {here}")
+
+
+def _describe_tensor(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return "no tensor"
+    return f"{value.dtype} {tuple(value.shape)}".removeprefix("torch.")
+
+
+# --- what a run writes down at its start ---
+
+
+@lru_cache(maxsize=32)
+def fingerprint_task(task: Task) -> dict[str, Any]:
+    """The sizes of the parts and a digest of everything in them: other data, another
+    fingerprint.
+    """
+    digest = hashlib.sha256()
+    for part in (task.private.samples, task.public, task.test.samples):
+        digest.update(part.store.values[torch.from_numpy(part.rows)].numpy().data)
+        digest.update(part.store.mean.numpy().tobytes() + part.store.std.numpy().tobytes())
+    for labelled in (task.private, task.test):
+        digest.update(labelled.targets.numpy().tobytes())
+    sizes = {"private": len(task.private), "public": len(task.public), "test": len(task.test)}
+    return sizes | {"sha256": digest.hexdigest()}
+
+
+def _describe_clients(federation: Federation, rounds: int) -> list[dict[str, Any]]:
+    listed = (federation.clients[id] for id in _list_clients(federation, rounds))
+    return [
+        {"client": client.id, "model": client.model.name, "labels": client.label_counts.tolist()}
+        for client in listed
+    ]
+
+
+def _list_clients(federation: Federation, rounds: int) -> Iterable[int]:
+    """All, or where they are too many the first that take part: cohorts are known in advance."""
+    if len(federation.clients) <= LISTED:
+        return range(len(federation.clients))
+    taking_part: set[int] = set()
+    for number in range(rounds):
+        taking_part.update(federation.cohort_ids(number).tolist())
+        if len(taking_part) >= LISTED:
+            break
+    return sorted(taking_part)[:LISTED]
