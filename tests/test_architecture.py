@@ -133,6 +133,44 @@ assert [r.round for r in fedsift.federate(fd, clients, task, rounds=2, cohort=2)
     assert "torch" in loaded_after(blocked + used)
 
 
+IMPORTS_EVERYTHING = """
+import os, random, warnings
+import numpy, torch
+import flwr, matplotlib.pyplot, pooch, pydantic, typer  # what these change is their own affair
+
+def state():
+    return {
+        "threads": torch.get_num_threads(), "interop threads": torch.get_num_interop_threads(),
+        "dtype": torch.get_default_dtype(), "gradients": torch.is_grad_enabled(),
+        "torch's randomness": torch.get_rng_state().tolist(), "tf32": torch.backends.cudnn.allow_tf32,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "numpy's randomness": repr(numpy.random.get_state()), "numpy's errors": numpy.geterr(),
+        "randomness": random.getstate(), "warnings": repr(warnings.filters),
+        "environment": dict(os.environ),
+    }
+
+switched = []
+torch._C._functorch._set_vmap_fallback_warning_enabled = switched.append  # it cannot be asked
+torch.set_num_threads = switched.append
+before = state()
+for name in MODULES:
+    __import__(name)
+after = state()
+changed = [key for key in before if before[key] != after[key]] + switched
+if changed:
+    sys.exit(f"changed: {changed}")
+"""
+
+
+def test_importing_any_module_changes_no_global_state():
+    """But for modules that need what is not installed here: Triton, and a user's project."""
+    files = [Path(file) for file in modules() if "template" not in file and "cuda" not in file]
+    names = [".".join(("fedsift", *file.with_suffix("").parts)) for file in files]
+    names = [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+    assert len(names) > 70 and "fedsift.engines.stacked.program" in names
+    loaded_after(f"MODULES = {sorted(names)!r}\n{IMPORTS_EVERYTHING}")
+
+
 def test_every_exported_name_is_there():
     import fedsift
 

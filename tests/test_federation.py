@@ -28,6 +28,9 @@ class Doubling:
         self.lists.append(list(jobs))
         return [2 * job for job in jobs]
 
+    def describe(self, model):
+        return f"{model}: doubled"
+
 
 def counting(start, steps):
     """Asks `steps` times; returns the sum of the answers."""

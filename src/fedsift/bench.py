@@ -142,7 +142,9 @@ def _compared(
 ) -> dict[str, Any]:
     jobs, ways = case.cohort(), _ways(device, precision)
     steps = sum(
-        len(epoch) for job in jobs for epoch in training.draw_batches(job.recipe, case.samples, job.key)
+        len(epoch)
+        for job in jobs
+        for epoch in training.draw_batches(job.recipe, case.samples, job.key)
     )
     rounds = []
     for way, work in ways.items():
@@ -166,7 +168,9 @@ def _compared(
 def _ways(device: str, precision: str) -> dict[str, Callable[[Sequence[Fit]], Any]]:
     """Name -> what trains a list of jobs: the plain loop, then every engine there is."""
     made: dict[str, Any] = {
-        f"{name} engine": ENGINES[name](device, precision=precision) for name in ENGINES
+        f"{name} engine": ENGINES[name](device, precision=precision)
+        for name in ENGINES
+        if name != "auto"
     }
     if device == "cpu":
         made = {

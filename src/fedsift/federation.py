@@ -304,7 +304,7 @@ def federate(
     `record.state`.
     """
     federation = Federation(algorithm, clients, task, cohort, seed)
-    engine = choose_engine(engine)[0] if isinstance(engine, str) else engine
+    engine, _ = choose_engine(engine)
     state = state or federation.start()
     while state.round < rounds:
         record: Record = run_turn(federation.round_turn(state), engine)

@@ -195,7 +195,11 @@ class Engine(Protocol):
     the list.
     """
 
-    def run(self, jobs: Sequence[Work]) -> list[Any]: ...
+    def run(self, jobs: Sequence[Work]) -> list[Any]:
+        """The answers, in the order of the jobs: weights for a Fit, logits for a Predict."""
+
+    def describe(self, model: Model) -> str:
+        """One line on how networks of this architecture are run, and why."""
 
 
 # --- parties and rounds ---

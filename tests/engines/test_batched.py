@@ -108,16 +108,19 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("variation", VARIATIONS)
-@pytest.mark.parametrize(
-    "name",
-    ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)", "resnet20(width=0.25)"],
-)
-def test_every_turn_of_a_recipe(engine, reference, name, variation):
-    if name.startswith("resnet20") and variation == "batches of one":
-        # a batch norm of four values, nineteen times: the plain loop is as far from float64 as from
-        # us
-        return
+VARIED = ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)"]
+PAIRS = [
+    (name, variation)
+    for name in (*VARIED, "resnet20(width=0.25)")
+    for variation in VARIATIONS
+    # left out: a batch norm of four values, nineteen times. There the plain loop is as far from
+    # float64 as from us.
+    if (name, variation) != ("resnet20(width=0.25)", "batches of one")
+]
+
+
+@pytest.mark.parametrize(("name", "variation"), PAIRS)
+def test_every_variation_of_a_recipe(engine, reference, name, variation):
     agree(
         engine,
         reference,

@@ -176,12 +176,13 @@ def test_sums_of_16_bit_values_are_float32(ops):
 # --- the rest of a step ---
 
 
-@pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("figures", ["one each", "shared", "scalar"])
-@pytest.mark.parametrize("shape", [(3, 8, 6), (1, 5, 5), (7,)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "moved"),  # rows cannot be cropped
+    [((3, 8, 6), False), ((3, 8, 6), True), ((1, 5, 5), False), ((1, 5, 5), True), ((7,), False)],
+    ids=str,
+)
 def test_a_batch_is_drawn_as_the_plain_code_takes_it(ops, shape, figures, moved):
-    if moved and len(shape) == 1:
-        return
     stores = [parity.store(shape, seed) for seed in range(2)]
     stores = [replace(store, values=stores[0].values) for store in stores]
     if figures == "scalar":

@@ -2,6 +2,7 @@
 threads.
 """
 
+import types
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedsift
 from fedsift import engines, models
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
@@ -289,6 +291,64 @@ def test_the_choice_of_engine_says_what_and_why():
         engines.choose_engine("sequental")
     with pytest.raises(UserError, match="unknown device 'gpu'"):
         engines.choose_engine("auto", "gpu")
+
+
+class Own:
+    """The least an engine needs: here, another engine that is asked."""
+
+    def __init__(self):
+        self.asked = SequentialEngine("cpu", threads=1)
+
+    def run(self, jobs):
+        return self.asked.run(jobs)
+
+    def describe(self, model):
+        return f"{model.name}: my way"
+
+
+def test_an_engine_of_ones_own_needs_run_and_describe_alone():
+    own = Own()
+    assert engines.choose_engine(own) == (own, "engine of type Own (your own)")
+    task = fedsift.split(fedsift.load_dataset("digits"), private=40, public=20, test=20)
+    clients = fedsift.make_clients(task.private, 2, model="mlp")
+    algorithm = fedsift.fedavg(local=Recipe(epochs=1))
+    mine, theirs = (
+        [
+            r.accuracy
+            for r in fedsift.federate(algorithm, clients, task, rounds=2, cohort=2, engine=e)
+        ]
+        for e in (own, "sequential")
+    )
+    assert mine == theirs
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        (Own, r"engine Own is a class; pass an object, Own\(\)"),
+        (object(), "an engine of type object has no run and no describe; an engine has run"),
+        (types.SimpleNamespace(run=len), "has no describe; an engine has run"),
+    ],
+)
+def test_what_is_no_engine_is_told(engine, said):
+    with pytest.raises(UserError, match=said):
+        engines.choose_engine(engine)
+
+
+def test_what_an_engine_on_a_cpu_sets_for_the_whole_process_is_said():
+    assert "torch.set_num_threads(1)" in (engines.choose_engine.__doc__ or "")
+    assert "glibc" in (engines.choose_engine.__doc__ or "")
+
+
+def test_making_an_engine_leaves_the_threads_of_torch_alone():
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        engine, _ = engines.choose_engine(device="cpu")
+        assert torch.get_num_threads() == before + 1
+        engine.run([fit()])
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_device_that_is_not_there_is_an_error_not_a_fallback(monkeypatch):

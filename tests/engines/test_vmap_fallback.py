@@ -2,11 +2,15 @@
 does.
 """
 
+import warnings
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import fedsift
 from fedsift import models
 from fedsift.engines.stacked.ops import ReferenceOps
 from fedsift.engines.stacked.program import Vmapped, stack
@@ -164,11 +168,33 @@ class CumulativeNorm(nn.Sequential):
         super().__init__(nn.BatchNorm1d(6, momentum=None), nn.Linear(6, classes))
 
 
+class Recurrent(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.cell, self.head = nn.LSTM(6, 4, batch_first=True), nn.Linear(4, classes)
+
+    def forward(self, x):
+        return self.head(self.cell(x.unsqueeze(1))[0].squeeze(1))
+
+
+class RecurrentOnly(Recurrent):
+    def forward(self, x):
+        return self.head(self.cell(x)[0])
+
+
+class RecurrentIndexed(Recurrent):
+    def forward(self, x):
+        return self.head(self.cell(x[:, None])[0][:, -1])
+
+
 REFUSED = [
+    (Recurrent, r"it calls unsqueeze(x, 1), which fedsift does not stack, and torch.func cannot"),
+    (RecurrentOnly, "cell does not give one tensor, and torch.func cannot batch it: Batching rule"),
+    (RecurrentIndexed, "it indexes x, which fedsift does not stack"),
     (OwnDropout, "random numbers of its own"),
     (Tied, "b.weight shares its values with another parameter"),
     (Frozen, "0.weight is frozen or not float32"),
-    (LooksAtData, "data-dependent control flow"),
+    (LooksAtData, "an if or a loop in its forward pass depends on the data, and torch.func"),
     (DropoutTwice, "drop is used twice"),
     (CumulativeNorm, "is not the usual batch norm"),
 ]
@@ -182,5 +208,29 @@ def test_the_rest_runs_one_by_one_and_is_told_once(made, reason):
     assert (
         told.startswith(f"{made.__name__} cannot be stacked and runs one by one: ")
         and reason in told
+        and "%" not in told
+        and "num_users" not in told
     )
     assert how.startswith(f"{made.__name__}: one by one, 2 at a time (") and reason in how
+
+
+def test_the_warning_points_at_the_line_of_the_user():
+    """Through `federate`, which has frames of fedsift and a generator in between."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        task = fedsift.split(fedsift.load_dataset("digits"), private=40, public=20, test=20)
+        clients = fedsift.make_clients(task.private, 2, model=Stubborn)
+        quick = fedsift.Recipe(epochs=1)
+        rounds = fedsift.federate(fedsift.fedavg(local=quick), clients, task, rounds=1, cohort=2)
+        list(rounds)
+    (told,) = caught
+    assert told.filename == __file__
+    assert Path(__file__).read_text().splitlines()[told.lineno - 1].strip() == "list(rounds)"
+
+
+class Stubborn(nn.Linear):
+    def __init__(self, shape, classes):
+        super().__init__(64, classes)
+
+    def forward(self, x):
+        return super().forward(F.dropout(x.flatten(1), 0.3))

@@ -320,7 +320,7 @@ def test_the_work_of_a_turn_alone_is_not_tried_twice():
 
 
 def test_an_interrupt_stops_all():
-    class Interrupting:
+    class Interrupting(Doubling):
         def run(self, jobs):
             raise KeyboardInterrupt
 

@@ -1,9 +1,11 @@
-"""Engines do the heavy work: `run(list of Fit and Predict) -> list of answers`. `choose` picks one
-and says why.
+"""Engines do the heavy work: `run(list of Fit and Predict) -> list of answers`. `choose_engine`
+picks one and says why. README.md in this folder is a map of the files.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,11 +14,21 @@ from fedsift import registry
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.precision import PRECISIONS, Precision
 from fedsift.engines.sequential import SequentialEngine
-from fedsift.types import UserError
+from fedsift.types import Engine, UserError
 
 __all__ = ["DEVICES", "ENGINES", "PRECISIONS", "check_engine", "choose_engine", "place"]
 
-ENGINES: dict[str, type[BatchedEngine] | type[SequentialEngine]] = {
+
+def make_auto_engine(
+    device: str = "cpu", precision: str = "float32", memory: float | None = None
+) -> Engine:
+    """The best engine for any work: today the batched one."""
+    return BatchedEngine(device, precision=precision, memory=memory)
+
+
+# Name -> what makes the engine; of device, precision and memory it is given those it takes.
+ENGINES: dict[str, Callable[..., Engine]] = {
+    "auto": make_auto_engine,
     "batched": BatchedEngine,
     "sequential": SequentialEngine,
 }
@@ -25,15 +37,13 @@ DEVICES = ("auto", "cpu", "cuda")
 
 def check_engine(engine: str, device: str, precision: str = "float32") -> None:
     """A name, device or precision that is not there is an error, not a fallback."""
-    if engine not in ("auto", *ENGINES):
-        raise UserError(
-            registry.unknown_name("engine", engine, ("auto", *ENGINES), "fedsift ls engines")
-        )
+    registry.lookup(ENGINES, "engine", engine)
     if device not in DEVICES:
         raise UserError(registry.unknown_name("device", device, DEVICES, "--device auto|cpu|cuda"))
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError(
-            "device cuda was asked for, but torch finds no CUDA device here; use --device cpu or auto"
+            "device cuda was asked for, but torch finds no CUDA device here; "
+            "use --device cpu or auto"
         )
     Precision(precision, torch.device(place(device)))
 
@@ -44,25 +54,46 @@ def place(device: str) -> str:
 
 
 def choose_engine(
-    engine: str = "auto",
+    engine: str | Engine = "auto",
     device: str = "auto",
     precision: str = "float32",
     memory: float | None = None,
-) -> tuple[BatchedEngine | SequentialEngine, str]:
-    """The engine, and one line on what was chosen and why. `engine.describe(model)` says how it runs
-    a network.
+) -> tuple[Engine, str]:
+    """The engine, and one line on what was chosen and why. `engine.describe(model)` says how it
+    runs a network. An engine of your own, with `run` and `describe`, is taken as it is.
 
-    "auto" is the batched engine everywhere: it stacks what pays and leaves the rest to the
+    "auto" is the batched engine everywhere. It stacks what pays and leaves the rest to the
     sequential one, by rule and not by the clock, so that two runs of an experiment compute the
-    same. `memory` bounds its programs, in GiB; the sequential engine trains one network a thread
+    same. `memory` bounds its programs, in GiB; the sequential engine trains one network per thread
     and needs no bound.
+
+    An engine on a CPU changes two settings of the whole process. When it is made, it asks the C
+    library (glibc) to keep freed memory. When it runs, it sets torch to one thread per job
+    (`torch.set_num_threads(1)`), because sums must not depend on what else is running.
     """
+    if not isinstance(engine, str):
+        return _check_members(engine), f"engine of type {type(engine).__name__} (your own)"
     check_engine(engine, device, precision)
-    name = "batched" if engine == "auto" else engine
-    bound: dict[str, Any] = {} if memory is None or name == "sequential" else {"memory": memory}
-    chosen = ENGINES[name](place(device), precision=precision, **bound)
+    offered = {"device": place(device), "precision": precision, "memory": memory}
+    chosen = _check_members(_make(engine, offered))
     why = "asked for" if engine != "auto" else "auto: stacks equal networks where that pays"
-    return (
-        chosen,
-        f"{name} engine on {chosen.device.type}, {precision}, {chosen.workers.threads} thread(s) ({why})",
-    )
+    summary = getattr(chosen, "summary", lambda: f"engine {engine}")
+    return chosen, f"{summary()} ({why})"
+
+
+def _make(engine: str, offered: dict[str, Any]) -> Any:
+    make = registry.lookup(ENGINES, "engine", engine)
+    takes = inspect.signature(make).parameters
+    return make(**{key: offered[key] for key in offered if key in takes})
+
+
+def _check_members(engine: Any) -> Engine:
+    if isinstance(engine, type):
+        raise UserError(f"engine {engine.__name__} is a class; pass an object, {engine.__name__}()")
+    missing = [name for name in ("run", "describe") if not callable(getattr(engine, name, None))]
+    if missing:
+        raise UserError(
+            f"an engine of type {type(engine).__name__} has no {' and no '.join(missing)}; "
+            "an engine has run(jobs) -> list of answers and describe(model) -> str"
+        )
+    return engine

@@ -9,7 +9,6 @@ docs/engines.md says to which digit.
 from __future__ import annotations
 
 import importlib.util
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,6 +27,7 @@ from fedsift.engines.stacked.program import Program, Stacked, Vmapped, stack
 from fedsift.engines.stacked.schedule import shared_recipe, sort_by_length
 from fedsift.engines.stacked.trace import Unstackable
 from fedsift.engines.threads import Stop
+from fedsift.engines.warn import warn_user
 from fedsift.types import Fit, Model, Predict, Samples, UserError, Weights, Work
 
 LARGEST_ON_CPU = (
@@ -97,6 +97,11 @@ class BatchedEngine:
         for part, answer in zip(parts, found, strict=True):
             answers |= zip(part, answer, strict=True)
         return [answers[i] for i in range(len(jobs))]
+
+    def summary(self) -> str:
+        """What it is and where it runs, in a few words."""
+        where = f"{self.device.type}, {self.precision.name}"
+        return f"batched engine on {where}, {self.workers.threads} thread(s)"
 
     def describe(self, model: Model) -> str:
         """How networks of this architecture are run, and why."""
@@ -273,9 +278,7 @@ class BatchedEngine:
         try:
             return stack(model, self._ops, Stacked if self._cuda else CpuProgram)
         except Unstackable as error:
-            warnings.warn(
-                f"{model.name} cannot be stacked and runs one by one: {error}", stacklevel=5
-            )
+            warn_user(f"{model.name} cannot be stacked and runs one by one: {error}")
             return str(error)
 
 

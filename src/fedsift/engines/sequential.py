@@ -57,7 +57,13 @@ class SequentialEngine:
     def task(self, job: Work) -> Task:
         return partial(self._do, job)
 
+    def summary(self) -> str:
+        """What it is and where it runs, in a few words."""
+        where = f"{self.device.type}, {self.precision.name}"
+        return f"sequential engine on {where}, {self.workers.threads} thread(s)"
+
     def describe(self, model: Model) -> str:
+        """How networks of this architecture are run."""
         return f"{model.name}: one by one on {self.device}, {self.workers.threads} at a time"
 
     def _do(self, job: Work, stop: Stop) -> Weights | Array:

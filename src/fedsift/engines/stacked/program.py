@@ -20,7 +20,7 @@ from torch.func import functional_call
 from fedsift import training
 from fedsift.engines.stacked.layout import Layout
 from fedsift.engines.stacked.ops import CONVOLUTIONS, LAYERS, Pass, ReferenceOps
-from fedsift.engines.stacked.trace import Op, Unstackable, trace
+from fedsift.engines.stacked.trace import Op, Unstackable, first_sentence, trace
 from fedsift.types import Model
 
 NORMS = ("batch_norm", "norm_after_convolution")
@@ -197,7 +197,7 @@ class Vmapped(Program):
                 said = self(Pass(weights, buffers, False), x)
                 self._compare(said[1], net.eval()(samples), buffers, dict(net.named_buffers()))
         except Exception as error:  # torch.func says no in many ways
-            raise Unstackable(str(error).partition("\n")[0]) from None
+            raise Unstackable(first_sentence(error)) from None
         self.values = self._count_saved_values(Pass(weights, buffers, True), x) // 4
 
     def _compare(
@@ -209,7 +209,7 @@ class Vmapped(Program):
         for name, (mine, its) in pairs.items():
             if not torch.allclose(mine.float(), its.float(), rtol=1e-3, atol=1e-4):
                 raise Unstackable(
-                    f"{name} is another one there (is a buffer replaced, not changed?)"
+                    f"{name} differs from the network's (is a buffer replaced, not changed?)"
                 )
 
     def _count_saved_values(self, p: Pass, x: Tensor) -> int:
@@ -253,7 +253,9 @@ def stack(
             try:
                 return Vmapped(model)
             except Unstackable as refused:
-                raise Unstackable(f"{unknown}; under torch.func: {refused}") from None
+                raise Unstackable(
+                    f"{first_sentence(unknown)}, and torch.func cannot batch it: {refused}"
+                ) from None
 
 
 def _placeable_weights(ops: Sequence[Op]) -> list[str]:

@@ -114,7 +114,7 @@ def trace(net: nn.Module, shape: tuple[int, ...]) -> list[Op]:
     _check(bool(ops) and ops[-1].output == last, "its output is not its last layer's")
     read = {name for op in ops for name in op.inputs} | {last}
     for op in ops:
-        _check(op.output in read, f"nobody reads {op.output}")
+        _check(op.output in read, f"the output of {op.output} is not used")
         alone = not op.inplace or sum(op.inputs[0] in other.inputs for other in ops) == 1
         _check(alone, f"{op.output} changes in place what another layer reads")
     return _mark_last_uses(_fuse_neighbours(ops))
@@ -126,7 +126,10 @@ def _trace_graph(net: nn.Module, shape: tuple[int, ...]) -> fx.Graph:
         with torch.no_grad():
             ShapeProp(traced).propagate(torch.zeros(2, *shape))
     except Exception as error:  # a network's own code may refuse a tracer in any way
-        raise Unstackable(str(error).partition("\n")[0]) from None
+        said = first_sentence(error)
+        if isinstance(error, fx.proxy.TraceError) and "control flow" in said:
+            raise Unstackable("an if or a loop in its forward pass depends on the data") from None
+        raise Unstackable(f"torch.fx cannot read it ({said})") from None
     return traced.graph
 
 
@@ -142,7 +145,7 @@ def _read(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
 
 
 def _recognise(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
-    _check(bool(node.args), f"{node.format_node()} is not a layer known here")
+    _check(bool(node.args), _refusal(node))
     inputs = tuple(argument.name for argument in node.args if isinstance(argument, fx.Node))
     shape, before = _shape(node), _shape(node.args[0])
     if node.op == "call_module":
@@ -184,7 +187,7 @@ def _recognise(node: fx.Node, modules: dict[str, nn.Module]) -> Op:
         axes = rest[0] if rest else options.get("dim")
         _check(_axes(axes) == (2, 3), f"a mean over axes {axes}")
         return Op("average", "", inputs, keep=len(shape) == 4)
-    raise Unstackable(f"{node.format_node()} is not a layer known here")
+    raise Unstackable(_refusal(node))
 
 
 def _kind(layer: nn.Module, before: tuple[int, ...]) -> str:
@@ -226,7 +229,9 @@ def _kind(layer: nn.Module, before: tuple[int, ...]) -> str:
         nn.Dropout: ("dropout", len(before) in (2, 4)),
     }
     name, fits = known.get(kind, ("", False))
-    _check(fits, f"{layer} on {len(before)} axes is not a layer known here")
+    told = f"its layer {first_sentence(layer)}"
+    _check(bool(name), f"{told} is none that fedsift stacks")
+    _check(fits, f"{told} gets inputs of {len(before)} axes, which fedsift does not stack")
     return name
 
 
@@ -349,12 +354,41 @@ def _mark_last_uses(ops: list[Op]) -> list[Op]:
     ]
 
 
+# --- reasons in words ---
+
+
+def first_sentence(said: object) -> str:
+    """Errors and layers may say more than a warning has room for."""
+    return str(said).partition("\n")[0].partition(". ")[0].rstrip(" .")
+
+
+def _refusal(node: fx.Node) -> str:
+    """ "it calls squeeze(x, 1), which fedsift does not stack" """
+    if node.target is operator.getitem:
+        return f"it indexes {node.args[0]}, which fedsift does not stack"
+    if node.op == "get_attr":
+        return f"it uses {node.target} outside a layer, which fedsift does not stack"
+    given = [_short(value) for value in node.args]
+    given += [f"{key}={_short(value)}" for key, value in node.kwargs.items()]
+    target = node.target if isinstance(node.target, str) else _name_of(node.target)
+    return f"it calls {target}({', '.join(given)}), which fedsift does not stack"
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__name__", None) or str(function)
+
+
+def _short(value: Any) -> str:
+    said = str(value) if isinstance(value, fx.Node) else repr(value)
+    return said if len(said) <= 40 else f"{said[:37]}..."
+
+
 # --- small questions ---
 
 
 def _shape(node: Any) -> tuple[int, ...]:
     meta = node.meta.get("tensor_meta") if isinstance(node, fx.Node) else None
-    _check(hasattr(meta, "shape"), f"{node} is not a tensor")
+    _check(hasattr(meta, "shape"), f"{node} does not give one tensor")
     return tuple(meta.shape)  # type: ignore[union-attr]
 
 
