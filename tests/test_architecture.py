@@ -23,7 +23,6 @@ LAYERS = [
         "data",
         "ledger",
         "evaluation",
-        "theory",
         "overrides",
     },
     {"algorithms", "engines"},
@@ -33,6 +32,7 @@ LAYERS = [
     {"sweeps", "bench"},
     {"report", "flower"},
     {"reproduction"},
+    {"papers"},
     {"cli"},
     {"__main__"},
 ]

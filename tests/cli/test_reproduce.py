@@ -13,9 +13,8 @@ import pytest
 
 from fedsift import engines, runs
 from fedsift.algorithms.weights import FedAvg
-from fedsift.reproduction import theorem
-from fedsift.reproduction.curves import Cell, Plan, recipes, run_folder
-from fedsift.reproduction.items import ITEMS
+from fedsift.papers.fas_icc2022 import PAPER, theorem
+from fedsift.reproduction.plans import Cell, Plan, run_folder
 from tests.cli.test_cli import MAGIC, complaint, done, rows
 from tests.runs.test_runs import bits, lines, rounds_in
 from tests.runs.test_runs import cli as fedsift
@@ -24,7 +23,7 @@ SMALL = [
     *("rounds=2", "local.epochs=1", "distill.epochs=1", "clients=4", "cohort=2", "model=mlp"),
     *("data.private=40", "data.public=30", "budget=6", "device=cpu"),
 ]
-CELLS = ITEMS["table1"].cells(Plan("digits", "ours", 2))
+CELLS = PAPER.items["table1"].cells(Plan(PAPER, "digits", "ours", 2))
 
 
 @pytest.fixture(autouse=True)
@@ -161,11 +160,11 @@ def test_the_cells_of_a_seed_share_data_clients_and_cohorts(played):
 
 
 def test_a_second_call_plays_nothing_and_says_the_same(played, copied, monkeypatch):
-    def unexpected(playing, engine):
-        assert playing == []
+    def unexpected(group, engine):
+        assert group.unfinished == []
         return iter(())
 
-    monkeypatch.setattr(runs, "play_apart", unexpected)
+    monkeypatch.setattr(runs.Group, "run", unexpected)
     before = every_byte(copied)
     again = done(*words("table1", out=copied, seeds=2))
     assert again.stdout.replace(str(copied), str(played[0])) == played[1].stdout
@@ -314,7 +313,7 @@ def test_a_cell_without_its_data_is_left_out_and_the_rest_is_reported():
 
 def test_a_curve_that_a_recipe_cannot_have_is_left_out_and_the_others_are_run(tmp_path):
     recipe = tmp_path / "mine.toml"
-    recipe.write_text("anew = 600\n" + recipes("digits")["ours"].read_text())
+    recipe.write_text("redraw_public_from = 600\n" + PAPER.recipes("digits")["ours"].read_text())
     few = [
         *SMALL,
         "algorithm.pool=20",
@@ -327,9 +326,7 @@ def test_a_curve_that_a_recipe_cannot_have_is_left_out_and_the_others_are_run(tm
         "here",
     ]
     result = done("reproduce", "download", *few)
-    reason = (
-        "soft-labels-down cannot draw its public samples anew in every round, as this recipe has it"
-    )
+    reason = "soft-labels-down cannot redraw its public samples in every round, as this recipe asks"
     assert f"left out: soft-labels-down at alpha = 100 ({reason})\n" in result.stderr
     report = told("here", "download")
     assert [cell["pool"] for cell in report["cells"]] == [20] * 3
@@ -394,7 +391,9 @@ def test_a_recipe_that_is_not_there_is_said_before_anything_is_done(items):
 
 @pytest.fixture
 def small_theorem(monkeypatch):
-    monkeypatch.setattr(theorem, "report", partial(theorem.report, dimension=500, trials=20))
+    monkeypatch.setattr(
+        theorem, "make_report", partial(theorem.make_report, dimension=500, trials=20)
+    )
 
 
 @pytest.mark.usefixtures("small_theorem", "no_engine")

@@ -393,17 +393,19 @@ def reproduce(
     command again goes on.
     """
     with plainly():
-        from fedsift.cli import reproduce as reproducing
-        from fedsift.reproduction.curves import PAPERS, QUICK, Plan
+        from fedsift.cli.reproduce import names
+        from fedsift.cli.reproduce import reproduce as reproduce_items
+        from fedsift.papers.fas_icc2022 import PAPER
+        from fedsift.reproduction.plans import Plan
 
-        setting = QUICK if quick else PAPERS
+        setting = PAPER.choose_setting(quick)
         where = {"engine": engine, "device": device, "precision": precision}
         overrides = [word for word in words if "=" in word]
         settings = [*overrides, *(f"{key}={value}" for key, value in where.items() if value)]
-        plan = Plan(setting, recipe, seeds, tuple(settings))
+        plan = Plan(PAPER, setting, recipe, seeds, tuple(settings))
         folder = out or Path("reproduction") / f"{setting}-{Path(recipe).stem}"
-        items = reproducing.names([word for word in words if "=" not in word])
-        reproducing.reproduce(items, plan, folder, play=not report, quiet=quiet, as_json=as_json)
+        items = names([word for word in words if "=" not in word])
+        reproduce_items(items, plan, folder, play=not report, quiet=quiet, as_json=as_json)
 
 
 @app.command()
@@ -424,11 +426,11 @@ def theory(
     with plainly():
         from dataclasses import asdict
 
-        from fedsift import theory
+        from fedsift.papers.fas_icc2022 import theory
 
         rows = theory.grid(p=p, trials=trials, seed=seed)
         if out:
-            from fedsift.report import theory_plot
+            from fedsift.papers.fas_icc2022 import theory_plot
 
             theory_plot.plot(rows, out)
         if as_json:

@@ -15,19 +15,16 @@ from fedsift.cli.progress import display, engine_for, how_run, saying_how_to_go_
 
 if TYPE_CHECKING:
     from fedsift.config import Experiment
-    from fedsift.reproduction.curves import Cell, Plan
+    from fedsift.reproduction.plans import Cell, Plan
     from fedsift.runs import Run
 
 
 def names(wanted: list[str]) -> list[str]:
     """The items that words stand for, each once."""
     from fedsift import registry
-    from fedsift.reproduction.items import ITEMS, OF_THE_PAPER
+    from fedsift.papers.fas_icc2022 import PAPER
 
-    known = {name: [name] for name in ITEMS} | {
-        "theory": ["theory"],
-        "all": [*OF_THE_PAPER, "theory"],
-    }
+    known = {name: [name] for name in PAPER.reports} | {"all": list(PAPER.main)}
     if not wanted:
         raise mistake(f"name what to reproduce: {', '.join(known)}")
     found = [registry.lookup(known, "item", word, "fedsift reproduce --help") for word in wanted]
@@ -65,16 +62,16 @@ def reproduce(
 
 
 def _cells(items: list[str], plan: Plan) -> list[Cell]:
-    from fedsift.reproduction.items import ITEMS
-
-    return list(dict.fromkeys(cell for name in items for cell in ITEMS[name].cells(plan)))
+    return list(
+        dict.fromkeys(cell for name in items for cell in plan.paper.items[name].cells(plan))
+    )
 
 
 def _experiments(
     items: list[str], plan: Plan
 ) -> tuple[dict[Cell, list[Experiment]], dict[Cell, str]]:
     """The cells with an experiment a seed; and those the recipe cannot have, and why."""
-    from fedsift.reproduction.curves import NotWithThisRecipe
+    from fedsift.reproduction.plans import NotWithThisRecipe
 
     found: dict[Cell, list[Experiment]] = {}
     impossible: dict[Cell, str] = {}
@@ -89,7 +86,7 @@ def _experiments(
 def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
     """The cells that have a run without a finished round, or one that failed."""
     from fedsift import runs
-    from fedsift.reproduction.curves import run_folder
+    from fedsift.reproduction.plans import run_folder
 
     experiments, impossible = _experiments(items, plan)
     every = {
@@ -112,7 +109,7 @@ def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
 def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cell, str]:
     """Play the runs that are not finished yet. Returns the cells that could not be run, and why."""
     from fedsift import runs
-    from fedsift.reproduction.curves import run_folder
+    from fedsift.reproduction.plans import run_folder
     from fedsift.types import UserError
 
     experiments, left_out = _experiments(items, plan)
@@ -174,34 +171,30 @@ def _play(todo: list[Run], engine: Any, quiet: bool) -> dict[Path, str]:
 
 def _reported(name: str, plan: Plan, out: Path, left_out: dict[Cell, str]) -> dict[str, Any] | None:
     """The report on an item, also written to files; or none, if it has no cell."""
-    from fedsift.reproduction import pictures, results
-    from fedsift.reproduction.items import ITEMS
+    from fedsift.reproduction import pictures, reports
 
-    item = ITEMS[name]
+    item = plan.paper.items[name]
     mine = {cell: why for cell, why in left_out.items() if cell in item.cells(plan)}
     if len(mine) == len(item.cells(plan)):
         warn(f"{name}: nothing to report ({next(iter(mine.values()))})")
         return None
-    report = results.gathered(name, item, plan, out, mine)
-    if (before := results.seeds_of(out, name)) > plan.seeds:
+    report = reports.gather_report(name, item, plan, out, mine)
+    if (before := reports.count_seeds(out, name)) > plan.seeds:
         warn(
             f"{name}: the report on {before} seeds in {out} gives way to one on {plan.seeds}; --seeds {before} brings it back"
         )
-    results.write(report, out)
+    reports.write_report(report, out, reports.markdown(report))
     pictures.draw(report, out / f"{name}.png")
     return report
 
 
 def _theorem(out: Path) -> dict[str, Any]:
-    from fedsift import files, theory
-    from fedsift.report import theory_plot
-    from fedsift.reproduction import theorem
+    from fedsift.papers.fas_icc2022 import theorem
+    from fedsift.reproduction import reports
 
-    report = theorem.report()
-    out.mkdir(parents=True, exist_ok=True)
-    files.write_atomic(out / "theory.json", (json.dumps(report, indent=1) + "\n").encode())
-    files.write_atomic(out / "theory.md", theorem.markdown(report).encode())
-    theory_plot.plot([theory.Row(**row) for row in report["rows"]], out / "theory.png")
+    report = theorem.make_report()
+    reports.write_report(report, out, theorem.markdown(report))
+    theorem.draw(report, out / "theory.png")
     return report
 
 
@@ -212,7 +205,7 @@ def _theorem(out: Path) -> dict[str, Any]:
 
 
 def _tell(report: dict[str, Any]) -> None:
-    from fedsift.reproduction.results import told
+    from fedsift.reproduction.reports import format_accuracy
 
     say("")
     if "cells" in report:
@@ -223,15 +216,15 @@ def _tell(report: dict[str, Any]) -> None:
         for cell in report["cells"]:
             paper = ["" if cell["paper"] is None else f"{cell['paper']:.4f}".lstrip("0")] * beside
             ours, size = (
-                told(cell["accuracy"], cell["sd"]),
+                format_accuracy(cell["accuracy"], cell["sd"]),
                 f"{cell['uplink_bytes_per_upload']:,} B",
             )
             table.add_row(cell["label"], f"{cell['alpha']:g}", *paper, ours, size)
         print_table(table)
     if report.get("unfinished"):
-        from fedsift.reproduction.results import unfinished
+        from fedsift.reproduction.reports import describe_unfinished
 
-        say(f"{unfinished(report)}\n")
+        say(f"{describe_unfinished(report)}\n")
     if report["claims"]:
         doubt = (
             "unfinished"
@@ -253,6 +246,6 @@ def _tell(report: dict[str, Any]) -> None:
 
 
 def _evidence(claim: dict[str, Any]) -> str:
-    from fedsift.reproduction.results import evidence_in_words
+    from fedsift.reproduction.reports import describe_evidence
 
-    return claim["evidence"] if isinstance(claim["evidence"], str) else evidence_in_words(claim)
+    return describe_evidence(claim)

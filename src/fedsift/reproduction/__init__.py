@@ -1,6 +1,5 @@
-"""The paper reproduced: its tables, figures and theorem as experiments, with a verdict on every
-claim.
+"""Reproducing a paper: its tables and figures as experiments, with a verdict on every claim.
 
-Data flow one way: curves (TOML) -> runs -> results (a dictionary, its JSON and Markdown) ->
-pictures.
+This package knows no paper; each one is a folder in `fedsift.papers`. Data flow one way:
+a paper's curves (TOML) -> runs -> reports (a dictionary, its JSON and Markdown) -> pictures.
 """

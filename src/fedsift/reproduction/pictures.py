@@ -1,5 +1,5 @@
-"""Pictures of a reproduction, drawn from its JSON: accuracy against rounds, or against the bytes of
-an upload.
+"""Pictures of a reproduction, drawn from its JSON: accuracy against rounds, or against the bytes
+per upload.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Box = tuple[float, float, float, float]  # left, low, right, high
 
 
 def draw(report: Mapping[str, Any], file: Path) -> None:
-    """A panel for every skew."""
+    """One panel per skew."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -48,10 +48,8 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
         "frameon": False,
     }
     figure.legend(entries.values(), entries.keys(), fontsize="small", **legend)
-    seeds, planned = (
-        f"{report['seeds']} seeds" if report["seeds"] > 1 else "one seed",
-        report.get("planned"),
-    )
+    seeds = f"{report['seeds']} seeds" if report["seeds"] > 1 else "one seed"
+    planned = report.get("planned")
     rounds = f"{report['rounds']}{f' of {planned}' if report['unfinished'] else ''} rounds"
     made = f"{report['setting']}, recipe {Path(report['recipe']).stem}, {rounds}, {seeds}"
     figure.suptitle(f"{report['title']}\n{made}", fontsize="medium")
@@ -65,8 +63,9 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
 
 
 def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
-    """A line a curve, as far as all its seeds go, its band from the lowest to the highest of them,
-    and the paper's figure as a dash at the end."""
+    """One line per curve, as far as all its seeds go, its band from the lowest to the highest of
+    them, and the published figure as a dash at the end.
+    """
     for cell in cells:
         common = min(map(len, cell["by_round"]))
         colour, by_round = (
@@ -92,9 +91,9 @@ def _system(label: str) -> str:
 
 
 def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
-    """A colour a system, its variants joined by a line (and named in the end)."""
+    """One colour per system, its variants joined by a line (and named in the end)."""
     cells = sorted(cells, key=lambda cell: cell["uplink_bytes_per_upload"])
-    axes.set(xscale="log", xlabel="bytes a client uploads in a round")
+    axes.set(xscale="log", xlabel="bytes a client uploads per round")
     for system in dict.fromkeys(_system(cell["label"]) for cell in cells):
         own = [cell for cell in cells if _system(cell["label"]) == system]
         x, y = ([cell[key] for cell in own] for key in ("uplink_bytes_per_upload", "accuracy"))
@@ -133,12 +132,19 @@ def _name_variants(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[s
             "shrinkB": 2,
         }
         name = axes.annotate(
-            variant, (cell["uplink_bytes_per_upload"], cell["accuracy"]), (0, 0), textcoords="offset points",
-            fontsize=6.5, color=colours[system], ha="center", va="center", arrowprops=line,
+            variant,
+            (cell["uplink_bytes_per_upload"], cell["accuracy"]),
+            (0, 0),
+            textcoords="offset points",
+            fontsize=6.5,
+            color=colours[system],
+            ha="center",
+            va="center",
+            arrowprops=line,
             path_effects=[withStroke(linewidth=2.5, foreground="white")],
-        )  # fmt: skip
+        )
         extent, (x, y) = Text.get_window_extent(name), pixels(cell)
-        room = _room((x, y), (extent.width, extent.height), taken, panel)
+        room = _find_room((x, y), (extent.width, extent.height), taken, panel)
         taken.append(room)
         middle = (room[0] + room[2]) / 2, (room[1] + room[3]) / 2
         name.set_position(
@@ -146,7 +152,7 @@ def _name_variants(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[s
         )
 
 
-def _room(
+def _find_room(
     point: tuple[float, float], size: tuple[float, float], taken: Sequence[Box], panel: Box
 ) -> Box:
     """A place for a name of this size: near its point, inside the panel, on as little as possible
@@ -155,8 +161,8 @@ def _room(
     (x, y), (width, height) = point, size
 
     def cost(room: Box) -> float:
-        outside = width * height - _shared(room, panel)
-        return sum(_shared(room, other) for other in taken) + 1e4 * (outside > 1)
+        outside = width * height - _shared_area(room, panel)
+        return sum(_shared_area(room, other) for other in taken) + 1e4 * (outside > 1)
 
     places = [
         (a - width / 2, b - height / 2, a + width / 2, b + height / 2)
@@ -168,14 +174,14 @@ def _room(
     return min(places, key=cost)  # of equals the first, which is nearest
 
 
-def _shared(one: Box, other: Box) -> float:
+def _shared_area(one: Box, other: Box) -> float:
     """The area two boxes have in common."""
     width, height = (min(one[i + 2], other[i + 2]) - max(one[i], other[i]) for i in (0, 1))
     return max(0.0, width) * max(0.0, height)
 
 
 def _side_by_side(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
-    """A row a variant, the best on top, with the bytes of an upload; the paper's figures as
+    """One row per variant, the best on top, with the bytes per upload; the published figures as
     dashes.
     """
     cells = sorted(cells, key=lambda cell: cell["accuracy"])

@@ -1,9 +1,8 @@
-"""What is claimed, and whether runs bear it out. Runs are compared seed by seed: same split, same
-clients, same cohorts.
+"""What is claimed, and whether runs confirm it.
 
-A comparison holds, or fails, only if every seed says so; where they disagree it is open. One seed
-decides nothing for good, which is always said beside the verdict, and nothing at all that is as
-small as what rounding alone moves.
+Runs are compared seed by seed: same split, same clients, same cohorts. A comparison holds, or
+fails, only if every seed says so; where they disagree it is open. One seed is no final verdict,
+which the report says beside it. A gap of one seed that rounding alone could cause is open.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Protocol
 
-from fedsift.reproduction.curves import Cell
+from fedsift.reproduction.plans import Cell
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "open", "not run"
 PARTLY = "holds where it was run"
-# so far, or a little more, the same experiment comes out otherwise when it is run again beside
-# others
+# the same experiment, batched with others, may differ by so much or a little more
 ROUNDING = 0.015
-Figures = Mapping[Cell, Sequence[float]]  # a figure a seed, in the order of the seeds
+Figures = Mapping[Cell, Sequence[float]]  # one figure per seed, in order
 
 
 class Comparison(Protocol):
@@ -64,7 +62,8 @@ class Above(_Pair):
     def __str__(self) -> str:
         if self.slack < 0:
             return f"{self.left} above {self.right} by more than {-self.slack:g}"
-        return f"{self.left} {f'at least (within {self.slack:g})' if self.slack else 'above'} {self.right}"
+        how = f"at least (within {self.slack:g})" if self.slack else "above"
+        return f"{self.left} {how} {self.right}"
 
 
 @dataclass(frozen=True)
@@ -136,8 +135,8 @@ class Beats:
         return f"{self.cell} above {self.given:g}"
 
 
-def verdict(comparison: Comparison, gaps: Sequence[float]) -> str:
-    """What all seeds say; gaps are one a seed."""
+def judge_comparison(comparison: Comparison, gaps: Sequence[float]) -> str:
+    """What all seeds say, given one gap per seed."""
     margins = [comparison.margin(gap) for gap in gaps]
     if len(margins) == 1 and abs(margins[0]) < ROUNDING:
         return OPEN
@@ -148,30 +147,35 @@ def verdict(comparison: Comparison, gaps: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, or what a prototype saw, as comparisons that can fail. `figure` is
-    what is compared: "accuracy" over the last rounds, or "pace", the mean over all rounds."""
+    """A sentence of the paper, or an expectation, as comparisons that can fail.
+
+    `figure` is what is compared: "accuracy" over the last rounds, or "pace", the mean over all
+    rounds.
+    """
 
     text: str
     comparisons: tuple[Comparison, ...]
     figure: str = "accuracy"
 
 
-def gaps(comparison: Comparison, figures: Figures) -> list[float]:
-    """Seed by seed."""
+def compute_gaps(comparison: Comparison, figures: Figures) -> list[float]:
+    """One gap per seed."""
     values = [figures[cell] for cell in comparison.cells]
     return [comparison.gap(*row) for row in zip(*values, strict=True)]
 
 
-def judged(
+def judge_claim(
     claim: Claim, figures: Figures, paper: Mapping[Cell, float], uploads: Figures | None = None
 ) -> dict[str, Any]:
-    """The claim with its evidence, ready to be written down, and which of it decides: of what has
-    the verdict of all, the comparison that is furthest from holding. `uploads` are the bytes of
-    one, for those that compare them."""
+    """The claim with its evidence, as it stands in the JSON.
+
+    What decides is, of the comparisons with the overall verdict, the one furthest from holding.
+    `uploads` are the bytes per upload, for the comparisons of bytes.
+    """
     rows = [
-        _row(comparison, uploads or {}, {}) | {"unit": "bytes"}
+        _describe_comparison(comparison, uploads or {}, {}) | {"unit": "bytes"}
         if isinstance(comparison, Cheaper)
-        else _row(comparison, figures, paper)
+        else _describe_comparison(comparison, figures, paper)
         for comparison in claim.comparisons
     ]
     run = [n for n, row in enumerate(rows) if row["verdict"] != NOT_RUN]
@@ -190,16 +194,19 @@ def judged(
     }
 
 
-def _row(comparison: Comparison, figures: Figures, paper: Mapping[Cell, float]) -> dict[str, Any]:
+def _describe_comparison(
+    comparison: Comparison, figures: Figures, paper: Mapping[Cell, float]
+) -> dict[str, Any]:
     cells = comparison.cells
     row: dict[str, Any] = {"comparison": str(comparison)}
     if any(cell not in figures for cell in cells):
         return row | {"verdict": NOT_RUN}
     if all(cell in paper for cell in cells):
-        row["paper"] = round(gaps(comparison, {cell: [paper[cell]] for cell in cells})[0], 6)
-    found = gaps(comparison, figures)
+        (gap,) = compute_gaps(comparison, {cell: [paper[cell]] for cell in cells})
+        row["paper"] = round(gap, 6)
+    found = compute_gaps(comparison, figures)
     row |= {
-        "verdict": verdict(comparison, found),
+        "verdict": judge_comparison(comparison, found),
         "gap": round(fmean(found), 6),
         "gaps": [round(g, 6) for g in found],
     }

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fedsift.papers.fas_icc2022.theory import Row, best_threshold, closed_form
 from fedsift.report.plots import file_kind, save
-from fedsift.theory import Row, best_threshold, closed_form
 from fedsift.types import UserError
 
 

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsift import theory
-from fedsift.report import theory_plot
+from fedsift.papers.fas_icc2022 import theory, theory_plot
+from fedsift.papers.fas_icc2022.theory import best_threshold, closed_form, cot, monte_carlo
 from fedsift.seeding import rng
-from fedsift.theory import best_threshold, closed_form, cot, monte_carlo
 from fedsift.types import UserError
 
-DOCS = Path(__file__).parents[2] / "docs" / "theory.md"
+DOCS = Path(__file__).parents[3] / "docs" / "theory.md"
 
 u_bars, alphas, sigmas = st.floats(0.05, 50), st.floats(0.05, 0.95), st.floats(0.3, 3)
 

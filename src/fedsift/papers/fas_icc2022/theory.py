@@ -28,10 +28,7 @@ DIMENSION, TRIALS = (
 CHUNK = 2**20  # numbers drawn at a time, whatever p and u_bar
 
 
-# --- the theorem
-#
-#
-# ---------------------------------------------------------------------------------------------------
+# --- the theorem ---
 
 
 @dataclass(frozen=True)
@@ -224,7 +221,8 @@ def sample(
     points = round(u_bar * p)
     if p < 3 or trials < 2 or points < 1:
         raise UserError(
-            f"needs p >= 3, trials >= 2 and u_bar * p >= 1, not p = {p}, trials = {trials}, u_bar = {u_bar}"
+            "needs p >= 3, trials >= 2 and u_bar * p >= 1, "
+            f"not p = {p}, trials = {trials}, u_bar = {u_bar}"
         )
     cell = [repr(float(value)) for value in (gamma, u_bar, alpha, sigma)]
     generator = rng("theory", seed, "full" if full else "reduced", p, *cell)

@@ -1,24 +1,20 @@
-"""What the paper shows, item by item: the cells to be run, the paper's figures, and the claims to
-be judged.
-"""
+"""What the paper shows, item by item: the cells to run, the published figures, and the claims."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import pairwise
 
-from fedsift.reproduction.curves import PAPERS, Cell, Plan, cells_of
-from fedsift.reproduction.verdicts import Above, Beats, Cheaper, Claim, Grows, Near
+from fedsift.reproduction.paper import Item
+from fedsift.reproduction.plans import Cell, Plan, make_cells
+from fedsift.reproduction.verdicts import Above, Beats, Cheaper, Claim, Comparison, Grows, Near
 
 ALPHAS = (100.0, 1.0, 0.1)
 SAMPLERS = ("none", "random", "low-entropy", "mixed")
-WITHIN, CLEARLY = (
-    0.01,
-    0.02,
-)  # "comparable": a point of accuracy; "clearly", "greatly": more than two
+WITHIN = 0.01  # "comparable": a point of accuracy
+CLEARLY = 0.02  # "clearly", "greatly": more than two points
 
-PAPER = {
+PUBLISHED = {
     "table1": {
         100.0: (0.6835, 0.6956, 0.6694, 0.7058),
         1.0: (0.6376, 0.6516, 0.6468, 0.6506),
@@ -32,26 +28,8 @@ PAPER = {
 }
 
 
-@dataclass(frozen=True)
-class Item:
-    """One table or figure: `cells` and `claims` are functions of the plan, since settings have
-    curves of their own.
-    """
-
-    title: str
-    cells: Callable[[Plan], list[Cell]]
-    claims: Callable[[Plan], list[Claim]]
-    paper: Mapping[Cell, float] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(
-        default_factory=dict
-    )  # what curves are called here, where not by their own name
-    # or "table": curves across and skew down; "budget": accuracy against bytes; "variants": a row
-    # each
-    layout: str = "curves"
-
-
-def _paper(table: str) -> dict[Cell, float]:
-    rows = PAPER[table].items()
+def _published(table: str) -> dict[Cell, float]:
+    rows = PUBLISHED[table].items()
     return {
         Cell(f"{table}-{s}", alpha): v
         for alpha, row in rows
@@ -63,40 +41,42 @@ def _table(name: str, title: str) -> Item:
     curves = [f"{name}-{sampler}" for sampler in SAMPLERS]
     none, random, low, mixed = curves
 
-    def claims(plan: Plan) -> list[Claim]:
-        sampled = [
-            Above(Cell(curve, a), Cell(none, a)) for curve in (random, low, mixed) for a in ALPHAS
-        ]
-        worst = [Above(Cell(other, 100), Cell(low, 100)) for other in (none, random, mixed)]
-        ahead = [
-            Above(Cell(sure, 0.1), Cell(other, 0.1))
-            for sure in (low, mixed)
-            for other in (none, random)
-        ]
-        level = [
-            Above(Cell(mixed, a), Cell(other, a), WITHIN)
-            for a in ALPHAS
-            for other in (none, random, low)
-        ]
-        return [
-            Claim("Strong skew (alpha = 0.1): low-entropy and mixed are ahead of none and random", tuple(ahead)),
-            Claim("Strong skew: mixed is the best", tuple(Above(Cell(mixed, 0.1), Cell(other, 0.1)) for other in (none, random, low))),
-            Claim("Mild skew (alpha = 100): mixed is at least as good as none", (Above(Cell(mixed, 100), Cell(none, 100), WITHIN),)),
-            Claim("Mild skew: low-entropy is the worst", tuple(worst)),
-            Claim("Low-entropy gains on none as the skew grows", (Grows((Cell(low, 0.1), Cell(none, 0.1)), (Cell(low, 100), Cell(none, 100))),)),
-            Claim("Random sampling suffers from skew", (Above(Cell(random, 100), Cell(random, 1)), Above(Cell(random, 1), Cell(random, 0.1)))),
-            Claim("All methods with data sampling are better than none, at every skew", tuple(sampled)),
-            Claim("Mixed is better than or comparable to all others, at every skew", tuple(level)),
-        ]  # fmt: skip
+    def make_claims(plan: Plan) -> list[Claim]:
+        others, worse = (none, random, low), (none, random)
+        ahead = [Above(Cell(c, 0.1), Cell(o, 0.1)) for c in (low, mixed) for o in worse]
+        best = [Above(Cell(mixed, 0.1), Cell(o, 0.1)) for o in others]
+        mild = [Above(Cell(mixed, 100), Cell(none, 100), WITHIN)]
+        worst = [Above(Cell(o, 100), Cell(low, 100)) for o in (none, random, mixed)]
+        gains = [Grows((Cell(low, 0.1), Cell(none, 0.1)), (Cell(low, 100), Cell(none, 100)))]
+        suffers = [Above(Cell(random, mild), Cell(random, a)) for mild, a in pairwise(ALPHAS)]
+        sampled = [Above(Cell(c, a), Cell(none, a)) for c in (random, low, mixed) for a in ALPHAS]
+        level = [Above(Cell(mixed, a), Cell(o, a), WITHIN) for a in ALPHAS for o in others]
+        claims: dict[str, Sequence[Comparison]] = {
+            "Strong skew (alpha = 0.1): low-entropy and mixed are ahead of none and random": ahead,
+            "Strong skew: mixed is the best": best,
+            "Mild skew (alpha = 100): mixed is at least as good as none": mild,
+            "Mild skew: low-entropy is the worst": worst,
+            "Low-entropy gains on none as the skew grows": gains,
+            "Random sampling suffers from skew": suffers,
+            "All methods with data sampling are better than none, at every skew": sampled,
+            "Mixed is better than or comparable to all others, at every skew": level,
+        }
+        return [Claim(text, tuple(comparisons)) for text, comparisons in claims.items()]
 
-    return Item(title, lambda plan: cells_of(curves, ALPHAS), claims, _paper(name), layout="table")
+    return Item(
+        title,
+        lambda plan: make_cells(curves, ALPHAS),
+        make_claims,
+        _published(name),
+        layout="table",
+    )
 
 
 def _fig_data() -> Item:
     same, fedavg = Cell("table2-none", 100), Cell("fedavg", 100)
 
     def shifted(plan: Plan) -> list[Cell]:
-        return cells_of(plan.curves("public-*"), [100.0])
+        return make_cells(plan.curves("public-*"), [100.0])
 
     def claims(plan: Plan) -> list[Claim]:
         below = tuple(Above(same, other, slack=-CLEARLY) for other in shifted(plan))
@@ -117,7 +97,7 @@ def _fig_data() -> Item:
 
 def _fig_size() -> Item:
     def cells(plan: Plan) -> list[Cell]:
-        return cells_of(plan.curves("size-*"), [100.0])
+        return make_cells(plan.curves("size-*"), [100.0])
 
     def claims(plan: Plan) -> list[Claim]:
         sizes = cells(plan)
@@ -151,7 +131,7 @@ def _fig_aggregation() -> Item:
     labels = {"table2-none": "mean", "era": "ERA"}
     return Item(
         title,
-        lambda plan: cells_of(["table2-none", "era"], ALPHAS),
+        lambda plan: make_cells(["table2-none", "era"], ALPHAS),
         lambda plan: claims,
         labels=labels,
     )
@@ -165,7 +145,7 @@ def _download() -> Item:
         Claim("Weights down converge faster than soft labels down", faster, figure="pace"),
         Claim("... and end higher", faster),
     ]
-    cells = cells_of(["table1-none", "soft-labels-down"], ALPHAS)
+    cells = make_cells(["table1-none", "soft-labels-down"], ALPHAS)
     labels = {"table1-none": "weights down"}
     return Item(
         "Weights down against soft labels down",
@@ -179,11 +159,15 @@ CHEAP = ("-best", "-more", "-wide")  # the curves that are to beat the paper wit
 
 
 def _beyond(name: str, table: str) -> Item:
-    base, paper = Cell(f"{table}-mixed", 0.1), _paper(table)
-    best = max(figure for cell, figure in paper.items() if cell.alpha == 0.1)
+    base, published = Cell(f"{table}-mixed", 0.1), _published(table)
+    best = max(figure for cell, figure in published.items() if cell.alpha == 0.1)
 
     def cells(plan: Plan) -> list[Cell]:
-        return [base, Cell(f"{table}-low-entropy", 0.1), *cells_of(plan.curves(f"{name}-*"), [0.1])]
+        return [
+            base,
+            Cell(f"{table}-low-entropy", 0.1),
+            *make_cells(plan.curves(f"{name}-*"), [0.1]),
+        ]
 
     def claims(plan: Plan) -> list[Claim]:
         ours = [(plan.label(cell.curve), cell) for cell in cells(plan)[1:]]
@@ -192,9 +176,7 @@ def _beyond(name: str, table: str) -> Item:
             for label, cell in ours
         ]
         fewer = [
-            (label, cell)
-            for label, cell in ours
-            if plan.setting == PAPERS and cell.curve.endswith(CHEAP)
+            (label, cell) for label, cell in ours if plan.comparable and cell.curve.endswith(CHEAP)
         ]
         return better + [
             Claim(
@@ -209,14 +191,14 @@ def _beyond(name: str, table: str) -> Item:
         f"Beyond the paper: what else helps at alpha = 0.1 (samples of Table {size})",
         cells,
         claims,
-        paper,
+        published,
         layout="variants",
     )
 
 
 def _budget() -> Item:
     def cells(plan: Plan) -> list[Cell]:
-        return cells_of([*plan.curves("budget-*"), "beyond-best", "fedavg"], [100.0, 0.1])
+        return make_cells([*plan.curves("budget-*"), "beyond-best", "fedavg"], [100.0, 0.1])
 
     return Item(
         "All systems: accuracy against bytes of an upload", cells, lambda plan: [], layout="budget"
@@ -234,4 +216,4 @@ ITEMS = {
     "beyond": _beyond("beyond", "table1"),
     "beyond2": _beyond("beyond2", "table2"),
 }
-OF_THE_PAPER = ("table1", "table2", "fig-data", "fig-size", "fig-aggregation", "download")
+MAIN = ("table1", "table2", "fig-data", "fig-size", "fig-aggregation", "download")

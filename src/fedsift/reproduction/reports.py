@@ -1,0 +1,333 @@
+"""From run folders to a report: one dictionary per item, which is also its JSON, and Markdown made
+of it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from fedsift import config, evaluation, runs
+from fedsift.config import Experiment
+from fedsift.files import write_atomic
+from fedsift.reproduction.paper import Item
+from fedsift.reproduction.plans import Cell, Plan, run_folder
+from fedsift.reproduction.verdicts import judge_claim
+from fedsift.runs import History
+from fedsift.types import UserError
+
+WHERE = {"name", *config.WHERE}  # runs may differ in these from what would be run here
+
+
+def gather_report(
+    name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cell, str]
+) -> dict[str, Any]:
+    """All that is known of an item: its cells, by seed and by round, and the verdicts.
+
+    Where runs are not finished, all are compared after as many rounds as the shortest has.
+    """
+    cells = item.cells(plan)
+    whole = {cell: _load_histories(out, cell, plan) for cell in cells if cell not in left_out}
+    every = [run for of in whole.values() for run in of]
+    rounds = min(len(run.metrics) for run in every)
+    found = {cell: [_cut(run, rounds) for run in of] for cell, of in whole.items()}
+    published = item.published if plan.comparable else {}
+    return {
+        "paper": plan.paper.name,
+        "item": name,
+        "title": item.title,
+        "layout": item.layout,
+        "setting": plan.setting,
+        "recipe": plan.recipe,
+        "overrides": list(plan.overrides),
+        "seeds": plan.seeds,
+        "rounds": rounds,
+        "planned": max(run.experiment.rounds for run in every),
+        # of all rounds, also those that are not compared; each has its run's share of the time
+        "minutes": round(sum(run.seconds for run in every) / 60, 1),
+        "command": _format_command(name, plan, every[0].experiment),
+        "environment": _join_environments(every),
+        "cells": [
+            _describe_cell(cell, found[cell], whole[cell], published.get(cell))
+            | {"label": item.labels.get(cell.curve) or plan.label(cell.curve)}
+            for cell in found
+        ],
+        "unfinished": {
+            run.folder.name: len(run.metrics)
+            for run in every
+            if len(run.metrics) < run.experiment.rounds
+        },
+        "left_out": {str(cell): why for cell, why in left_out.items()},
+        "claims": _judge_claims(item, plan, found),
+    }
+
+
+def _judge_claims(
+    item: Item, plan: Plan, found: Mapping[Cell, Sequence[History]]
+) -> list[dict[str, Any]]:
+    figures = {
+        "accuracy": {
+            cell: [evaluation.settled(run.accuracies) for run in of] for cell, of in found.items()
+        },
+        "pace": {cell: [fmean(run.accuracies) for run in of] for cell, of in found.items()},
+    }
+    uploads = {cell: [fmean(_upload_sizes(run)) for run in of] for cell, of in found.items()}
+    return [
+        judge_claim(claim, figures[claim.figure], item.published, uploads)
+        for claim in item.claims(plan)
+    ]
+
+
+def _upload_sizes(run: History) -> list[int]:
+    """The bytes of every upload."""
+    return [size for row in run.ledger for size in row.up.values()]
+
+
+def _load_histories(out: Path, cell: Cell, plan: Plan) -> list[History]:
+    found = [runs.load_run(run_folder(out, cell, seed)) for seed in range(plan.seeds)]
+    for seed, run in enumerate(found):
+        changed = config.differences(run.experiment, plan.experiment(cell, seed))
+        differing = [
+            f"{key} is {there!r} there, {here!r} here"
+            for key, (there, here) in changed.items()
+            if key not in WHERE
+        ]
+        if differing:
+            raise UserError(
+                f"{run.folder} was made with other settings: {', '.join(differing)}; "
+                "give the same recipe and overrides"
+            )
+    return found
+
+
+def _cut(run: History, rounds: int) -> History:
+    """What a run was after so many rounds; its seconds are those of all."""
+    return replace(run, metrics=run.metrics[:rounds], ledger=run.ledger[:rounds])
+
+
+def _join_environments(every: Sequence[History]) -> dict[str, Any]:
+    """What the runs were made and resumed with; where they differ, all of it in turn."""
+    made = [
+        each for run in every for each in (run.environment, *run.environment.get("resumed", []))
+    ]
+    kept = ("fedsift", "commit", "torch", "processor", "cores", "gpu", "engine")
+    joined = {key: _join_values([each.get(key) for each in made]) for key in kept}
+    return joined | {"precision": _join_values([run.experiment.precision for run in every])}
+
+
+def _join_values(values: Sequence[Any]) -> Any:
+    """The value all have, or the different ones, joined."""
+    different = list(dict.fromkeys(values))
+    if len(different) == 1:
+        return different[0]
+    return ", ".join("not known" if value is None else str(value) for value in different)
+
+
+def _format_command(name: str, plan: Plan, experiment: Experiment) -> str:
+    """The command that makes these runs again."""
+    quick = ["--quick"] if plan.setting == plan.paper.quick else []
+    recipe = [] if plan.recipe == plan.paper.recipe else ["--recipe", plan.recipe]
+    seeds = ["--seeds", str(plan.seeds)]
+    where = [] if experiment.precision == "float32" else ["--precision", experiment.precision]
+    ours = [setting for setting in plan.overrides if setting.partition("=")[0] not in config.WHERE]
+    words = ["fedsift", "reproduce", plan.paper.name, name]
+    return shlex.join([*words, *quick, *recipe, *seeds, *where, *ours])
+
+
+def _describe_cell(
+    cell: Cell, of: Sequence[History], whole: Sequence[History], published: float | None
+) -> dict[str, Any]:
+    """`of` are the runs as far as they are compared, `whole` as far as they were run."""
+    settled = [evaluation.settled(run.accuracies) for run in of]
+    uploads = [_upload_sizes(run) for run in of]
+    first = of[0].experiment
+    return {
+        "curve": cell.curve,
+        "alpha": cell.alpha,
+        "budget": first.algorithm.budget,
+        "public": first.data.public,
+        "pool": first.algorithm.pool,
+        "accuracy": round(fmean(settled), 6),
+        "sd": round(stdev(settled), 6) if len(settled) > 1 else None,
+        "by_seed": [round(value, 6) for value in settled],
+        "best_round": [round(max(run.accuracies), 6) for run in of],
+        "paper": published,
+        "uplink_bytes_per_upload": round(fmean(fmean(sizes) for sizes in uploads)),
+        "uplink_bytes_largest": max(max(sizes) for sizes in uploads),
+        "by_round": [[round(value, 4) for value in run.accuracies] for run in whole],
+    }
+
+
+# --- Markdown ---
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    seeds, made = report["seeds"], report["environment"]
+    lines = [
+        f"## {report['title']}",
+        "",
+        f"{describe_runs(report)}{', ± over the seeds' if seeds > 1 else ''}.",
+        "",
+    ]
+    lines += _format_grid(report) if report["layout"] == "table" else _format_list(report)
+    for cell, why in report["left_out"].items():
+        lines += ["", f"Left out: {cell} ({why})."]
+    if report["unfinished"]:
+        lines += ["", f"{describe_unfinished(report)}; the JSON names them."]
+    if report["claims"]:
+        once = " (one seed: none for good)" if seeds == 1 else ""
+        lines += ["", f"| claim | verdict{once} | decided by (the paper's gap) |", "|---|---|---|"]
+        lines += [
+            f"| {c['claim']} | **{c['verdict']}** | {describe_evidence(c)} |"
+            for c in report["claims"]
+        ]
+    where = made.get("gpu") or made.get("processor")
+    made_with = f"fedsift {made.get('fedsift')}, {_format_commits(made)}, {where}"
+    lines += ["", f"`{report['command']}`, {made_with}; every gap is in the JSON."]
+    return "\n".join(lines) + "\n"
+
+
+def _format_commits(made: Mapping[str, Any]) -> str:
+    commits = made.get("commit") or "not known"
+    return f"commit{'s' if ', ' in commits else ''} {commits}"
+
+
+def describe_runs(report: Mapping[str, Any]) -> str:
+    """What was run, in a line."""
+    rounds, seeds = report["rounds"], report["seeds"]
+    size = f", {_describe_samples(report['cells'][0])}" if report["layout"] == "table" else ""
+    each = f"{seeds} seeds" if seeds > 1 else "one seed"
+    many = "one round" if rounds == 1 else f"{rounds} rounds"
+    over = "that of this round" if rounds == 1 else f"the {evaluation.settled_over(rounds)}"
+    made = f"{report['setting']}{size}, recipe {report['recipe']}, {many}, {each}"
+    return f"{made}; accuracy is {over}"
+
+
+def _describe_samples(cell: Mapping[str, Any]) -> str:
+    budget, public = f"{cell['budget']:,}", f"{cell['public']:,}"
+    if pool := cell.get("pool"):
+        return f"{budget} of {pool:,} public samples, drawn anew in every round from {public}"
+    return f"{budget} of {public} public samples"
+
+
+def describe_unfinished(report: Mapping[str, Any]) -> str:
+    every = report["seeds"] * len(report["cells"])
+    some = f"{len(report['unfinished'])} of {every} runs are unfinished"
+    return f"{some}, so all are compared after round {report['rounds']} of {report['planned']}"
+
+
+def format_accuracy(accuracy: float, sd: float | None) -> str:
+    return f"{accuracy:.3f}".lstrip("0") + ("" if sd is None else f" ± {sd:.3f}".replace("0.", "."))
+
+
+def _format_grid(report: Mapping[str, Any]) -> list[str]:
+    """Curves across, skew down, the published figure in brackets."""
+    at = {(cell["label"], cell["alpha"]): cell for cell in report["cells"]}
+    labels = list(dict.fromkeys(label for label, _ in at))
+    alphas = list(dict.fromkeys(alpha for _, alpha in at))
+    rows = [f"| alpha | {' | '.join(labels)} |", "|---" * (len(labels) + 1) + "|"]
+    for alpha in alphas:
+        figures = [
+            _format_figure(at[label, alpha]) if (label, alpha) in at else "" for label in labels
+        ]
+        rows.append(f"| {alpha:g} | {' | '.join(figures)} |")
+    return rows
+
+
+def _format_figure(cell: Mapping[str, Any]) -> str:
+    paper = "" if cell["paper"] is None else f" ({cell['paper']:.4f})".replace("(0.", "(.")
+    return format_accuracy(cell["accuracy"], cell["sd"]) + paper
+
+
+def _format_list(report: Mapping[str, Any]) -> list[str]:
+    rows = ["| | alpha | accuracy | bytes an upload | the largest |", "|---|---|---|---|---|"]
+    for cell in report["cells"]:
+        sizes = f"{cell['uplink_bytes_per_upload']:,} | {cell['uplink_bytes_largest']:,}"
+        rows.append(f"| {cell['label']} | {cell['alpha']:g} | {_format_figure(cell)} | {sizes} |")
+    return rows
+
+
+def describe_evidence(claim: Mapping[str, Any]) -> str:
+    """The comparison that decides a claim, with its gap."""
+    if isinstance(claim["evidence"], str):  # of a report that needs no runs
+        return claim["evidence"]
+    if claim["decided_by"] is None:
+        return ""
+    row = claim["evidence"][claim["decided_by"]]
+    return f"{row['comparison']}: {_format_gap(row)}"
+
+
+def _format_gap(row: Mapping[str, Any]) -> str:
+    if row.get("unit") == "bytes":
+        return f"{row['gap']:+,.0f} bytes"
+    sd = "" if row["sd"] is None else f" ± {row['sd']:.3f}".replace("0.", ".")
+    paper = f" ({row['paper']:+.3f})".replace("0.", ".") if "paper" in row else ""
+    return f"{row['gap']:+.3f}".replace("0.", ".") + sd + paper
+
+
+# --- files ---
+
+
+def count_seeds(out: Path, name: str) -> int:
+    """How many seeds an older report in this folder is on; 0 without one."""
+    try:
+        return int(json.loads((out / f"{name}.json").read_text())["seeds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def write_report(report: Mapping[str, Any], out: Path, text: str) -> list[Path]:
+    """ITEM.json, and `text` as ITEM.md, below `out`."""
+    files = {
+        out / f"{report['item']}.json": json.dumps(report, indent=1) + "\n",
+        out / f"{report['item']}.md": text,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for file, content in files.items():
+        write_atomic(file, content.encode())
+    return list(files)
+
+
+def read_report(plan: Plan, name: str, out: Path) -> dict[str, Any]:
+    """The report that is kept as ITEM.json below `out`, checked: anybody may have written it."""
+    file = out / f"{name}.json"
+    try:
+        report = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {file}: {error}") from None
+    if not isinstance(report, dict) or report.get("item") != name:
+        raise UserError(f"{file} is not a report on {name}")
+    if any(not text.isprintable() for text in _find_texts(report)):
+        raise UserError(f"{file} has control characters in its texts; it is not used")
+    render = plan.paper.extras[name].markdown if name in plan.paper.extras else markdown
+    try:
+        render(report)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{file} is not a whole report on {name} ({what})") from None
+    _check_made_with(report, plan, file)
+    return report
+
+
+def _check_made_with(report: Mapping[str, Any], plan: Plan, file: Path) -> None:
+    asked = {"paper": plan.paper.name, "setting": plan.setting, "recipe": plan.recipe}
+    for key, here in asked.items():
+        if (there := report.get(key, here)) != here:
+            raise UserError(f"{file} was made with another {key}: {there} there, {here} here")
+
+
+def _find_texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _find_texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _find_texts(inner)
