@@ -10,7 +10,7 @@ from fedsift.bench import Case
 from fedsift.engines import ENGINES
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.types import UserError
-from tests.cli.test_cli import complaint, done, rows
+from tests.helpers.cli import complaint, done, rows
 
 TINY = Case("mlp", (1, 4, 4), clients=3, samples=10, batch=4, epochs=2)
 

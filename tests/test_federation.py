@@ -14,30 +14,9 @@ from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import ClientModels, Federation, batch_turns, run_turn
 from fedsift.types import Algorithm, UserError
 from tests.helpers import toys
+from tests.helpers.turns import Doubling, counting
 
 RECIPE = fedsift.Recipe(epochs=1, batch=4, lr=0.05)
-
-
-class Doubling:
-    """An engine for numbers: the answer is twice the work. It notes what it was given at once."""
-
-    def __init__(self):
-        self.lists = []
-
-    def run(self, jobs):
-        self.lists.append(list(jobs))
-        return [2 * job for job in jobs]
-
-    def describe(self, model):
-        return f"{model}: doubled"
-
-
-def counting(start, steps):
-    """Asks `steps` times; returns the sum of the answers."""
-    total = 0
-    for step in range(steps):
-        total += yield start + step
-    return total
 
 
 def test_turns_advance_in_lockstep_and_their_work_is_asked_for_at_once():

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +53,42 @@ def test_rows_are_appended_one_line_each(tmp_path):
         files.append_row(tmp_path / "rows.jsonl", row)
     lines = (tmp_path / "rows.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"round": 0}, {"round": 1, "accuracy": 0.5}]
+
+
+@pytest.mark.parametrize("failing", ["fsync", "chmod", "replace"])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_the_old_content_survives_a_failed_write_and_no_temporary_file_does(
+    failing, error, tmp_path, monkeypatch
+):
+    path = tmp_path / "file"
+    files.write_atomic(path, b"old")
+
+    def fail(*_):
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises(error):
+        patch.setattr(os, failing, fail)
+        files.write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    files.write_atomic(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+    """At the last moment before the new file takes its place, the old one is whole, and so is the
+    new one.
+    """
+    path, seen = tmp_path / "file", []
+    replace = os.replace
+
+    def watched(new, old):
+        seen.append((Path(old).read_bytes(), Path(new).read_bytes()))
+        replace(new, old)
+
+    monkeypatch.setattr(os, "replace", watched)
+    path.write_bytes(b"old")
+    files.write_atomic(path, b"new")
+    assert seen == [(b"old", b"new")]
+    assert path.read_bytes() == b"new"

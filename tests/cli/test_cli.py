@@ -4,19 +4,16 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from fedsift import __version__, config, runs, sweeps
-from tests.runs.test_runs import KINDS, PROGRAM, TINY, bits, lines, rounds_in, straight, tiny
-from tests.runs.test_runs import cli as fedsift
+from tests.helpers.cli import MAGIC, by_shell, complaint, done, fedsift, interrupted, program, rows
+from tests.helpers.runs import KINDS, PROGRAM, TINY, bits, lines, rounds_in, straight, tiny
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
 VERBS = [
@@ -42,7 +39,6 @@ SUMMARY = [
     "downlink_bytes",
     "seconds",
 ]
-MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
 
 
 @pytest.fixture(autouse=True)
@@ -50,41 +46,9 @@ def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def program(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """In a process of its own."""
-    return subprocess.run(
-        [*PROGRAM, *words], capture_output=True, text=True, timeout=100, **options
-    )
-
-
-def done(*words: str) -> Any:
-    result = fedsift(*words)
-    assert result.exit_code == 0, (result.stderr, result.exception)
-    return result
-
-
-def complaint(*words: str, code: int = 2) -> str:
-    """The one line of a mistake: no traceback, nothing on stdout."""
-    result = fedsift(*words)
-    assert isinstance(result.exception, SystemExit), repr(result.exception)
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert re.fullmatch(r"error: [^\n]+\n", result.stderr), result.stderr
-    return result.stderr
-
-
 def everything() -> dict[str, bytes]:
     """All files below the working folder."""
     return {str(path): path.read_bytes() for path in sorted(Path().rglob("*")) if path.is_file()}
-
-
-def rows(text: str) -> list[list[str]]:
-    """The cells of the printed tables, row by row: what stands between a rule and an empty line."""
-    found, inside = [], False
-    for line in map(str.strip, text.splitlines()):
-        inside = bool(line) and (inside or set(line) == {"─"})
-        if inside and set(line) != {"─"}:
-            found.append(re.split(r"\s{2,}", line))
-    return found
 
 
 # --- help and version ---
@@ -441,29 +405,6 @@ def test_resume_of_a_folder_that_is_not_there_yet_starts_it():
 #
 #
 # --------------------------------------------------------------------------------------------------------
-
-
-def interrupted(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:
-    """Ctrl-C once `moment()` has come."""
-    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedsift.cli import main; main()"
-    command = [sys.executable, "-c", start, *words]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        until = time.monotonic() + 60
-        while not moment() and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-
-def by_shell(command: str) -> subprocess.CompletedProcess[str]:
-    """A command as it was printed, pasted into a shell."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        command, shell=True, capture_output=True, text=True, env=os.environ | {"PATH": path}
-    )
 
 
 def test_ctrl_c_prints_the_command_that_goes_on_to_the_same_bits(tmp_path):

@@ -15,9 +15,8 @@ from fedsift import engines, runs
 from fedsift.algorithms.weights import FedAvg
 from fedsift.papers.fas_icc2022 import PAPER, theorem
 from fedsift.reproduction.plans import Cell, Plan, run_folder
-from tests.cli.test_cli import MAGIC, complaint, done, rows
-from tests.runs.test_runs import bits, lines, rounds_in
-from tests.runs.test_runs import cli as fedsift
+from tests.helpers.cli import MAGIC, complaint, done, fedsift, rows
+from tests.helpers.runs import bits, lines, rounds_in
 
 SMALL = [
     *("rounds=2", "local.epochs=1", "distill.epochs=1", "clients=4", "cohort=2", "model=mlp"),

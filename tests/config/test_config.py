@@ -16,7 +16,7 @@ from fedsift.config import SHORT, Experiment
 from fedsift.data import cache
 from fedsift.data.catalogue import CATALOGUE
 from fedsift.types import Recipe, UserError
-from tests.runs.test_runs import bits, straight, tiny
+from tests.helpers.runs import bits, straight, tiny
 
 
 def read(*overrides: str) -> Experiment:

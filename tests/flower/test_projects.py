@@ -24,8 +24,8 @@ from fedsift.flower.messages import Answer, Call, Hello, Refusal
 from fedsift.flower.settings import Settings, settings
 from fedsift.flower.site import make_site
 from fedsift.types import UserError
+from tests.helpers.cli import fedsift
 from tests.helpers.fake_flower import TINY, federation, overrides, play, rows, same_server
-from tests.runs.test_runs import cli as fedsift
 
 
 def test_plain_arrays_are_enough(task, tmp_path, monkeypatch):

@@ -1,6 +1,4 @@
-"""Many experiments side by side: what a [sweep] table means, and that no cell can tell it is not
-alone.
-"""
+"""What a [sweep] table means, and that all its cells are run side by side."""
 
 import errno
 import itertools
@@ -9,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +20,36 @@ from hypothesis import strategies as st
 from fedsift import config, data, report, runs, sweeps
 from fedsift import files as file_module
 from fedsift.engines import choose_engine
-from fedsift.federation import run_turns
 from fedsift.overrides import read_axes
-from fedsift.runs import CHECKPOINT, CLIENTS, FAILED, LEDGER, LOCK, METRICS
+from fedsift.runs import (
+    CHECKPOINT,
+    CLIENTS,
+    FAILED,
+    LEDGER,
+    LOCK,
+    METRICS,
+)
 from fedsift.sweeps import SWEEP, Sweep
 from fedsift.types import UserError
-from tests.cli.test_cli import by_shell, complaint, done, interrupted, program, rows
-from tests.runs.test_runs import KINDS, PROGRAM, bits, files, killed, rounds_in, straight
-from tests.runs.test_runs import cli as fedsift
-from tests.test_federation import Doubling, counting
+from tests.helpers.cli import (
+    by_shell,
+    complaint,
+    done,
+    fedsift,
+    interrupted,
+    program,
+    rows,
+    terminated,
+)
+from tests.helpers.runs import (
+    KINDS,
+    PROGRAM,
+    bits,
+    file_names,
+    killed,
+    rounds_in,
+    straight,
+)
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
 
@@ -263,71 +281,6 @@ def test_a_sweep_written_as_toml_reads_back_equal(axes):
     assert config.check_experiment(written) == cell
 
 
-# --- one fails, the others do not notice ---
-
-
-class Refusing(Doubling):
-    """Refuses a list with any of these numbers in it."""
-
-    def __init__(self, *refused: int):
-        super().__init__()
-        self.refused = set(refused)
-
-    def run(self, jobs):
-        answers = super().run(jobs)
-        if bad := self.refused & set(jobs):
-            raise ValueError(f"not {min(bad)}")
-        return answers
-
-
-def failing(after: int):
-    yield from counting(1000, after)
-    raise RuntimeError("on my own")
-
-
-def test_without_failures_turns_apart_are_turns_together():
-    engine = Doubling()
-    assert run_turns([counting(1, 1), counting(10, 3), counting(100, 2)], engine) == [2, 66, 402]
-    assert engine.lists == [[1, 10, 100], [11, 101], [12]]
-    assert run_turns([], engine) == []
-
-
-@pytest.mark.parametrize("after", [0, 1, 2])
-def test_a_turn_that_fails_by_itself_fails_alone(after):
-    one, error, other = run_turns([counting(1, 2), failing(after), counting(10, 3)], Doubling())
-    assert (one, other) == (6, 66)
-    assert isinstance(error, RuntimeError) and str(error) == "on my own"
-
-
-def test_work_an_engine_refuses_is_done_turn_by_turn_and_only_the_guilty_fails():
-    engine = Refusing(11)
-    one, error, other = run_turns([counting(1, 3), counting(10, 3), counting(100, 2)], engine)
-    assert (one, other) == (12, 402)
-    assert isinstance(error, ValueError) and str(error) == "not 11"
-    assert engine.lists == [[1, 10, 100], [2, 11, 101], [2], [11], [101], [3]]
-
-
-def test_several_turns_may_fail_each_for_its_own_reason():
-    errors = run_turns([counting(1, 2), counting(10, 2)], Refusing(2, 11))
-    assert [str(error) for error in errors] == ["not 2", "not 11"]
-
-
-def test_the_work_of_a_turn_alone_is_not_tried_twice():
-    engine = Refusing(1)
-    (error,) = run_turns([counting(1, 2)], engine)
-    assert str(error) == "not 1"
-    assert engine.lists == [[1]]
-
-
-def test_an_interrupt_stops_all():
-    class Interrupting(Doubling):
-        def run(self, jobs):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_turns([counting(1, 1), counting(2, 1)], Interrupting())
-
-
 # --- a cell cannot tell it is not alone ---
 
 GRID = ["sweep.alpha=[0.1, 100]", "sweep.seed=[0, 1]"]
@@ -358,7 +311,7 @@ def whole(tmp_path_factory) -> dict[str, dict[str, bytes]]:
 def test_a_cell_has_the_bits_of_the_same_experiment_alone(whole):
     play(Path("sweep"), tiny(*GRID))
     assert all_bits(Path("sweep")) == whole
-    assert files(Path("sweep")) == {SWEEP, LOCK, *CELLS}
+    assert file_names(Path("sweep")) == {SWEEP, LOCK, *CELLS}
     plain = straight(
         Path("plain"),
         config.read_experiment(
@@ -430,7 +383,7 @@ def test_a_folder_killed_before_it_was_a_sweep_can_be_started_again():
     Path("sweep", LOCK).touch()
     Path("sweep", ".k1ll3d.tmp").write_text("half a sw")
     play(Path("sweep"), tiny(*GRID))
-    assert files(Path("sweep")) == {SWEEP, LOCK, *CELLS}
+    assert file_names(Path("sweep")) == {SWEEP, LOCK, *CELLS}
 
 
 def test_cells_that_are_finished_are_left_alone(whole):
@@ -685,7 +638,7 @@ def test_without_out_a_sweep_gets_a_folder_of_its_own():
     done("run", *FAS, "rounds=1", "--seeds", "2", "--quiet")
     (folder,) = Path("runs").iterdir()
     assert re.fullmatch(r"digits-fas-\d{8}-\d{6}", folder.name)
-    assert files(folder) == {SWEEP, LOCK, "seed-0", "seed-1"}
+    assert file_names(folder) == {SWEEP, LOCK, "seed-0", "seed-1"}
 
 
 def test_a_sweep_or_a_run_is_not_mistaken_for_the_other():
@@ -795,19 +748,6 @@ def test_of_many_methods_only_the_range_is_told():
 
 
 # --- Ctrl-C and SIGTERM ---
-
-
-def terminated(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:
-    command = [*PROGRAM, *words]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        until = time.monotonic() + 60
-        while not moment() and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""The program as a user calls it, in this process or in one of its own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.helpers.runs import PROGRAM
+from tests.helpers.runs import cli as fedsift
+
+MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
+
+
+def program(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
+    return subprocess.run(
+        [*PROGRAM, *words], capture_output=True, text=True, timeout=100, **options
+    )
+
+
+def done(*words: str) -> Any:
+    result = fedsift(*words)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    return result
+
+
+def complaint(*words: str, code: int = 2) -> str:
+    """The one line of a mistake: no traceback, nothing on stdout."""
+    result = fedsift(*words)
+    assert isinstance(result.exception, SystemExit), repr(result.exception)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert re.fullmatch(r"error: [^\n]+\n", result.stderr), result.stderr
+    return result.stderr
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the printed tables, row by row: what stands between a rule and an empty line."""
+    found, inside = [], False
+    for line in map(str.strip, text.splitlines()):
+        inside = bool(line) and (inside or set(line) == {"─"})
+        if inside and set(line) != {"─"}:
+            found.append(re.split(r"\s{2,}", line))
+    return found
+
+
+def interrupted(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:
+    """Ctrl-C once `moment()` has come."""
+    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedsift.cli import main; main()"
+    command = [sys.executable, "-c", start, *words]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until = time.monotonic() + 60
+        while not moment() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def by_shell(command: str) -> subprocess.CompletedProcess[str]:
+    """A command as it was printed, pasted into a shell."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        command, shell=True, capture_output=True, text=True, env=os.environ | {"PATH": path}
+    )
+
+
+def terminated(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:
+    command = [*PROGRAM, *words]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until = time.monotonic() + 60
+        while not moment() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)

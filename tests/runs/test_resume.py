@@ -1,0 +1,294 @@
+"""A run can be stopped, killed or starved of disk at any moment, and resumes to the same bytes."""
+
+import errno
+import itertools
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsift import files as file_module
+from fedsift import runs
+from fedsift.config import Experiment
+from fedsift.engines import choose_engine
+from fedsift.runs import (
+    CHECKPOINT,
+    CONFIG,
+    ENVIRONMENT,
+    LEDGER,
+    METRICS,
+    OURS,
+    TIMING,
+)
+from fedsift.types import UserError
+from tests.helpers.runs import (
+    KINDS,
+    PROGRAM,
+    bits,
+    cli,
+    file_names,
+    killed,
+    lines,
+    play,
+    resumed,
+    rounds_in,
+    straight,
+    tiny,
+)
+
+
+@pytest.mark.parametrize("preset", KINDS)
+def test_a_run_stopped_after_any_round_ends_with_the_bits_of_one_played_straight_through(
+    preset, tmp_path
+):
+    whole = bits(straight(tmp_path / "whole", tiny(preset, rounds=4)))
+    for stop in range(4):
+        stopped = straight(tmp_path / str(stop), tiny(preset, rounds=4), stop)
+        assert rounds_in(stopped) == stop
+        assert bits(resumed(stopped)) == whole
+
+
+def test_a_run_stopped_after_every_single_round_ends_with_the_same_bits(tmp_path):
+    whole = bits(straight(tmp_path / "whole", tiny("digits-fas-soft-down", rounds=4)))
+    folder = tmp_path / "halting"
+    for done in range(4):
+        play(runs.begin_run(folder, tiny("digits-fas-soft-down", rounds=4), resume=True), 1)
+        assert rounds_in(folder) == done + 1
+    assert bits(folder) == whole
+
+
+def test_a_finished_run_is_not_changed_by_resuming_it(tmp_path):
+    folder = straight(tmp_path / "run", tiny())
+    before = {name: (folder / name).read_bytes() for name in file_names(folder)}
+    summary = runs.load_run(folder).summary()
+    resumed(folder)
+    assert {name: (folder / name).read_bytes() for name in file_names(folder)} == before
+    assert runs.load_run(folder).summary() == summary
+
+
+def test_the_same_process_can_go_on_with_a_run_it_has_finished(tmp_path):
+    run = runs.begin_run(tmp_path / "run", tiny(rounds=1))
+    assert len(list(runs.Group.of([run]).run_or_raise(choose_engine()[0]))) == 1
+    again = runs.begin_run(tmp_path / "run", tiny(rounds=1), resume=True)
+    assert again.finished
+
+
+@pytest.mark.parametrize("preset", KINDS)
+def test_a_run_killed_again_and_again_ends_with_the_bits_of_one_played_straight_through(
+    preset, tmp_path
+):
+    rounds, folder = 30, tmp_path / "run"
+    dice = np.random.default_rng(len(preset))
+    start = [*PROGRAM, "run", preset, *KINDS[preset], f"rounds={rounds}", "--out", str(folder)]
+    go_on = [*PROGRAM, "run", "--resume", "--out", str(folder)]
+    early = folder if preset == "digits-fas" else folder / CONFIG
+    killed(start, early.exists, 0.0)
+    assert rounds_in(folder) < rounds
+    for target in (1, 8):
+        command = go_on if (folder / CONFIG).exists() else start
+        killed(command, lambda target=target: rounds_in(folder) >= target, dice.uniform(0, 0.03))
+        assert target <= rounds_in(folder) < rounds
+    assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", tiny(preset, rounds=rounds)))
+
+
+def test_what_a_kill_leaves_of_half_a_checkpoint_is_cleared_away_on_resume(tmp_path):
+    folder = straight(tmp_path / "run", tiny(), 2)
+    (folder / ".k1ll3d.tmp").write_bytes(b"half a checkpoint")
+    resumed(folder)
+    assert file_names(folder) == OURS
+
+
+def test_a_run_killed_while_it_was_set_up_can_be_started_again_with_the_same_command(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ENVIRONMENT).write_text("{}")
+    (folder / ".k1ll3d.tmp").write_text("half a con")
+    assert bits(straight(folder, tiny())) == bits(straight(tmp_path / "whole", tiny()))
+    assert file_names(folder) == OURS
+
+
+class Crash(Exception):
+    pass
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The writes before the `number`-th reach the disk, that one and all later ones do not."""
+    calls = itertools.count(1)
+
+    def crashing(write):
+        def maybe(*arguments):
+            if next(calls) >= number:
+                raise Crash
+            write(*arguments)
+
+        return maybe
+
+    for name in ("append_row", "write_atomic"):
+        monkeypatch.setattr(file_module, name, crashing(getattr(file_module, name)))
+
+
+@pytest.mark.parametrize("preset", ["digits-fas-soft-down", "digits-fedavg"])
+def test_a_crash_before_any_write_of_a_round_changes_nothing_in_the_end(
+    preset, tmp_path, monkeypatch
+):
+    whole = bits(straight(tmp_path / "whole", tiny(preset, rounds=2)))
+    for number in range(1, 9):  # metrics, ledger, timing, checkpoint; twice
+        run = runs.begin_run(tmp_path / str(number), tiny(preset, rounds=2))
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            crash_at(patch, number)
+            play(run)
+        assert [len(lines(run.folder / name)) for name in (METRICS, LEDGER, TIMING)] == [
+            (number + 2) // 4,
+            (number + 1) // 4,
+            number // 4,
+        ]
+        assert bits(resumed(run.folder)) == whole
+
+
+def test_a_crash_before_any_write_of_a_resume_changes_nothing_in_the_end(tmp_path, monkeypatch):
+    whole = bits(straight(tmp_path / "whole", tiny()))
+    for number in range(1, 8):  # three files trimmed, then a round of four writes
+        folder = straight(tmp_path / str(number), tiny(), 2)
+        with open(folder / METRICS, "a") as file:
+            file.write('{"round": 2, "accuracy": 0.9}\n')  # a round the checkpoint does not know
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            crash_at(patch, number)
+            resumed(folder)
+        assert bits(resumed(folder)) == whole
+
+
+@pytest.mark.parametrize("name", [METRICS, LEDGER, TIMING])
+@pytest.mark.parametrize("cut", [1, 12, -1])
+def test_a_torn_last_line_is_played_again(name, cut, tmp_path):
+    whole = straight(tmp_path / "whole", tiny())
+    torn = straight(tmp_path / "torn", tiny(), 2)
+    with open(torn / name, "ab") as file:
+        file.write((whole / name).read_bytes().splitlines(keepends=True)[2][:cut])
+    assert runs.load_run(torn).summary()["rounds"] == 2
+    assert bits(resumed(torn)) == bits(whole)
+
+
+def fill_disk_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """From the `number`-th write on, a write ends five bytes short, with ENOSPC."""
+    calls = itertools.count(1)
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            return  # a folder's name is brought to the disk: not a write
+        if next(calls) >= number:
+            os.ftruncate(handle, os.fstat(handle).st_size - 5)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def no_temporaries(folder: Path) -> bool:
+    return not any(name.endswith(".tmp") for name in file_names(folder))
+
+
+def test_a_disk_full_at_any_write_of_a_resume_keeps_the_rounds_already_played(
+    tmp_path, monkeypatch
+):
+    whole = bits(straight(tmp_path / "whole", tiny()))
+    for number in range(1, 8):  # three files trimmed, then a round of four writes
+        folder = straight(tmp_path / str(number), tiny(), 2)
+        kept = [(folder / name).read_bytes() for name in (METRICS, LEDGER, TIMING)]
+        checkpoint = (folder / CHECKPOINT).read_bytes()
+        with monkeypatch.context() as patch:
+            fill_disk_at(patch, number)
+            result = cli("run", "--resume", "--out", str(folder))
+        assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+        assert "\nerror: No space left on device" in f"\n{result.stderr}"
+        now = [(folder / name).read_bytes() for name in (METRICS, LEDGER, TIMING)]
+        assert all(after.startswith(before) for before, after in zip(kept, now, strict=True))
+        assert (folder / CHECKPOINT).read_bytes() == checkpoint
+        assert no_temporaries(folder)
+        assert bits(resumed(folder)) == whole
+
+
+def complaint(folder: Path, experiment: Experiment, resume: bool = True) -> str:
+    with pytest.raises(UserError) as caught:
+        runs.begin_run(folder, experiment, resume=resume)
+    return str(caught.value)
+
+
+def test_another_config_is_refused_with_each_key_and_both_values(tmp_path):
+    folder = straight(tmp_path / "run", tiny(), 2)
+    before = bits(folder)
+    said = complaint(folder, tiny("digits-fas", "alpha=0.1", "seed=3"))
+    assert said.startswith(f"{folder} was made with another config: ")
+    assert "seed is 0 there, 3 here" in said
+    assert "partition.alpha is 1.0 there, 0.1 here" in said
+    assert said.count(" there, ") == 2
+    assert bits(folder) == before
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-100], lambda b: b[:5], lambda b: b"", lambda b: b"\xff" * 50]
+)
+def test_a_damaged_checkpoint_is_named_and_nothing_is_lost(damage, tmp_path):
+    folder = straight(tmp_path / "run", tiny(), 2)
+    good = bits(folder)
+    (folder / CHECKPOINT).write_bytes(damage(good[CHECKPOINT]))
+    said = complaint(folder, tiny())
+    assert said.startswith(f"cannot read {folder / CHECKPOINT}: ") and "\n" not in said
+    assert (folder / METRICS).read_bytes() == good[METRICS]
+    (folder / CHECKPOINT).write_bytes(good[CHECKPOINT])
+    assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", tiny()))
+
+
+@pytest.mark.parametrize("name", [METRICS, LEDGER, TIMING])
+def test_a_file_shortened_by_hand_is_named_with_both_counts(name, tmp_path):
+    folder = straight(tmp_path / "run", tiny())
+    first = (folder / name).read_bytes().splitlines(keepends=True)[0]
+    (folder / name).write_bytes(first)
+    said = complaint(folder, tiny())
+    assert said.startswith(
+        f"{folder / name} has 1 rounds, {CHECKPOINT} 3: the folder was changed by hand"
+    )
+    assert (folder / name).read_bytes() == first
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_rounds_are_not_dropped_because_the_checkpoint_is_lost(rounds, tmp_path):
+    folder = straight(tmp_path / "run", tiny(), rounds)
+    (folder / CHECKPOINT).unlink()
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    said = complaint(folder, tiny())
+    assert said == (
+        f"{folder / METRICS} has {rounds} rounds, {CHECKPOINT} 0: the folder was changed by hand; "
+        f"put back what is missing, or delete {folder} to start again"
+    )
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_first_round_that_was_not_yet_saved_for_good_is_played_again(tmp_path):
+    folder = straight(tmp_path / "run", tiny(), 1)
+    (folder / CHECKPOINT).unlink()
+    assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", tiny()))
+
+
+def test_a_line_that_is_not_json_is_reported(tmp_path):
+    folder = straight(tmp_path / "run", tiny())
+    (folder / METRICS).write_text("no json\n" * 3)
+    assert complaint(folder, tiny()).startswith(f"cannot read {folder / METRICS}: ")
+
+
+def test_a_run_may_go_on_with_another_bound_of_memory_and_with_nothing_else_changed(tmp_path):
+    experiment = tiny(rounds=2)
+    play(runs.begin_run(tmp_path / "run", experiment), 1)
+    with pytest.raises(UserError, match="precision is 'float32' there, 'bfloat16' here"):
+        runs.begin_run(
+            tmp_path / "run", experiment.model_copy(update={"precision": "bfloat16"}), resume=True
+        )
+    play(
+        runs.begin_run(
+            tmp_path / "run", experiment.model_copy(update={"memory": 0.001}), resume=True
+        )
+    )
+    assert runs.is_finished(tmp_path / "run")
+    play(runs.begin_run(tmp_path / "straight", experiment))
+    metrics = [(tmp_path / name / runs.METRICS).read_text() for name in ("run", "straight")]
+    assert metrics[0] == metrics[1]
