@@ -91,6 +91,17 @@ def test_a_forbidden_import_would_be_seen(tmp_path):
     assert imported(bad) == {"engines", "codecs"}
 
 
+def test_the_generic_reproduction_knows_no_paper():
+    from fedsift.papers import PAPERS
+
+    sources = [path.read_text() for file, path in modules().items() if top(file) == "reproduction"]
+    assert len(sources) > 4
+    for paper in PAPERS.values():
+        curves = [curve for setting in paper.settings for curve in paper.curves(setting)]
+        for word in (paper.name, *paper.main, *paper.settings, *curves):
+            assert not [text for text in sources if f'"{word}"' in text], word
+
+
 def test_only_the_command_line_prints():
     talkers = set()
     for file, path in modules().items():

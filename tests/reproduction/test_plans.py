@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedsift.papers.fas_icc2022 import PAPER
-from fedsift.reproduction.plans import Cell, merge_tables
+from fedsift.reproduction.plans import Cell, NotWithThisRecipe, merge_tables
 from fedsift.types import UserError
 from tests.helpers.reproduction import CIFAR, DIGITS, NONE, make_plan
 
@@ -144,3 +144,33 @@ def test_a_recipe_that_draws_from_no_number_is_refused(tmp_path, number):
     (tmp_path / "mine.toml").write_text(f"redraw_public_from = {number}\n[data]\nname = 'digits'\n")
     with pytest.raises(UserError, match="`redraw_public_from` is a number of public samples, not"):
         make_plan("digits", str(tmp_path / "mine.toml"), 1).experiment(NONE, 0)
+
+
+def test_the_old_key_of_a_recipe_is_named_with_its_new_one(tmp_path):
+    (tmp_path / "mine.toml").write_text("anew = 600\n[data]\nname = 'digits'\n")
+    with pytest.raises(UserError, match=r"has the old key `anew`; call it `redraw_public_from`"):
+        make_plan("digits", str(tmp_path / "mine.toml"), 1)
+
+
+def test_what_a_recipe_says_to_be_without_public_samples_is_not_redrawn(tmp_path):
+    """Without the list, FedAvg is asked for a pool, and has none."""
+    file, cell = tmp_path / "mine.toml", Cell("fedavg", 1)
+    text = "redraw_public_from = 600\n" + PAPER.recipes("digits")["ours"].read_text()
+    file.write_text(text)
+    with pytest.raises(NotWithThisRecipe, match="fedavg cannot redraw its public samples"):
+        make_plan("digits", str(file), 1).experiment(cell, 0)
+    file.write_text(f"without_public = ['fedavg']\n{text}")
+    made = make_plan("digits", str(file), 1).experiment(cell, 0)
+    assert made == DIGITS.experiment(cell, 0)
+    file.write_text(f"without_public = 'fedavg'\n{text}")
+    with pytest.raises(UserError, match="`without_public` is a list of algorithms, not 'fedavg'"):
+        make_plan("digits", str(file), 1).experiment(cell, 0)
+
+
+def test_an_error_of_the_recipe_itself_is_not_blamed_on_the_pool(tmp_path):
+    file = tmp_path / "mine.toml"
+    text = PAPER.recipes("digits")["ours"].read_text()
+    file.write_text(f"redraw_public_from = 600\n{text}\n[algorithm]\naggregator = 'nonsense'\n")
+    with pytest.raises(UserError, match="unknown aggregator 'nonsense'") as caught:
+        make_plan("digits", str(file), 1).experiment(NONE, 0)
+    assert not isinstance(caught.value, NotWithThisRecipe)

@@ -227,3 +227,58 @@ def test_a_table_says_where_its_samples_are_drawn_anew():
         ", 60 of 300 public samples, drawn anew in every round from 1,500, "
         in reports.describe_runs(told)
     )
+
+
+# --- a report read again ---
+
+
+def keep(folder, **changes):
+    reports.write_report(a_report(item="table1", **changes), folder, "")
+    return reports.read_report(make_plan("digits", "ours", 2), "table1", folder)
+
+
+def test_a_report_that_is_kept_reads_as_it_was_written(tmp_path):
+    assert keep(tmp_path) == a_report(item="table1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"setting": "cifar10"}, "made with another setting: cifar10 there, digits here"),
+        ({"recipe": "fresh"}, "made with another recipe: fresh there, ours here"),
+        ({"paper": "other"}, "made with another paper: other there, fas-icc2022 here"),
+        ({"title": "Table\x1b[2J"}, "has control characters in its texts"),
+        ({"claims": 3}, r"is not a whole report on table1 \(TypeError"),
+        ({"cells": []}, r"is not a whole report on table1 \(IndexError"),
+        ({"cells": [{"label": "none"}]}, r"is not a whole report on table1 \(KeyError"),
+        ({"seeds": "many"}, r"is not a whole report on table1 \(TypeError"),
+        ({"left_out": []}, r"is not a whole report on table1 \(AttributeError"),
+    ],
+)
+def test_a_report_that_is_not_what_was_asked_for_is_refused(tmp_path, changes, said):
+    with pytest.raises(UserError, match=said):
+        keep(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "cannot read .*table1.json"),
+        (b"\xff", "cannot read .*table1.json"),
+        (b"[" * 100_000, "cannot read .*table1.json"),
+        (b"[]", "is not a report on table1"),
+        (b'{"item": "table2"}', "is not a report on table1"),
+    ],
+    ids=["half", "not text", "deep", "a list", "another item"],
+)
+def test_a_file_that_is_no_report_is_refused(tmp_path, content, said):
+    (tmp_path / "table1.json").write_bytes(content)
+    with pytest.raises(UserError, match=said):
+        reports.read_report(make_plan("digits", "ours", 2), "table1", tmp_path)
+
+
+def test_cells_without_their_bytes_are_no_report_in_a_table_either(tmp_path):
+    report = a_report(item="table1")
+    del report["cells"][2]["uplink_bytes_per_upload"]
+    with pytest.raises(UserError, match="not a whole report on table1"):
+        keep(tmp_path, cells=report["cells"])

@@ -304,9 +304,14 @@ def read_report(plan: Plan, name: str, out: Path) -> dict[str, Any]:
         raise UserError(f"{file} is not a report on {name}")
     if any(not text.isprintable() for text in _find_texts(report)):
         raise UserError(f"{file} has control characters in its texts; it is not used")
-    render = plan.paper.extras[name].markdown if name in plan.paper.extras else markdown
     try:
-        render(report)
+        if name in plan.paper.extras:
+            plan.paper.extras[name].markdown(report)
+        else:
+            markdown(report)
+            for cell in report["cells"]:  # a grid does not show all that a terminal does
+                f"{cell['label']} {cell['alpha']:g} {cell['uplink_bytes_per_upload']:,}"
+                _format_figure(cell)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise UserError(f"{file} is not a whole report on {name} ({what})") from None

@@ -332,10 +332,7 @@ def test_the_simulation_rises_to_the_best_threshold_and_falls_beyond():
     assert high.interval()[1] < top.interval()[0]
 
 
-# --- mistakes
-#
-#
-# ------------------------------------------------------------------------------------------------------
+# --- errors ---
 
 
 @pytest.mark.parametrize(
