@@ -185,14 +185,26 @@ def test_a_path_to_a_factory_is_a_model(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "my_nets")
 
 
-@pytest.mark.parametrize(
-    "path", ["no_such_module:net", "math:no_such_net", "math:", ":net", ".:net"]
-)
+@pytest.mark.parametrize("path", ["no_such_module:net", "torch:no_such_net", "math:pi"])
 def test_a_path_that_leads_nowhere_is_a_mistake(path):
     with pytest.raises(UserError) as caught:
         make_model(path, (5,), 2)
     assert str(caught.value).startswith(f"model {path!r}: ")
-    assert "write module:factory, importable from here" in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["math:", ":net", ".:net"])
+def test_half_a_path_is_answered_with_how_to_write_it(path):
+    with pytest.raises(UserError) as caught:
+        make_model(path, (5,), 2)
+    assert (
+        str(caught.value) == f"cannot read model {path!r}; write module:name, for example mine:net"
+    )
+
+
+@pytest.mark.parametrize("what", [nn.Linear(2, 2), nn.ReLU()])
+def test_a_network_in_the_place_of_a_factory_is_a_mistake(what):
+    with pytest.raises(UserError, match="is a network, but every client needs one of its own"):
+        make_model(what, (2,), 2)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +213,7 @@ def test_a_path_that_leads_nowhere_is_a_mistake(path):
         ("resnet9", "unknown model 'resnet9'; did you mean 'resnet8'? (fedsift ls models)"),
         ("cnn(0.5)", "model 'cnn(0.5)': write options as key=value"),
         ("cnn(depth=3)", "model 'cnn(depth=3)': got an unexpected keyword argument 'depth'"),
-        ("math:pi", "model 'math:pi': 3.14"),
+        ("torch:pi", "model 'torch:pi' is of type float; give a class or a function"),
         ("resnet8(norm=layer)", "norm is batch or group, not 'layer'"),
         ("cnn(width=0)", "a width factor must be above 0 and at most 1000, not 0"),
         ("mlp(width=-1)", "a width factor must be above 0 and at most 1000, not -1"),

@@ -14,12 +14,15 @@ from fedsift.types import UserError
 class Sharp:
     temperature: float = 0.1
 
+    def __call__(self, uploads: Any, samples: int, classes: int) -> str:
+        return "sharp"
 
-def plain() -> str:
+
+def plain(uploads: Any, samples: int, classes: int) -> str:
     return "plain"
 
 
-SHELF: dict[str, Any] = {"sharp": Sharp, "plain": plain, "made": Sharp(7.0)}
+PARTS: dict[str, Any] = {"sharp": Sharp, "plain": plain, "made": Sharp(7.0)}
 
 
 @pytest.mark.parametrize(
@@ -76,27 +79,27 @@ def test_values_survive_being_written_and_parsed(positional, named):
 
 
 def test_a_class_is_made_with_the_values_in_brackets():
-    assert registry.build(SHELF, "aggregator", "sharp") == Sharp(0.1)
-    assert registry.build(SHELF, "aggregator", "sharp(0.05)") == Sharp(0.05)
-    assert registry.build(SHELF, "aggregator", "sharp(temperature=2)") == Sharp(2)
+    assert registry.build(PARTS, "aggregator", "sharp") == Sharp(0.1)
+    assert registry.build(PARTS, "aggregator", "sharp(0.05)") == Sharp(0.05)
+    assert registry.build(PARTS, "aggregator", "sharp(temperature=2)") == Sharp(2)
 
 
 def test_a_function_or_an_object_is_the_part_itself():
-    assert registry.build(SHELF, "aggregator", "plain") is plain
-    assert registry.build(SHELF, "aggregator", "made") is SHELF["made"]
+    assert registry.build(PARTS, "aggregator", "plain") is plain
+    assert registry.build(PARTS, "aggregator", "made") is PARTS["made"]
 
 
 @pytest.mark.parametrize("text", ["plain(1)", "plain(key=1)"])
 def test_values_for_a_function_are_refused(text):
     with pytest.raises(UserError) as caught:
-        registry.build(SHELF, "aggregator", text)
+        registry.build(PARTS, "aggregator", text)
     assert str(caught.value) == f"aggregator 'plain' takes no values, but {text!r} gives some"
 
 
 @pytest.mark.parametrize("text", ["sharp(1, 2)", "sharp(heat=1)"])
 def test_wrong_arguments_are_a_mistake_that_quotes_the_text(text):
     with pytest.raises(UserError) as caught:
-        registry.build(SHELF, "aggregator", text)
+        registry.build(PARTS, "aggregator", text)
     assert str(caught.value).startswith(f"aggregator {text!r}: ")
     assert "argument" in str(caught.value)
 
@@ -137,6 +140,6 @@ def test_where_to_look_can_be_said_in_other_words():
 
 
 def test_find_takes_the_bare_name_only():
-    assert registry.lookup(SHELF, "aggregator", "sharp") is Sharp
+    assert registry.lookup(PARTS, "aggregator", "sharp") is Sharp
     with pytest.raises(UserError, match="unknown aggregator"):
-        registry.lookup(SHELF, "aggregator", "sharp(1)")
+        registry.lookup(PARTS, "aggregator", "sharp(1)")

@@ -97,7 +97,13 @@ GRAPHS: dict[str, Graph | type[Graph]] = {
 
 def drawn(graph: Graph, clients: int, generator: np.random.Generator) -> Edges:
     """The edges, checked: clients that are there, and all of them connected."""
-    edges = graph(clients, generator)
+    found = graph(clients, generator)
+    try:
+        edges = _edges((int(a), int(b)) for a, b in found)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"the graph gives {type(found).__name__}; it must give pairs of client numbers"
+        ) from None
     if any(a < 0 or b >= clients for a, b in edges):
         raise UserError(
             f"an edge names a client that is not there; there are {clients}, numbered from 0"

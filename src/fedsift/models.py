@@ -1,4 +1,4 @@
-"""The architectures on the shelf, for any input size and channel count. A model is a function
+"""The architectures in the registry, for any input size and channel count. A model is a function
 
     (shape, classes, **options) -> nn.Module        shape is (channels, height, width) or (features,)
 
@@ -7,12 +7,9 @@ so a user's own factory, or an nn.Module class with that constructor, works wher
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -123,9 +120,11 @@ def make_model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], cla
     factory.
     """
     if not isinstance(what, str):
+        _check_factory(_name(what), what)
         return Model(_name(what), what, tuple(shape), classes)
     name, positional, options = registry.parse_spec(what)
-    factory = _imported(name) if ":" in name else registry.lookup(MODELS, "model", name)
+    factory = registry.find(MODELS, "model", name)
+    _check_factory(what, factory)
     if positional or not all(isinstance(value, str | int | float) for value in options.values()):
         raise UserError(
             f"model {what!r}: write options as key=value, a value being a number or a word"
@@ -135,6 +134,19 @@ def make_model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], cla
     except (TypeError, ValueError) as error:
         raise UserError(f"model {what!r}: {error}") from None
     return Model(what, factory, tuple(shape), classes, tuple(sorted(options.items())))
+
+
+def _check_factory(name: str, factory: Any) -> None:
+    if isinstance(factory, nn.Module):
+        raise UserError(
+            f"model {name!r} is a network, but every client needs one of its own; "
+            "give the class or a function (shape, classes) -> nn.Module"
+        )
+    if not callable(factory):
+        raise UserError(
+            f"model {name!r} is of type {type(factory).__name__}; "
+            "give a class or a function (shape, classes) -> nn.Module"
+        )
 
 
 def check_model(model: Model) -> None:
@@ -181,18 +193,6 @@ def _name(factory: Any) -> str:
         ]
         return f"{_name(factory.func)}({', '.join(given)})"
     return getattr(factory, "__name__", type(factory).__name__)
-
-
-def _imported(path: str) -> Any:
-    module, _, name = path.partition(":")
-    if not {"", str(Path.cwd())} & set(sys.path):
-        sys.path.insert(0, str(Path.cwd()))  # a file in the current folder, as with python -m
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise UserError(
-            f"model {path!r}: {error}; write module:factory, importable from here"
-        ) from None
 
 
 def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:

@@ -5,6 +5,7 @@ checked.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from typing import Any
 
 from fedsift import registry
@@ -24,6 +25,8 @@ SHORT = {
     "algorithm": "algorithm.name",
 }
 SWEPT = "sweep."
+LONGEST = 60  # letters of a text that are quoted back
+DEEPEST = 20  # tables and lists in each other
 MODELS = ("clients.model", "clients.models")  # one takes the place of the other
 
 
@@ -115,6 +118,27 @@ def _values(text: str) -> Any:
 def _toml_value(text: str) -> Any:
     """As TOML would read it; a bare word is a string."""
     try:
-        return tomllib.loads(f"v = {text}")["v"]
+        value = tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
         return text
+    except RecursionError:
+        value = None
+    if value is None or is_too_deep(value):
+        raise UserError(f"cannot read {text[:LONGEST]!r}...: it is nested too deeply")
+    return value
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether tables and lists are nested deeper than any experiment needs. Level by level, as
+    Python's own stack may not be deep enough.
+    """
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [inner for outer in level for inner in _children(outer)]
+    return bool(level)
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

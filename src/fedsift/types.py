@@ -6,8 +6,10 @@ Shapes in comments: N public samples, n private samples, m chosen samples, C cla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -129,37 +131,84 @@ OPTIMIZERS = ("adam", "adamw", "sgd")
 AUGMENTATIONS = ("none", "crop-flip")
 
 
+def option(
+    default: Any,
+    about: str,
+    *,
+    low: float = -math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> Any:
+    """A field with a description, and for numbers the range they must be in."""
+    return field(
+        default=default,
+        metadata={"about": about, "low": low, "above": above, "below": below},
+    )
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """How to train: everything an optimiser run needs apart from model, data and randomness."""
+    """How to train: everything an optimiser run needs apart from model, data and randomness.
 
-    epochs: int = 10
-    batch: int = 16
-    lr: float = 2e-3
-    optimizer: str = "adam"
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    augment: str = "none"
-    milestones: tuple[
-        int, ...
-    ] = ()  # epochs, counted from the first round, at which lr is multiplied by `decay`
-    decay: float = 0.1
+    The sections [local] and [distill] of an experiment have these keys, descriptions and ranges.
+    """
+
+    epochs: int = option(10, "passes over the samples per round", low=1)
+    batch: int = option(16, "samples per step", low=1)
+    lr: float = option(2e-3, "learning rate", above=0)
+    optimizer: str = option("adam", "adam, adamw or sgd")
+    momentum: float = option(0.9, "sgd only", low=0, below=1)
+    nesterov: bool = option(False, "sgd only")
+    weight_decay: float = option(0.0, "pull of the weights towards 0", low=0)
+    augment: str = option("none", "none or crop-flip")
+    milestones: tuple[int, ...] = option(
+        (), "epochs, counted from round 0, at which lr is multiplied ..."
+    )
+    decay: float = option(0.1, "... by this", above=0)
 
     def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS or self.augment not in AUGMENTATIONS:
-            known = f"one of {', '.join(OPTIMIZERS)}, and augment one of {', '.join(AUGMENTATIONS)}"
-            raise UserError(
-                f"optimizer must be {known}; not {self.optimizer!r} and {self.augment!r}"
-            )
-        if self.epochs < 1 or self.batch < 1 or not self.lr > 0:
-            raise UserError(
-                f"a recipe needs epochs and batch of 1 or more and lr above 0; this is {self}"
-            )
-        if self.momentum < 0 or self.weight_decay < 0 or (self.nesterov and not self.momentum):
-            raise UserError(
-                f"momentum and weight_decay are 0 or more, and nesterov needs a momentum; this is {self}"
-            )
+        problems = [
+            *(text for f in fields(self) if (text := _problem(f, getattr(self, f.name)))),
+            *_unknown_words(self),
+        ]
+        if any(not _is_whole(epoch) or epoch < 0 for epoch in self.milestones):
+            problems.append(f"milestones must be epochs from 0 on, not {list(self.milestones)}")
+        if self.nesterov and self.momentum == 0:
+            problems.append("nesterov needs a momentum above 0")
+        if problems:
+            raise UserError("; ".join(problems))
+
+
+def _problem(option: Field[Any], value: Any) -> str | None:
+    """What is wrong with a number, in words."""
+    if option.type not in ("int", "float"):
+        return None
+    whole, limits = option.type == "int", option.metadata
+    low, above, below = limits["low"], limits["above"], limits["below"]
+    fits = (_is_whole(value) if whole else isinstance(value, Real)) and math.isfinite(value)
+    if fits and value >= low and value > above and value < below:
+        return None
+    words = [f"{low:g} or more"] if low > -math.inf else []
+    words += [f"above {above:g}"] if above > -math.inf else []
+    words += [f"below {below:g}"] if below < math.inf else []
+    number = "a whole number, " if whole else ""
+    return f"{option.name} must be {number}{' and '.join(words)}, not {value!r}"
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral)
+
+
+def _unknown_words(recipe: Recipe) -> list[str]:
+    words = (
+        ("optimizer", recipe.optimizer, OPTIMIZERS),
+        ("augment", recipe.augment, AUGMENTATIONS),
+    )
+    return [
+        f"{key} must be one of {', '.join(known)}, not {word!r}"
+        for key, word, known in words
+        if word not in known
+    ]
 
 
 @dataclass(frozen=True, eq=False)

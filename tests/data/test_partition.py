@@ -225,7 +225,7 @@ def test_shards_bound_the_classes_of_a_client():
 @pytest.mark.parametrize("kind", [Dirichlet, DirichletFree, Views])
 @pytest.mark.parametrize("alpha", [0, -1, math.nan])
 def test_an_alpha_that_is_not_above_zero_is_a_mistake(kind, alpha):
-    with pytest.raises(UserError, match=f"alpha must be above 0 and at most 1e\\+06, not {alpha}"):
+    with pytest.raises(UserError, match=f"alpha must be from 1e-06 to 1e\\+06, not {alpha}"):
         kind(alpha)
 
 

@@ -164,7 +164,7 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
         raise mistake(
             f"clients.models names {dealt} clients, but there are {experiment.clients.count}"
         )
-    if isinstance(config.algorithm(experiment), PeerToPeer):
+    if isinstance(config.build_algorithm(experiment), PeerToPeer):
         raise mistake(
             f"{experiment.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`"
         )

@@ -96,7 +96,7 @@ def _note_unused(experiments: list[Experiment], overrides: list[str]) -> None:
     from fedsift import config
     from fedsift.overrides import SWEPT
 
-    unused = set.intersection(*(set(config.unused(experiment)) for experiment in experiments))
+    unused = set.intersection(*(set(config.list_unused(experiment)) for experiment in experiments))
     for path in (config.full_path(override).removeprefix(SWEPT) for override in overrides):
         if any(path == key or (key.endswith(".") and path.startswith(key)) for key in unused):
             warn(f"note: this experiment does not use {path}")

@@ -56,14 +56,35 @@ WEIGHT_CODECS: dict[str, Any] = {
 }
 
 
+VALUES_MEMBERS = ("id", "pack", "unpack", "max_bytes")  # of `values.Values`
+
+
 def soft_label_codec(what: str | SoftLabelCodec) -> SoftLabelCodec:
-    """By name, e.g. "float16", "quantized(4)", "delta(quantized(1))", or the codec itself."""
-    return registry.build(CODECS, "codec", what, SoftLabelCodec) if isinstance(what, str) else what
+    """By name, e.g. "float16", "quantized(4)", "delta(quantized(1))", or the codec itself.
+
+    A plug-in may also be only the code of the values (see `values.Values`).
+    """
+    codec = registry.build(CODECS, "codec", what) if isinstance(what, str) else what
+    if isinstance(codec, SoftLabelCodec):
+        return codec
+    missing = [name for name in VALUES_MEMBERS if not hasattr(codec, name)]
+    if missing:
+        raise UserError(
+            f"codec {what!r} has no {', '.join(missing)}; a codec is a SoftLabelCodec, "
+            f"or has {', '.join(VALUES_MEMBERS)}"
+        )
+    return SoftLabelCodec(codec)
 
 
 def weight_codec(what: str | WeightCodec | Qsgd) -> WeightCodec | Qsgd:
     """By name, "float32", "float16" or, for uploads, "qsgd(4)", or the codec itself."""
-    return registry.build(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
+    codec = registry.build(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
+    if not isinstance(codec, WeightCodec | Qsgd):
+        raise UserError(
+            f"codec {what!r} does not code weights; subclass fedsift.WeightCodec or use "
+            f"{', '.join(WEIGHT_CODECS)}"
+        )
+    return codec
 
 
 def down_weight_codec(what: str | WeightCodec) -> WeightCodec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -10,78 +10,114 @@ from fedsift import data, engines, registry
 from fedsift.algorithms import ALGORITHMS
 from fedsift.config.read import flat
 from fedsift.config.schema import DataSection, Experiment
+from fedsift.data import Task
 from fedsift.data.partition import PARTITIONS
-from fedsift.federation import Federation, make_clients
+from fedsift.federation import Clients, Federation, make_clients
 from fedsift.types import Algorithm, UserError
 
 
-def build_federation(experiment: Experiment) -> Federation:
-    """The federation an experiment describes: plain parts, checked before any work is done."""
+@dataclass(frozen=True)
+class Built:
+    """What an experiment became, and the keys that have a value which it does not use."""
+
+    federation: Federation
+    unused: list[str]
+
+
+def build_parts(experiment: Experiment) -> Built:
+    """The federation an experiment describes, checked before any work is done, and its unused
+    keys.
+    """
     e = experiment
-    algorithm, _ = _algorithm(e)
+    algorithm, partition = _plan_algorithm(e), _plan_partition(e)
+    made = algorithm.build()
     engines.check_engine(e.engine, e.device, e.precision)
-    task = _split(
-        _dataset(e.data), e.data.private, e.data.public, e.data.test, e.seed, e.data.normalise
-    )
-    how = registry.lookup(PARTITIONS, "partition", e.partition.kind)
-    if isinstance(how, type):
-        how = how(**{key: getattr(e.partition, key) for key in inspect.signature(how).parameters})
-    everyone = make_clients(
-        task.private, e.clients.count, how, e.clients.models or e.clients.model, e.seed
-    )
-    return Federation(algorithm, everyone, task, e.clients.cohort, e.seed)
+    federation = Federation(made, build_clients(e), build_task(e), e.clients.cohort, e.seed)
+    return Built(federation, _list_unused(e, algorithm, partition))
+
+
+def build_federation(experiment: Experiment) -> Federation:
+    return build_parts(experiment).federation
+
+
+def build_task(experiment: Experiment) -> Task:
+    """The private, public and test samples. Made once for all experiments with the same data
+    section and seed.
+    """
+    d = experiment.data
+    return _split(_dataset(d), d.private, d.public, d.test, experiment.seed, d.normalise)
+
+
+def build_clients(experiment: Experiment) -> Clients:
+    """The clients with their models and data; as `build_task`, made once."""
+    which = experiment.model_dump_json(include={"seed", "partition", "clients"})
+    return _make_clients(build_task(experiment), which)
+
+
+def build_algorithm(experiment: Experiment) -> Algorithm:
+    algorithm: Algorithm = _plan_algorithm(experiment).build()
+    return algorithm
+
+
+def list_unused(experiment: Experiment) -> list[str]:
+    """The keys that have a value which this experiment does not use; a whole section is named with
+    its dot.
+    """
+    return _list_unused(experiment, _plan_algorithm(experiment), _plan_partition(experiment))
+
+
+def resolve_values(experiment: Experiment) -> dict[str, Any]:
+    """Every value by its full path; what was left to the algorithm, as the algorithm has it.
+
+    Imports nothing: what a plug-in has for a default is not known here.
+    """
+    values = flat(experiment.model_dump())
+    name, _, named = registry.parse_spec(experiment.algorithm.name)
+    usual = registry.defaults(ALGORITHMS[name]) if name in ALGORITHMS else {}
+    for key, value in (usual | named).items():
+        if values.get(f"algorithm.{key}", 0) is None:
+            values[f"algorithm.{key}"] = value
+    return values
 
 
 _split = lru_cache(maxsize=32)(data.split)  # the cells of a table share their seeds' splits
 
 
-def _dataset(part: DataSection) -> data.Dataset:
-    if part.public_from is None:
-        return data.load_dataset(part.name)
-    if part.public_from == part.name:
-        raise UserError(
-            f"data.public_from is {part.name} itself; leave it out, and the two parts will not overlap"
-        )
-    return data.with_public(data.load_dataset(part.name), part.public_from)
-
-
-def algorithm(experiment: Experiment) -> Algorithm:
-    return _algorithm(experiment)[0]
-
-
-def unused(experiment: Experiment) -> list[str]:
-    """The keys that have a value which this experiment does not use; a whole section is named with
-    its dot.
-    """
-    e = experiment
-    how = registry.lookup(PARTITIONS, "partition", e.partition.kind)
-    wanted = inspect.signature(how).parameters if isinstance(how, type) else ()
-    keys = [f"algorithm.{key}" for key in _algorithm(e)[1]]
-    keys += [f"partition.{key}" for key in ("alpha", "shards", "samples") if key not in wanted]
-    keys += ["clients.model"] if e.clients.models else []
-    keys += ["memory"] if e.memory and e.engine == "sequential" else []
-    return keys + (
-        []
-        if "distill" in inspect.signature(ALGORITHMS[e.algorithm.name]).parameters
-        else ["distill."]
+@lru_cache(maxsize=8)
+def _make_clients(task: Task, which: str) -> Clients:
+    e = Experiment.model_validate_json(which)
+    how = _plan_partition(e).build()
+    return make_clients(
+        task.private, e.clients.count, how, e.clients.models or e.clients.model, e.seed
     )
 
 
-def _algorithm(e: Experiment) -> tuple[Algorithm, list[str]]:
-    make = registry.lookup(ALGORITHMS, "algorithm", e.algorithm.name)
+def _dataset(section: DataSection) -> data.Dataset:
+    if section.public_from is None:
+        return data.load_dataset(section.name)
+    if section.public_from == section.name:
+        raise UserError(
+            f"data.public_from is {section.name} itself; leave it out, and the two parts will not overlap"
+        )
+    return data.with_public(data.load_dataset(section.name), section.public_from)
+
+
+def _plan_algorithm(e: Experiment) -> registry.Plan:
     axes = e.algorithm.model_dump(exclude={"name"}, exclude_none=True)
-    recipes = {"local": e.local.recipe(), "distill": e.distill.recipe()}
-    known = inspect.signature(make).parameters
-    algorithm = make(**{key: value for key, value in (axes | recipes).items() if key in known})
-    return algorithm, [key for key in axes if key not in known]
+    recipes = {"local": e.local, "distill": e.distill}
+    return registry.plan(ALGORITHMS, "algorithm", e.algorithm.name, axes | recipes)
 
 
-def resolved(experiment: Experiment) -> dict[str, Any]:
-    """Every value by its full path; what was left to the algorithm, as the algorithm has it."""
-    values = flat(experiment.model_dump())
-    for key, parameter in inspect.signature(
-        ALGORITHMS[experiment.algorithm.name]
-    ).parameters.items():
-        if values.get(f"algorithm.{key}", 0) is None and parameter.default is not parameter.empty:
-            values[f"algorithm.{key}"] = parameter.default
-    return values
+def _plan_partition(e: Experiment) -> registry.Plan:
+    return registry.plan(
+        PARTITIONS, "partition", e.partition.kind, e.partition.model_dump(exclude={"kind"})
+    )
+
+
+def _list_unused(e: Experiment, algorithm: registry.Plan, partition: registry.Plan) -> list[str]:
+    sections = [key for key in ("local", "distill") if key in algorithm.unused]
+    keys = [f"algorithm.{key}" for key in algorithm.unused if key not in sections]
+    keys += [f"partition.{key}" for key in partition.unused]
+    keys += ["clients.model"] if e.clients.models else []
+    keys += ["memory"] if e.memory and e.engine == "sequential" else []
+    return keys + [f"{section}." for section in sections]

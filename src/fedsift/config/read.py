@@ -9,12 +9,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
 
 from fedsift import registry
-from fedsift.config.schema import Experiment, Section
-from fedsift.overrides import SHORT, Axes, apply_override, read_axes, short_name
+from fedsift.config.schema import Experiment, describe_keys, is_section, section_type
+from fedsift.overrides import SHORT, Axes, apply_override, is_too_deep, read_axes, short_name
 from fedsift.types import UserError
 
 
@@ -55,6 +54,8 @@ def read_values(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, A
     axes = read_axes(values.pop("sweep", {}))
     for override in overrides:
         apply_override(values, axes, override)
+    if is_too_deep(values):
+        raise UserError("an override names a key inside too many sections")
     return values, axes
 
 
@@ -69,41 +70,49 @@ def check_experiment(values: dict[str, Any]) -> Experiment:
 
 def _parse_toml(text: str, source: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{source} is not valid TOML: {error}") from None
+    except RecursionError:
+        values = None
+    if values is None or is_too_deep(values):
+        raise UserError(f"{source} is not an experiment: its values are nested too deeply")
+    return values
 
 
-def check_keys(values: dict[str, Any], part: type[BaseModel] = Experiment, path: str = "") -> None:
+def check_keys(values: dict[str, Any], section: Any = Experiment, path: str = "") -> None:
     """Unknown keys, with the nearest known one and its full path."""
+    keys = list(describe_keys(section))
     for key, value in values.items():
-        if key not in part.model_fields:
-            if not path and key in SHORT:  # short names are for the command line
-                raise UserError(f"unknown key {key!r} in a file; write it as {SHORT[key]}")
-            inside = [
-                f"{s}.{key}"
-                for s, f in part.model_fields.items()
-                if key in getattr(f.annotation, "model_fields", ())
-            ]
-            if inside:
-                raise UserError(f"unknown key {path + key!r}; did you mean {' or '.join(inside)}?")
-            known = dict.fromkeys([*part.model_fields, *([] if path else [*SHORT, "sweep"])])
-            everywhere = "run `fedsift new PRESET FILE.toml` to see all keys"
+        if key not in keys:
+            raise UserError(_unknown_key(key, keys, path))
+        inner = section_type(key, section)
+        if inner is None:
+            continue
+        if not isinstance(value, dict):
             raise UserError(
-                registry.unknown_name("key", path + key, [path + k for k in known], everywhere)
+                f"{path}{key} is a section with keys {', '.join(describe_keys(inner))}, not {value!r}"
             )
-        inner = part.model_fields[key].annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            if not isinstance(value, dict):
-                raise UserError(
-                    f"{path}{key} is a section with keys {', '.join(inner.model_fields)}, not {value!r}"
-                )
-            check_keys(value, inner, f"{path}{key}.")
+        check_keys(value, inner, f"{path}{key}.")
+
+
+def _unknown_key(key: str, keys: list[str], path: str) -> str:
+    if not path and key in SHORT:  # short names are for the command line
+        return f"unknown key {key!r} in a file; write it as {SHORT[key]}"
+    sections = {} if path else {s: kind for s in keys if (kind := section_type(s))}
+    inside = [f"{s}.{key}" for s, kind in sections.items() if key in describe_keys(kind)]
+    if inside:
+        return f"unknown key {key!r}; did you mean {' or '.join(inside)}?"
+    known = dict.fromkeys([*keys, *([] if path else [*SHORT, "sweep"])])
+    everywhere = "run `fedsift new PRESET FILE.toml` to see all keys"
+    return registry.unknown_name("key", path + key, [path + k for k in known], everywhere)
 
 
 def _complaint(error: Any) -> str:
     where = ".".join(map(str, error["loc"]))
     said = error["msg"].removeprefix("Value error, ")
+    if isinstance((error.get("ctx") or {}).get("error"), UserError):  # of a Recipe
+        return "; ".join(f"{where}.{problem}" for problem in said.split("; "))
     got = "" if error["type"] == "value_error" else f" (got {error['input']!r})"
     return f"{where}: {said[0].lower()}{said[1:]}{got}"
 
@@ -116,16 +125,13 @@ def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
     if there are any.
     """
     top, sections = [], []
-    for key, field in Experiment.model_fields.items():
+    for key, about in describe_keys(Experiment).items():
         value = getattr(experiment, key)
-        if isinstance(value, Section):
-            sections += [
-                "",
-                f"[{key}]",
-                *(_line(k, getattr(value, k), f) for k, f in type(value).model_fields.items()),
-            ]
+        if is_section(type(value)):
+            keys = describe_keys(type(value)).items()
+            sections += ["", f"[{key}]", *(_line(k, getattr(value, k), told) for k, told in keys)]
         else:
-            top.append(_line(key, value, field))
+            top.append(_line(key, value, about))
     if axes:
         sections += [
             "",
@@ -135,9 +141,9 @@ def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
     return "\n".join([*top, *sections]) + "\n"
 
 
-def _line(key: str, value: Any, field: FieldInfo) -> str:
+def _line(key: str, value: Any, about: str | None) -> str:
     setting = f"# {key} =" if value is None else f"{key} = {_written(value)}"
-    return f"{setting:<24}  # {field.description}" if field.description else setting
+    return f"{setting:<24}  # {about}" if about else setting
 
 
 def _written(value: Any) -> str:

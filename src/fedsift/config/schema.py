@@ -1,13 +1,21 @@
-"""What an experiment may say: its sections, their keys and defaults, and the checks on a value."""
+"""What an experiment may say: its sections, their keys, defaults and descriptions.
+
+[local] and [distill] are `Recipe`s. The keys of [algorithm] are the parameters of the algorithms,
+with the descriptions in their docstrings; an algorithm checks its values itself when it is built.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import dataclasses
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
 from fedsift import registry
-from fedsift.types import AUGMENTATIONS, OPTIMIZERS, Recipe
+from fedsift.algorithms import ALGORITHMS
+from fedsift.types import Recipe
 
 
 class Section(BaseModel):
@@ -15,7 +23,9 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    name: str = Field("digits", description="a data set (fedsift ls datasets) or your own npz:FILE")
+    name: str = Field(
+        "digits", description="a data set (fedsift ls datasets), npz:FILE or your own mine:load"
+    )
     private: int = Field(800, gt=0, description="samples dealt to the clients")
     public: int = Field(
         500, gt=0, description="samples of the public set; their labels are never read"
@@ -36,9 +46,9 @@ class PartitionSection(Section):
     alpha: float = Field(
         1.0, gt=0, description="label skew of the Dirichlet kinds: 100 is almost iid, 0.1 is strong"
     )
-    shards: int = Field(2, gt=0, description="shards a client, for kind = shards")
+    shards: int = Field(2, gt=0, description="shards per client, for kind = shards")
     samples: int = Field(
-        40, gt=0, description="samples a client, for kind = views: clients may share them"
+        40, gt=0, description="samples per client, for kind = views: clients may share them"
     )
 
 
@@ -52,74 +62,75 @@ class ClientsSection(Section):
         None, description="instead of model: {resnet8 = 10, cnn = 6, mlp = 4}"
     )
 
+    @field_validator("models")
+    @classmethod
+    def _check_models(cls, models: dict[str, int] | None) -> dict[str, int] | None:
+        if models == {}:
+            raise ValueError("name at least one model, as in {cnn = 12, mlp = 8}")
+        return models
 
-class AlgorithmSection(Section):
+
+class NamedAlgorithm(Section):
     name: str = Field("fas", description="fedsift ls algorithms")
-    budget: int = Field(60, gt=0, description="soft labels a client uploads in a round")
-    sampler: str | None = Field(
-        None, description="which ones: fedsift ls samplers (default: the algorithm's own)"
-    )
-    aggregator: str | None = Field(None, description='fedsift ls aggregators, e.g. "era(0.1)"')
-    codec: str | None = Field(None, description="of the uplink: fedsift ls codecs")
-    download: str | None = Field(None, description="weights or soft-labels")
-    down_codec: str | None = Field(None, description="of the downlink")
-    temperature: float | None = Field(
-        None, gt=0, description="of the softmax in soft labels and distillation"
-    )
-    teach: str | None = Field(
-        None, description="soft labels down: the aggregate, or the server's own predictions"
-    )
-    absent: str | None = Field(
-        None, description="soft labels down: a returning client hears the latest, or all it missed"
-    )
-    ema: float | None = Field(
-        None, ge=0, lt=1, description="share of its old weights the server keeps each round"
-    )
-    pool: int | None = Field(
-        None, gt=0, description="public samples to choose from, drawn anew every round; else all"
-    )
-    gamma: float | None = Field(
-        None, ge=0, description="fd-jeong, mix2fld: weight of the pull to the others"
-    )
-    lam: float | None = Field(
-        None, gt=0, lt=0.5, description="mix2fld: share of the first sample in a mixture"
-    )
-    seeds: int | None = Field(None, gt=0, description="mix2fld: mixtures a client uploads once")
-    graph: str | None = Field(
-        None, description='gossip: who hears whom, e.g. "ring", "regular(4)", "edges(0-1 1-2)"'
-    )
 
 
-class RecipeSection(Section):
-    epochs: int = Field(10, gt=0)
-    batch: int = Field(16, gt=0)
-    lr: float = Field(2e-3, gt=0)
-    optimizer: str = Field("adam", description="adam, adamw or sgd")
-    momentum: float = Field(0.9, ge=0, lt=1, description="sgd only")
-    nesterov: bool = Field(False, description="sgd only")
-    weight_decay: float = Field(0.0, ge=0)
-    augment: str = Field("none", description="none or crop-flip")
-    milestones: tuple[int, ...] = Field(
-        (), description="epochs, counted from round 0, at which lr is multiplied ..."
+FALLBACK = {
+    "budget": "soft labels a client uploads per round",
+    "sampler": "which ones: fedsift ls samplers (default: the algorithm's own)",
+    "aggregator": 'fedsift ls aggregators, e.g. "era(0.1)"',
+    "codec": "of the uplink: fedsift ls codecs",
+    "download": "weights or soft-labels",
+    "down_codec": "of the downlink",
+    "temperature": "of the softmax in soft labels and distillation",
+    "teach": "soft labels down: the aggregate, or the server's own predictions",
+    "absent": "soft labels down: a returning client hears the latest, or all it missed",
+    "ema": "share of its old weights the server keeps each round",
+    "pool": "public samples to choose from, drawn again every round; else all",
+    "gamma": "fd-jeong, mix2fld: weight of the pull to the others",
+    "lam": "mix2fld: share of the first sample in a mixture",
+    "seeds": "mix2fld: mixtures a client uploads once",
+    "mixtures": "mix2fld: mixtures a client uploads once",
+    "graph": 'gossip: who hears whom, e.g. "ring", "regular(4)", "edges(0-1 1-2)"',
+}
+DEFAULTS = {"budget": 60}  # where an algorithm has no default of its own
+
+
+def _algorithm_fields() -> dict[str, Any]:
+    """Every parameter of every algorithm but the recipes, in the order in which they come."""
+    found: dict[str, Any] = {}
+    for make in ALGORITHMS.values():
+        about = registry.read_arguments(make)
+        for key, hint in _hints(make).items():
+            if key not in found and (kind := _value_type(hint)):
+                default = DEFAULTS.get(key)
+                told = about.get(key, FALLBACK.get(key))
+                annotation = kind | None if default is None else kind
+                found[key] = (annotation, Field(default, description=told))
+    return found
+
+
+def _hints(make: Callable[..., Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(getattr(make, "func", make))
+    return {key: hint for key, hint in hints.items() if key != "return"}
+
+
+def _value_type(hint: Any) -> Any:
+    """How TOML says it: a part is its name; a recipe is a section of its own."""
+    choices = typing.get_args(hint) or (hint,)
+    return next((kind for kind in (str, bool, int, float) if kind in choices), None)
+
+
+if TYPE_CHECKING:
+
+    class AlgorithmSection(NamedAlgorithm):
+        budget: int
+
+        def __getattr__(self, key: str) -> Any: ...
+
+else:
+    AlgorithmSection = create_model(
+        "AlgorithmSection", __base__=NamedAlgorithm, **_algorithm_fields()
     )
-    decay: float = Field(0.1, gt=0, description="... by this")
-
-    @model_validator(mode="after")
-    def _known(self) -> RecipeSection:
-        for kind, name, known in (
-            ("optimizer", self.optimizer, OPTIMIZERS),
-            ("augment", self.augment, AUGMENTATIONS),
-        ):
-            if name not in known:
-                raise ValueError(
-                    registry.unknown_name(kind, name, known, f"one of {', '.join(known)}")
-                )
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs a momentum above 0")
-        return self
-
-    def recipe(self) -> Recipe:
-        return Recipe(**self.model_dump())
 
 
 class Experiment(Section):
@@ -129,9 +140,9 @@ class Experiment(Section):
     seed: int = Field(
         0, ge=0, description="of everything: split, partition, cohorts, weights, batches, picks"
     )
-    rounds: int = Field(15, gt=0)
+    rounds: int = Field(15, gt=0, description="how many rounds to run")
     engine: str = Field("auto", description="auto, batched or sequential")
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     precision: str = Field(
         "float32", description="of matrix products: float32, tf32 (CUDA) or bfloat16"
     )
@@ -142,8 +153,8 @@ class Experiment(Section):
     partition: PartitionSection = PartitionSection()
     clients: ClientsSection = ClientsSection()
     algorithm: AlgorithmSection = AlgorithmSection()
-    local: RecipeSection = RecipeSection()
-    distill: RecipeSection = RecipeSection()
+    local: Recipe = Recipe()
+    distill: Recipe = Recipe()
 
     @property
     def where(self) -> tuple[str, str, str, float | None]:
@@ -151,6 +162,25 @@ class Experiment(Section):
         return self.engine, self.device, self.precision, self.memory
 
 
-WHERE = frozenset(
-    {"engine", "device", "precision", "memory"}
-)  # keys that say how a run is computed, not what it is
+# Keys that say how a run is computed, not what it is.
+WHERE = frozenset({"engine", "device", "precision", "memory"})
+
+
+def is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and (
+        issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)
+    )
+
+
+def section_type(key: str, section: Any = Experiment) -> Any:
+    """The type of a section inside another one, or None where the key is a value."""
+    fields = section.model_fields if issubclass(section, BaseModel) else {}
+    kind = fields[key].annotation if key in fields else None
+    return kind if is_section(kind) else None
+
+
+def describe_keys(section: Any) -> dict[str, str | None]:
+    """The keys of a section, and what each means."""
+    if issubclass(section, BaseModel):
+        return {key: field.description for key, field in section.model_fields.items()}
+    return {field.name: field.metadata.get("about") for field in dataclasses.fields(section)}

@@ -133,31 +133,69 @@ DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits} | {
 
 
 def load_dataset(name: str) -> Dataset:
-    """A data set by name ("digits", "cifar10"), or your own file ("npz:my.npz", "my.npz").
+    """A data set by name ("digits", "cifar10"), from a file ("npz:my.npz", "my.npz"), or from a
+    function of your own ("mine:load") that returns a Dataset or (x, y).
 
     Loaded once and shared by all who ask for it (a file until it changes), so do not write into its
     arrays.
     """
-    if name.startswith("sheet:"):
-        raise UserError(
-            f"{name} has no labels, so it can only be a public set: data.public_from={name}"
-        )
-    if name.startswith("npz:") or name.endswith(".npz"):
-        path = str(Path(name.removeprefix("npz:")).expanduser())
-        return _loaded(npz, path, _version(path))
-    return _loaded(registry.lookup(DATASETS, "dataset", name), None, _version(_file_of(name)))
+    scheme, rest = _scheme(name)
+    if scheme:
+        return SCHEMES[scheme](rest)
+    return _loaded(_registered, name, _version(_file_of(name)))
+
+
+def _registered(name: str) -> Dataset:
+    """One of DATASETS or a plug-in."""
+    found = registry.build(DATASETS, "dataset", name)
+    if isinstance(found, Dataset):
+        return found
+    if isinstance(found, tuple) and len(found) == 2:
+        return make_dataset(*found)
+    raise UserError(
+        f"dataset {name!r} gives {type(found).__name__}; it must give a fedsift.Dataset or (x, y)"
+    )
 
 
 @lru_cache(maxsize=8)
-def _loaded(loader: Callable[..., Dataset], path: str | None, version: tuple[Any, ...]) -> Dataset:
+def _loaded(loader: Callable[[str], Dataset], what: str, version: tuple[Any, ...]) -> Dataset:
     """One copy in memory for each data set and each version of a file."""
-    return loader() if path is None else loader(path)
+    return loader(what)
+
+
+def _load_npz(path: str) -> Dataset:
+    path = str(Path(path).expanduser())
+    return _loaded(npz, path, _version(path))
+
+
+def _refuse_sheet(path: str) -> Dataset:
+    name = f"sheet:{path}"
+    raise UserError(
+        f"{name} has no labels, so it can only be a public set: data.public_from={name}"
+    )
+
+
+# Scheme -> what loads the rest of the name: "npz:my.npz". Any other `word:` is a module's name.
+SCHEMES: dict[str, Callable[[str], Dataset]] = {"npz": _load_npz, "sheet": _refuse_sheet}
+
+
+def _scheme(name: str) -> tuple[str, str]:
+    """("npz", "my.npz"), or ("", name) for a registered name or a plug-in."""
+    scheme, colon, rest = name.partition(":")
+    if colon and scheme in SCHEMES:
+        return scheme, rest
+    return ("npz", name) if name.endswith(".npz") else ("", name)
 
 
 def _file_of(source: str) -> str | None:
-    if source.startswith("sheet:"):
+    scheme, rest = _scheme(source)
+    if scheme == "sheet":
         return str(_sheet(source)[0])
-    return str(cache.path(source)) if source in CATALOGUE else source.removeprefix("npz:")
+    if scheme:
+        return rest
+    if plugins := registry.find_plugins(source):
+        return str(registry.locate_module(plugins[0].partition(":")[0]))
+    return str(cache.path(source)) if source in CATALOGUE else None
 
 
 def _version(path: str | None) -> tuple[Any, ...]:
@@ -184,7 +222,7 @@ def unlabelled(source: str) -> Array:
     """The images of a data set (where it has some without labels, those), or the tiles of
     "sheet:FILE(size)".
     """
-    if not source.startswith("sheet:"):
+    if _scheme(source)[0] != "sheet":
         data = load_dataset(source)
         return data.x if data.public is None else data.public
     return images.tiles(*_sheet(source))

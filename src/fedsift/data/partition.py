@@ -19,6 +19,7 @@ from fedsift import seeding
 from fedsift.numerics import apportion
 from fedsift.types import Array, UserError
 
+SMALLEST = 1e-6  # of an alpha: below, every client has one class whatever it is
 LARGEST = 1e6  # beyond, a Dirichlet draw is uniform but for rounding errors
 Partition = Callable[[Array, int, np.random.Generator], Sequence[Array]]
 
@@ -41,7 +42,7 @@ class Dirichlet:
     alpha: float
 
     def __post_init__(self) -> None:
-        _positive("alpha", self.alpha)
+        _check_alpha(self.alpha)
 
     def __call__(self, labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
         classes = int(labels.max()) + 1
@@ -66,7 +67,7 @@ class DirichletFree:
     alpha: float
 
     def __post_init__(self) -> None:
-        _positive("alpha", self.alpha)
+        _check_alpha(self.alpha)
 
     def __call__(self, labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
         owner = np.empty(len(labels), np.int64)
@@ -130,7 +131,7 @@ class Views:
     overlapping: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _positive("alpha", self.alpha)
+        _check_alpha(self.alpha)
         _positive("samples", self.samples)
 
     def __call__(
@@ -171,7 +172,42 @@ def deal(
         raise UserError(
             f"{clients} clients but only {len(labels)} private samples: each client needs at least one"
         )
-    return how(labels, clients, generator)
+    parts = how(labels, clients, generator)
+    if not isinstance(parts, Sequence | np.ndarray) or len(parts) != clients:
+        given = f"{len(parts)} parts" if hasattr(parts, "__len__") else type(parts).__name__
+        raise UserError(f"the partition gives {given} for {clients} clients; give each one array")
+    overlapping = getattr(how, "overlapping", False)
+    if overlapping and not isinstance(parts, list | tuple):
+        return parts  # worked out on demand, perhaps for a million clients
+    checked = [_check_part(client, part, len(labels)) for client, part in enumerate(parts)]
+    if not overlapping:
+        _check_cover(np.concatenate(checked), len(labels))
+    return checked
+
+
+def _check_part(client: int, part: Any, samples: int) -> Array:
+    rows = np.asarray(part)
+    if rows.ndim != 1 or not len(rows):
+        raise UserError(
+            f"the partition gives client {client} {'no samples' if rows.ndim == 1 else part!r}; "
+            "give each client an array of at least one index"
+        )
+    if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= samples:
+        raise UserError(
+            f"the partition gives client {client} something else than indexes from 0 to {samples - 1}"
+        )
+    return rows.astype(np.int64)
+
+
+def _check_cover(rows: Array, samples: int) -> None:
+    """Every private sample belongs to one client."""
+    times = np.bincount(rows, minlength=samples)
+    if (times != 1).any():
+        lost, shared = int((times == 0).sum()), int((times > 1).sum())
+        raise UserError(
+            f"the partition leaves out {lost} samples and deals {shared} more than once; deal every "
+            "index once, or set `overlapping = True` on it to allow both"
+        )
 
 
 def _equal_sizes(samples: int, clients: int) -> Array:
@@ -197,6 +233,11 @@ def _feed_the_empty(owner: Array, clients: int, generator: np.random.Generator) 
     for client in np.setdiff1d(np.arange(clients), owner):
         richest = np.bincount(owner, minlength=clients).argmax()
         owner[generator.choice(np.flatnonzero(owner == richest))] = client
+
+
+def _check_alpha(alpha: float) -> None:
+    if not SMALLEST <= alpha <= LARGEST:
+        raise UserError(f"alpha must be from {SMALLEST:g} to {LARGEST:g}, not {alpha}")
 
 
 def _positive(name: str, value: float) -> None:

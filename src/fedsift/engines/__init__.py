@@ -4,7 +4,6 @@ picks one and says why. README.md in this folder is a map of the files.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +36,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 def check_engine(engine: str, device: str, precision: str = "float32") -> None:
     """A name, device or precision that is not there is an error, not a fallback."""
-    registry.lookup(ENGINES, "engine", engine)
+    registry.find(ENGINES, "engine", registry.parse_spec(engine)[0])
     if device not in DEVICES:
         raise UserError(registry.unknown_name("device", device, DEVICES, "--device auto|cpu|cuda"))
     if device == "cuda" and not torch.cuda.is_available():
@@ -75,16 +74,10 @@ def choose_engine(
         return _check_members(engine), f"engine of type {type(engine).__name__} (your own)"
     check_engine(engine, device, precision)
     offered = {"device": place(device), "precision": precision, "memory": memory}
-    chosen = _check_members(_make(engine, offered))
+    chosen = _check_members(registry.build(ENGINES, "engine", engine, offered))
     why = "asked for" if engine != "auto" else "auto: stacks equal networks where that pays"
     summary = getattr(chosen, "summary", lambda: f"engine {engine}")
     return chosen, f"{summary()} ({why})"
-
-
-def _make(engine: str, offered: dict[str, Any]) -> Any:
-    make = registry.lookup(ENGINES, "engine", engine)
-    takes = inspect.signature(make).parameters
-    return make(**{key: offered[key] for key in offered if key in takes})
 
 
 def _check_members(engine: Any) -> Engine:

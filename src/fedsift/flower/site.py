@@ -58,7 +58,7 @@ class Site:
         clients.models = tuple(
             dict.fromkeys(self.models)
         )  # the server has a student of each, whoever is there
-        algorithm = config.algorithm(e)
+        algorithm = config.build_algorithm(e)
         if isinstance(algorithm, PeerToPeer):
             raise UserError(
                 f"{e.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`"
@@ -104,6 +104,7 @@ def make_site(task: Any, settings: Settings, node: Node) -> Site:
     e = config.read_experiment(
         str(Path(task.__file__).parent / settings.experiment), shlex.split(settings.overrides)
     )
+    config.check_project_plugins(e, task.__name__)
     engines.check_engine(
         e.engine, e.device, e.precision
     )  # said before the first round, not at every turn

@@ -131,7 +131,7 @@ def _apart(one: History, other: History) -> dict[str, tuple[Any, Any]]:
 def _label(run: History, all_runs: Sequence[History]) -> str:
     """The name, and what sets this method apart from its namesakes, in the short form of the
     command line; a cell of a sweep says some of it in its name."""
-    name, values = run.experiment.name, config.resolved(run.experiment)
+    name, values = run.experiment.name, config.resolve_values(run.experiment)
     namesakes = [other for other in all_runs if _first_name(other) == _first_name(run)]
     keys = sorted({key for other in namesakes for key in _apart(run, other)})
     said = re.findall(r" (\S+?)=", name)

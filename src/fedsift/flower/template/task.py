@@ -32,16 +32,16 @@ def public(experiment, node):
     """The unlabelled samples everyone has: a node whose samples are not the server's is refused. Or
     an array x.
     """
-    return config.build_federation(experiment).task.public
+    return config.build_task(experiment).public
 
 
 def test(experiment, node):
     """Labelled samples to measure accuracy on: the server's, and those of a node that keeps a
     model. Or (x, y).
     """
-    return config.build_federation(experiment).task.test
+    return config.build_task(experiment).test
 
 
 def private(experiment, node):
     """The labelled samples of one node, which never leave it. Or (x, y)."""
-    return config.build_federation(experiment).clients[node["partition-id"]].data
+    return config.build_clients(experiment)[node["partition-id"]].data
