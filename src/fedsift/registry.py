@@ -319,7 +319,7 @@ def find_plugins(text: str, schemes: Iterable[str] = ()) -> list[str]:
 def locate_module(module: str) -> Path | None:
     """The file a module would be imported from, or was. Imports nothing."""
     if loaded := sys.modules.get(module):
-        return Path(loaded.__file__) if getattr(loaded, "__file__", None) else None
+        return Path(file) if (file := getattr(loaded, "__file__", None)) else None
     _include_current_folder()
     names, path, spec = module.split("."), None, None
     for end in range(1, len(names) + 1):

@@ -164,7 +164,7 @@ class Recipe:
     milestones: tuple[int, ...] = option(
         (), "epochs, counted from round 0, at which lr is multiplied ..."
     )
-    decay: float = option(0.1, "... by this", above=0)
+    decay: float = option(0.1, "... by this", low=0)
 
     def __post_init__(self) -> None:
         problems = [

@@ -123,7 +123,7 @@ def _value_type(hint: Any) -> Any:
 if TYPE_CHECKING:
 
     class AlgorithmSection(NamedAlgorithm):
-        budget: int
+        budget: int = 60
 
         def __getattr__(self, key: str) -> Any: ...
 
