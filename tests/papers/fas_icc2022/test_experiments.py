@@ -51,10 +51,10 @@ def test_every_curve_of_every_item_is_an_experiment_with_parts_that_exist(plan):
     used = {cell for item in ITEMS.values() for cell in item.cells(plan)}
     assert {cell.curve for cell in used} == set(plan.curves("*"))  # no file is in vain
     for cell, made in experiments(plan, used, 1).items():
-        config.algorithm(made)
+        config.build_algorithm(made)
         unknown = [
             key
-            for key in config.unused(made)
+            for key in config.list_unused(made)
             if key.startswith("algorithm.") and key != "algorithm.budget"
         ]
         assert (cell, unknown) == (cell, [])
