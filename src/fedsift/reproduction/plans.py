@@ -142,7 +142,7 @@ def _redraw_public(values: dict[str, Any], curve: str, redraw: dict[str, Any]) -
             f"{curve} has {data['public']:,} public samples, more than the {out_of:,} "
             "this recipe draws from"
         )
-    config.list_unused(config.check_experiment(values))  # an error without a pool is not the pool's
+    config.build_algorithm(config.check_experiment(values))  # an error here is not the pool's
     algorithm["pool"] = data["public"]
     if "public_from" in data or not _takes_pool(values):
         raise NotWithThisRecipe(
@@ -153,10 +153,12 @@ def _redraw_public(values: dict[str, Any], curve: str, redraw: dict[str, Any]) -
 
 def _takes_pool(values: dict[str, Any]) -> bool:
     """The algorithm has a pool, and can have one with its codec and its download."""
+    experiment = config.check_experiment(values)
     try:
-        return "algorithm.pool" not in config.list_unused(config.check_experiment(values))
+        config.build_algorithm(experiment)
     except UserError:
         return False
+    return "algorithm.pool" not in config.list_unused(experiment)
 
 
 def _check_redraw(redraw: dict[str, Any]) -> tuple[int, list[str]]:
