@@ -137,7 +137,7 @@ def test_the_markdown_of_one_seed_without_claims_is_a_list():
         "\n"
         "digits, recipe ours, 8 rounds, one seed; accuracy is the mean of the last five rounds.\n"
         "\n"
-        "| | alpha | accuracy | bytes an upload | the largest |\n"
+        "| | alpha | accuracy | bytes per upload | the largest |\n"
         "|---|---|---|---|---|\n"
         "| none | 100 | .683 (.6835) | 2,418 | 2,500 |\n"
         "| none | 0.1 | 1.000 | 2,418 | 2,500 |\n"
@@ -220,11 +220,11 @@ def test_only_cifar10_stands_beside_the_papers_levels(tmp_path):
     assert [cell["paper"] for cell in told["cells"]] == [None, 0.7]
 
 
-def test_a_table_says_where_its_samples_are_drawn_anew():
+def test_a_table_says_where_its_samples_are_drawn_again():
     told = a_report()
     told["cells"][0] |= {"pool": 300}
     assert (
-        ", 60 of 300 public samples, drawn anew in every round from 1,500, "
+        ", 60 of 300 public samples, drawn again in every round from 1,500, "
         in reports.describe_runs(told)
     )
 

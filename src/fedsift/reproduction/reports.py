@@ -211,7 +211,7 @@ def describe_runs(report: Mapping[str, Any]) -> str:
 def _describe_samples(cell: Mapping[str, Any]) -> str:
     budget, public = f"{cell['budget']:,}", f"{cell['public']:,}"
     if pool := cell.get("pool"):
-        return f"{budget} of {pool:,} public samples, drawn anew in every round from {public}"
+        return f"{budget} of {pool:,} public samples, drawn again in every round from {public}"
     return f"{budget} of {public} public samples"
 
 
@@ -245,7 +245,7 @@ def _format_figure(cell: Mapping[str, Any]) -> str:
 
 
 def _format_list(report: Mapping[str, Any]) -> list[str]:
-    rows = ["| | alpha | accuracy | bytes an upload | the largest |", "|---|---|---|---|---|"]
+    rows = ["| | alpha | accuracy | bytes per upload | the largest |", "|---|---|---|---|---|"]
     for cell in report["cells"]:
         sizes = f"{cell['uplink_bytes_per_upload']:,} | {cell['uplink_bytes_largest']:,}"
         rows.append(f"| {cell['label']} | {cell['alpha']:g} | {_format_figure(cell)} | {sizes} |")
