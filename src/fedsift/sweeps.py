@@ -62,6 +62,17 @@ def read(source: str, overrides: Sequence[str] = ()) -> Sweep:
     return Sweep(str(values["name"]), axes, cells)
 
 
+def read_folder(folder: Path, overrides: Sequence[str] = ()) -> Sweep:
+    """What is run in the folder of a sweep or of a run."""
+    file = find_config(folder)
+    try:
+        read(str(file))
+    except UserError as error:
+        made = next(iter(sorted(folder.glob(f"*/{runs.ENVIRONMENT}"))), file).parent
+        raise runs.blame_version(made, error) from None
+    return read(str(file), overrides)
+
+
 def find_config(folder: Path) -> Path:
     """The file that says what is run in a folder: a sweep or a run."""
     for name in (SWEEP, runs.CONFIG):
@@ -172,21 +183,13 @@ def _check_old(folder: Path, sweep: Sweep, resume: bool) -> None:
         raise UserError(
             f"sweep folder {folder} exists; add --resume to resume it, or choose another --out"
         )
-    was = _read_old(folder)
+    was = read_folder(folder)
     if not _are_same(was, sweep):
         changes = "; ".join(_changes(was, sweep)) or "its keys or values come in another order"
         raise UserError(
             f"{folder} was made with another sweep: {changes}; "
             "choose another --out or resume without changes"
         )
-
-
-def _read_old(folder: Path) -> Sweep:
-    try:
-        return read(str(folder / SWEEP))
-    except UserError as error:
-        cells = sorted(path.parent for path in folder.glob(f"*/{runs.ENVIRONMENT}"))
-        raise runs.blame_version(cells[0], error) if cells else error from None
 
 
 def _are_same(was: Sweep, asked: Sweep) -> bool:

@@ -1,13 +1,22 @@
 """What a run folder tells, also where it is old or damaged."""
 
+import contextlib
+import json
+import os
 import shlex
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fedsift import runs
+from fedsift import __version__, report, runs
+from fedsift.runs import CLIENTS, CONFIG, DATA, ENVIRONMENT, LEDGER, METRICS, TIMING
 from fedsift.types import UserError
-from tests.helpers.runs import straight, tiny
+from tests.helpers.cli import complaint, done
+from tests.helpers.runs import bits, lines, play, straight, tiny
 
 
 def test_a_folder_without_a_finished_round_says_how_to_go_on(tmp_path):
@@ -36,3 +45,206 @@ def test_the_command_to_go_on_with_can_be_pasted_into_a_shell(folder):
 def test_a_run_of_any_name_can_be_read_back(name, tmp_path):
     experiment = tiny(rounds=1).model_copy(update={"name": name})
     assert runs.load_run(straight(tmp_path / "run", experiment)).experiment == experiment
+
+
+# --- damaged files ---
+
+VERBS = [["show"], ["compare"], ["plot", "-o", "plot.png"], ["run", "--resume", "--out"]]
+NOT_JSON = [b"\xff\xfe", b"\xff\xfe\n", b"no json\n", b"[" * 100_000 + b"\n"]
+NO_ROWS = [
+    b"null\n",
+    b"3\n",
+    b"[]\n",
+    b'"text"\n',
+    b"{}\n",
+    b'{"round": 1}\n',
+    b'{"round": true}\n',
+]
+WRONG_ROWS = {
+    METRICS: [
+        {"accuracy": None},
+        {"accuracy": "0.5"},
+        {"accuracy": float("nan")},
+        {"accuracies": [0.5]},
+        {"accuracies": {"mlp": None}},
+        {"disagreement": {}},
+        {"round": 7},
+    ],
+    LEDGER: [
+        {"up": None},
+        {"up": {"one": 5}},
+        {"up": {"1": -5}},
+        {"up": {"1": 2**63}},
+        {"down": {"1": 0.5}},
+        {"broadcast": [3]},
+        {"edges": {"0>1": None}},
+        {"missing": {"1": 3}},
+        {"missing": {"1": "\ud800"}},
+    ],
+    TIMING: [{"seconds": None}, {"seconds": 10**400}, {"seconds": False}],
+}
+WRONG = {
+    CLIENTS: ["null", "{}", "[3]", "[{}]", '[{"client": 0, "model": "mlp", "labels": 3}]'],
+    ENVIRONMENT: ["null", "[]", '{"engine": 3}', '{"engine": "\\ud800"}', '{"format": "two"}'],
+}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory) -> Path:
+    return straight(tmp_path_factory.mktemp("good") / "run", tiny(rounds=2))
+
+
+@pytest.fixture
+def folder(good, tmp_path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "run"))
+
+
+def assert_unreadable(file: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        runs.load_run(file.parent)
+    assert str(caught.value).startswith(f"cannot read {file}: ")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("name", [METRICS, LEDGER, TIMING])
+@pytest.mark.parametrize("content", NOT_JSON + NO_ROWS)
+def test_a_file_of_rows_that_holds_none_is_named(name, content, folder):
+    (folder / name).write_bytes(content)
+    assert_unreadable(folder / name)
+
+
+@pytest.mark.parametrize("name, change", [(n, row) for n in WRONG_ROWS for row in WRONG_ROWS[n]])
+def test_a_row_with_a_value_of_another_kind_is_named_with_its_line(name, change, folder):
+    first, second = lines(folder / name)
+    rows = [first, second | change]
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert_unreadable(folder / name)
+    with pytest.raises(UserError, match="line 2: "):
+        runs.load_run(folder)
+
+
+@pytest.mark.parametrize("name, content", [(n, text) for n in WRONG for text in WRONG[n]])
+def test_a_file_of_another_shape_is_named(name, content, folder):
+    (folder / name).write_text(content)
+    assert_unreadable(folder / name)
+
+
+@pytest.mark.parametrize("name", [CLIENTS, ENVIRONMENT])
+@pytest.mark.parametrize("content", NOT_JSON)
+def test_a_file_that_is_not_json_is_named(name, content, folder):
+    (folder / name).write_bytes(content)
+    assert_unreadable(folder / name)
+
+
+@pytest.mark.parametrize("name", [CLIENTS, ENVIRONMENT])
+def test_a_file_that_is_gone_or_a_pipe_is_named(name, folder):
+    (folder / name).unlink()
+    assert_unreadable(folder / name)
+    os.mkfifo(folder / name)
+    assert_unreadable(folder / name)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([METRICS, LEDGER, TIMING, CLIENTS, ENVIRONMENT]), st.data())
+def test_whatever_happens_to_a_byte_a_run_is_read_or_the_user_told(good, tmp_path, name, data):
+    shutil.copytree(good, tmp_path / "run", dirs_exist_ok=True)
+    content = bytearray((good / name).read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    (tmp_path / "run" / name).write_bytes(bytes(content))
+    with contextlib.suppress(UserError):
+        history = runs.load_run(tmp_path / "run")
+        assert history.summary()["rounds"] <= 2
+        assert len(report.methods([history])) == 1
+
+
+@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
+@pytest.mark.parametrize("name", [METRICS, LEDGER, TIMING, CLIENTS, ENVIRONMENT])
+def test_every_verb_names_a_damaged_file_in_one_line(words, name, folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    (folder / name).write_bytes(b"\xff\xfe\n")
+    assert complaint(*words, "run").startswith(f"error: cannot read run/{name}: ")
+
+
+# --- folders of other versions ---
+
+
+def written_by_hand(folder: Path, config: str, **environment: Any) -> Path:
+    """One round of a run, as fedsift 0.1.0 wrote it."""
+    folder.mkdir()
+    contents = {
+        CONFIG: config,
+        METRICS: '{"round": 0, "accuracy": 0.25, "accuracies": {"cnn": 0.25}}\n',
+        LEDGER: '{"round": 0, "up": {"3": 10}, "down": {"3": 7}, "broadcast": 7}\n',
+        TIMING: '{"round": 0, "seconds": 0.5}\n',
+        CLIENTS: '[{"client": 0, "model": "cnn", "labels": [1, 2]}]',
+        DATA: "{}",
+        ENVIRONMENT: json.dumps({"fedsift": "0.1.0", "engine": "by hand"} | environment),
+    }
+    for name, content in contents.items():
+        (folder / name).write_text(content)
+    return folder
+
+
+OLD = 'name = "old"\nrounds = 9\n[algorithm]\nname = "mix2fld"\n'
+
+
+def test_a_folder_of_the_first_version_is_read_if_its_settings_are_known(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    history = runs.load_run(written_by_hand(Path("old"), OLD))
+    assert (history.accuracies, history.experiment.algorithm.name) == ([0.25], "mix2fld")
+    assert "old" in done("compare", "old").stdout
+    assert "by hand; torch unknown" in done("show", "old").stdout
+
+
+@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
+def test_unknown_settings_of_the_first_version_are_one_sentence_with_both_versions(
+    words, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    written_by_hand(Path("old"), OLD + "lessons = 30\n")
+    assert complaint(*words, "old") == (
+        "error: old was made by fedsift 0.1.0, whose settings this version "
+        f"({__version__}) cannot read: unknown key 'algorithm.lessons'\n"
+    )
+
+
+def test_unknown_settings_of_this_version_are_an_error_like_any_other(tmp_path):
+    folder = written_by_hand(tmp_path / "new", OLD + "lessons = 30\n", fedsift=__version__)
+    with pytest.raises(UserError, match=r"^unknown key 'algorithm\.lessons'"):
+        runs.load_run(folder)
+
+
+def test_a_folder_of_a_later_format_is_refused(tmp_path):
+    folder = written_by_hand(tmp_path / "new", OLD, fedsift="9.1.0", format=runs.FORMAT + 1)
+    with pytest.raises(UserError) as caught:
+        runs.load_run(folder)
+    assert str(caught.value) == (
+        f"{folder} was made by fedsift 9.1.0, which is newer than this version "
+        f"({__version__}); update fedsift to read it"
+    )
+
+
+def test_an_unfinished_run_of_the_first_version_can_be_shown_but_not_resumed(tmp_path):
+    folder = straight(tmp_path / "run", tiny(), 1)
+    environment = json.loads((folder / ENVIRONMENT).read_text())
+    assert environment.pop("format") == runs.FORMAT
+    (folder / ENVIRONMENT).write_text(json.dumps(environment | {"fedsift": "0.1.0"}))
+    assert len(runs.load_run(folder).metrics) == 1
+    before = bits(folder)
+    with pytest.raises(UserError) as caught:
+        runs.begin_run(folder, tiny(), resume=True)
+    assert str(caught.value) == (
+        f"{folder} was made by fedsift 0.1.0; this version ({__version__}) can show it "
+        "but not resume it: start a new run"
+    )
+    assert bits(folder) == before
+
+
+def test_a_run_and_its_history_have_a_repr_of_one_line(tmp_path):
+    run = runs.begin_run(tmp_path / "run", tiny(rounds=2))
+    assert repr(run) == f"Run('{tmp_path}/run', digits-fas, 0 of 2 rounds)"
+    play(run, 1)
+    history = runs.load_run(str(tmp_path / "run"))
+    accuracy = f"accuracy {history.accuracies[0]:.3f}"
+    assert repr(history) == f"History('{tmp_path}/run', digits-fas, 1 of 2 rounds, {accuracy})"

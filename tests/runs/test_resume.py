@@ -4,25 +4,33 @@ import errno
 import itertools
 import os
 import stat
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedsift import files as file_module
 from fedsift import runs
 from fedsift.config import Experiment
 from fedsift.engines import choose_engine
+from fedsift.federation import FederationState
 from fedsift.runs import (
     CHECKPOINT,
+    CLIENTS,
     CONFIG,
+    DATA,
     ENVIRONMENT,
     LEDGER,
+    LOCK,
     METRICS,
     OURS,
     TIMING,
 )
-from fedsift.types import UserError
+from fedsift.types import Server, UserError
 from tests.helpers.runs import (
     KINDS,
     PROGRAM,
@@ -292,3 +300,104 @@ def test_a_run_may_go_on_with_another_bound_of_memory_and_with_nothing_else_chan
     play(runs.begin_run(tmp_path / "straight", experiment))
     metrics = [(tmp_path / name / runs.METRICS).read_text() for name in ("run", "straight")]
     assert metrics[0] == metrics[1]
+
+
+# --- a checkpoint that does not fit the experiment ---
+
+
+def change_checkpoint(folder: Path, change: Callable[[FederationState], object]) -> None:
+    path = folder / CHECKPOINT
+    state = runs.from_bytes(path.read_bytes())
+    path.write_bytes(runs.to_bytes(change(state) or state))
+
+
+def weights(state: FederationState) -> dict[str, Any]:
+    return state.server.students["mlp"]
+
+
+def of_a_client(state: FederationState) -> dict[str, Any]:
+    return next(memory["model"] for memory in state.memories.values())
+
+
+def lesson(state: FederationState) -> dict[str, Any]:
+    return next(iter(state.server.notes["lessons"].values()))
+
+
+CHANGES = {
+    "no tensors": (
+        lambda s: replace(s, server=Server({}, {}), memories={}),
+        "it has no model, the experiment mlp",
+    ),
+    "a tensor lost": (lambda s: weights(s).pop("1.bias") is None, "model mlp lacks 1.bias"),
+    "a tensor too many": (
+        lambda s: weights(s).update(more=torch.zeros(1)),
+        "model mlp should not have more",
+    ),
+    "another shape": (
+        lambda s: weights(s).update({"1.bias": torch.zeros(63)}),
+        "1.bias of model mlp is float32 (63,), not float32 (64,)",
+    ),
+    "another type": (
+        lambda s: weights(s).update({"1.bias": torch.zeros(64, dtype=torch.float64)}),
+        "1.bias of model mlp is float64 (64,), not float32 (64,)",
+    ),
+    "a tree for a tensor": (
+        lambda s: weights(s).update({"1.bias": {"more": torch.zeros(1)}}),
+        "1.bias of model mlp is no tensor, not float32 (64,)",
+    ),
+    "a client's model of another type": (
+        lambda s: of_a_client(s).update({"1.bias": torch.zeros(64, dtype=torch.int64)}),
+        "1.bias of the model of client ",
+    ),
+    "a client that is not there": (lambda s: s.memories.update({5: {"last": np.ones(1)}}), "it has a client 5 of 4"),
+    "a client of its own kind": (lambda s: s.memories[min(s.memories)].update(model=np.ones(3)), "the model of client "),
+    "more rounds than asked for": (lambda s: replace(s, round=4), "it has 4 rounds, the config 3"),
+    "lessons lost": (lambda s: s.server.notes.pop("lessons") and None, "KeyError: 'lessons'"),
+    "an index beyond the public set": (
+        lambda s: lesson(s).update(index=lesson(s)["index"] + 2**40),
+        "",
+    ),
+    "a negative index": (lambda s: lesson(s).update(index=lesson(s)["index"] - 91), ""),
+    "fewer probabilities": (lambda s: lesson(s).update(probs=lesson(s)["probs"][:, :3]), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change, reason", CHANGES.values(), ids=CHANGES)
+def test_a_checkpoint_that_does_not_fit_is_named_and_nothing_is_run(
+    change, reason, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    folder = straight(Path("run"), tiny("digits-fas-soft-down"), 2)
+    change_checkpoint(folder, change)
+    before = bits(folder)
+    result = cli("run", "--resume", "--out", "run")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: cannot read run/{CHECKPOINT}: {reason}")
+    assert result.stderr.count("\n") == 1
+    assert bits(folder) == before
+
+
+# --- killed during set-up ---
+
+
+@pytest.mark.parametrize("left", [[LOCK], [LOCK, ENVIRONMENT], [LOCK, ENVIRONMENT, DATA, CLIENTS]])
+def test_a_folder_killed_during_set_up_says_which_command_to_give(left, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    for name in [*left, ".half.tmp"]:
+        Path("run", name).write_text("")
+    result = cli("run", "--resume", "--out", "run")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "error: run was killed while it was being set up; run the same command without --resume\n"
+    )
+    start = ["run", "digits-fas", *KINDS["digits-fas"], "rounds=3", "--out", "run"]
+    assert cli(*start).exit_code == 0
+    assert bits(Path("run")) == bits(straight(Path("whole"), tiny()))
+
+
+def test_data_that_cannot_be_read_are_named_on_resume(tmp_path):
+    for content in ("null", "[1", "[" * 100_000):
+        folder = straight(tmp_path / str(len(content)), tiny(), 1)
+        (folder / DATA).write_text(content)
+        assert complaint(folder, tiny()).startswith(f"cannot read {folder / DATA}: ")

@@ -187,7 +187,10 @@ def run(
             if {"seed", "sweep.seed"} & set(map(config.full_path, settings)):
                 raise mistake("give --seeds or a seed of your own, not both")
             settings.append(f"sweep.seed={list(range(seeds))}")
-        sweep = sweeps.read(source or str(sweeps.find_config(Path(out or ""))), settings)
+        if source:
+            sweep = sweeps.read(source, settings)
+        else:
+            sweep = sweeps.read_folder(Path(out or ""), settings)
         folder = out or fresh_folder(
             Path("runs"), re.sub(r"[^\w.+-]+", "-", sweep.name).strip("-.") or "run"
         )

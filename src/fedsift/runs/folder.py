@@ -39,7 +39,9 @@ def read_rows(path: Path) -> list[Row]:
     if not path.is_file():
         return []
     try:
-        return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+        *lines, torn = path.read_bytes().split(b"\n")
+        _expect(torn[:1] in (b"", b"{"), "its last line is not the beginning of a row")
+        return [json.loads(line) for line in lines]
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, error) from None
 

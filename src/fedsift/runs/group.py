@@ -163,7 +163,9 @@ def _check_next_round(run: Run) -> None:
     turn = run.federation.round_turn(run.state)
     try:
         next(turn)
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # what does not fit fails in many ways; the user needs one answer
         raise UserError(
             f"cannot read {run.folder / CHECKPOINT}: {describe_error(error)}"
         ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,22 +104,19 @@ def has_a_round(folder: Path) -> bool:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the checkpoint and the files of rows all have every round."""
+    """Whether the checkpoint and all other files have every round."""
     state, rounds = last_state(folder), read_config(folder).rounds
-    return (
-        state is not None
-        and state.round >= rounds
-        and all(len(read_rows(folder / name)) == rounds for name in (METRICS, LEDGER, TIMING))
-    )
+    done = state is not None and state.round >= rounds
+    return done and len(load_run(folder).metrics) == rounds
 
 
-def read_config(folder: Path | str, overrides: Sequence[str] = ()) -> Experiment:
+def read_config(folder: Path | str) -> Experiment:
     """The experiment of a run folder."""
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run folder: it has no {CONFIG}")
     try:
-        return config.read_experiment(str(folder / CONFIG), overrides)
+        return config.read_experiment(str(folder / CONFIG))
     except UserError as error:
         raise blame_version(folder, error) from None
 

@@ -38,6 +38,7 @@ from fedsift.runs.folder import (
     METRICS,
     TIMING,
     Row,
+    check_clients,
     check_object,
     check_rows,
     is_blank,
@@ -178,6 +179,7 @@ def _resume(
             f"the data are not those {folder} was made with; "
             "resume with the same file or start a new run"
         )
+    read_json(folder / CLIENTS, check_clients)
     state = _read_checkpoint(folder, experiment, federation, first)
     kept = {name: _rows_up_to(state.round, folder / name) for name in (METRICS, LEDGER, TIMING)}
     was = read_environment(folder)
