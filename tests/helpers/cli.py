@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.runs import PROGRAM
-from tests.helpers.runs import cli as fedsift
+from tests.helpers.runs import PROGRAM, cli
+
+fedsift = cli
 
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
 

@@ -305,7 +305,7 @@ def test_a_run_may_go_on_with_another_bound_of_memory_and_with_nothing_else_chan
 # --- a checkpoint that does not fit the experiment ---
 
 
-def change_checkpoint(folder: Path, change: Callable[[FederationState], object]) -> None:
+def change_checkpoint(folder: Path, change: Callable[[FederationState], Any]) -> None:
     path = folder / CHECKPOINT
     state = runs.from_bytes(path.read_bytes())
     path.write_bytes(runs.to_bytes(change(state) or state))
