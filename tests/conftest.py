@@ -2,6 +2,7 @@
 GPU.
 """
 
+import os
 from typing import Any
 
 import pytest
@@ -10,6 +11,11 @@ from hypothesis import settings
 
 settings.register_profile("fedsift", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("fedsift")
+
+
+def pytest_configure() -> None:
+    """Parallel workers have a COLUMNS, a plain pytest has none: tables should look the same."""
+    os.environ.pop("COLUMNS", None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -614,7 +614,7 @@ def test_show_prints_config_rounds_clients_and_totals():
 
 
 def test_show_copes_with_a_million_clients_and_large_cohorts(monkeypatch):
-    monkeypatch.setattr("fedsift.cli.SHOWN", 3)
+    monkeypatch.setattr("fedsift.cli.show.SHOWN", 3)
     straight(
         Path("fas"), tiny("digits-fas", "partition.kind=views", "clients=1000000", "cohort=15"), 1
     )
@@ -915,7 +915,7 @@ def test_ctrl_c_before_the_first_round_says_how_to_go_on_once_there_is_a_folder(
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedsift.cli.run.how_run", interrupted)
+    monkeypatch.setattr("fedsift.cli.run.describe_models", interrupted)
     result = fedsift("run", "digits-fas", "rounds=1", "--out", "mine")
     assert result.exit_code == 130
     assert result.stderr.endswith(
@@ -976,9 +976,9 @@ def test_an_error_that_is_no_mistake_of_the_user_is_not_hidden(monkeypatch):
 
 
 def test_sizes_are_rounded_to_a_thousand():
-    from fedsift.cli.console import size
+    from fedsift.cli.console import format_bytes
 
-    assert [size(n) for n in (0, 999, 1000, 1550, 999_940, 2_500_000, 7e9, 7e12)] == [
+    assert [format_bytes(n) for n in (0, 999, 1000, 1550, 999_940, 2_500_000, 7e9, 7e12)] == [
         "0 B",
         "999 B",
         "1.0 kB",

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsift.cli.console import literal, new_table, plainly, print_table, say, warn
+from fedsift.cli.console import error_handler, new_table, plain_text, print_table, say, warn
 from fedsift.cli.options import Json
 
-bench = typer.Typer(
+app = typer.Typer(
     no_args_is_help=True, help="Measure this machine: engines against the plain loop, many clients."
 )
 
@@ -19,7 +19,7 @@ Repeats = Annotated[
 ]
 
 
-@bench.command()
+@app.command()
 def engines(
     model: Annotated[
         str | None,
@@ -49,7 +49,7 @@ def engines(
 
     By default 20 clients: cnn with 40 samples, batch 16, 10 epochs; resnet8 with 100 samples, batch
     8, one epoch."""
-    with plainly():
+    with error_handler():
         from dataclasses import replace
 
         from fedsift import bench as benchmark
@@ -76,12 +76,12 @@ def engines(
                     row[key]
                     for key in ("ms_per_model_step", "models_per_second", "times_plain_loop")
                 )
-                table.add_row(literal(row["way"]), *map(_spread, figures))
+                table.add_row(plain_text(row["way"]), *map(_spread, figures))
             print_table(table)
         say(f"median (lowest to highest) of {repeats}; {_machine(result)}")
 
 
-@bench.command()
+@app.command()
 def scale(
     clients: Annotated[
         int, typer.Option("--clients", min=1, help="Clients of the large federation.")
@@ -96,7 +96,7 @@ def scale(
     """A large federation beside one of 1,000 clients: set-up, time a round and memory, each in a
     process of its own.
     """
-    with plainly():
+    with error_handler():
         from fedsift import bench as benchmark
 
         result = benchmark.scale(clients, rounds, cohort, repeats)

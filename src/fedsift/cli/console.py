@@ -9,7 +9,6 @@ import sys
 import textwrap
 import threading
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -27,6 +26,10 @@ def say(text: str) -> None:
 
 def warn(text: str) -> None:
     typer.echo(text, err=True)
+
+
+def note(text: str) -> None:
+    warn(f"note: {text}")
 
 
 def print_table(table: Table) -> None:
@@ -65,7 +68,8 @@ def comparison(histories: list[History], target: float | None = None) -> Table:
     for method in report.methods(histories):
         cost = [] if target is None else [method.uplink_to(target)]
         table.add_row(
-            *_cells(method), *("not by all" if bytes is None else size(bytes) for bytes in cost)
+            *_cells(method),
+            *("not by all" if bytes is None else format_bytes(bytes) for bytes in cost),
         )
     return table
 
@@ -76,53 +80,26 @@ def _cells(method: Method) -> list[str]:
     sizes = ("uplink_bytes_per_upload", "uplink_bytes", "downlink_bytes", "broadcast_bytes")
     seeds = str(len(row["seeds"]))
     return [
-        literal(row["method"]),
+        plain_text(row["method"]),
         seeds,
         f"{row['accuracy']:.3f}{spread}",
-        *(size(row[s]) for s in sizes),
+        *(format_bytes(row[s]) for s in sizes),
     ]
 
 
-def literal(text: str) -> Any:
+def plain_text(text: str) -> Any:
     """A name as it is, square brackets included."""
     from rich.text import Text
 
     return Text(text)
 
 
-def load_runs(folders: list[Path]) -> list[History]:
-    """Each run once; a folder that holds runs, such as the demo's, stands for them. What lies
-    beside the runs of a sweep, as when all of its folder is named, is passed over."""
-    from fedsift import runs
-    from fedsift.report import without_repeats
-
-    found: dict[Path, Path] = {}
-    beside = [
-        path
-        for path in folders
-        if path.is_file() and any(p.is_dir() and p.parent == path.parent for p in folders)
-    ]
-    for folder in (path for path in folders if path not in beside):
-        inner = sorted(path.parent for path in folder.glob(f"*/{runs.CONFIG}"))
-        for one in inner if inner and not (folder / runs.CONFIG).is_file() else [folder]:
-            if runs.has_a_round(one) or not (one / runs.CONFIG).is_file() or folders == [one]:
-                found.setdefault(one.resolve(), one)
-            else:
-                warn(f"note: {one} has no finished round and is left out")
-    if not found:
-        raise mistake("none of these runs has a finished round")
-    kept, repeats = without_repeats([runs.load_run(folder) for folder in found.values()])
-    for again, first in repeats.items():
-        warn(f"note: {again} is left out: it has the settings and the seed of {first}")
-    return kept
-
-
-def few(ids: Collection[int]) -> str:
+def shorten_ids(ids: Collection[int]) -> str:
     """As many of them as have room in a table, and how many there are where that is not all."""
     return textwrap.shorten(" ".join(map(str, ids)), 60, placeholder=f" ... {len(ids):,} in all")
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -130,7 +107,7 @@ def size(count: float) -> str:
     raise AssertionError
 
 
-def mistake(text: str) -> Exception:
+def user_error(text: str) -> Exception:
     from fedsift.types import UserError
 
     return UserError(text)
@@ -140,13 +117,13 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM came: stop as at Ctrl-C."""
 
 
-def stopped(by: KeyboardInterrupt) -> tuple[str, int]:
+def describe_stop(by: KeyboardInterrupt) -> tuple[str, int]:
     """The word for it, and the exit code a shell expects."""
     return ("terminated", 143) if isinstance(by, Terminated) else ("interrupted", 130)
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
+def _catch_sigterm() -> Iterator[None]:
     """SIGTERM is raised like Ctrl-C, unless somebody has set what it does."""
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -164,13 +141,13 @@ def _terminable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def plainly() -> Iterator[None]:
-    """No traceback for a user's mistake, a full disk, Ctrl-C or SIGTERM."""
+def error_handler() -> Iterator[None]:
+    """No traceback for a user's error, a full disk, Ctrl-C or SIGTERM."""
     try:
-        with _terminable():
+        with _catch_sigterm():
             yield
     except KeyboardInterrupt as by:
-        word, code = stopped(by)
+        word, code = describe_stop(by)
         warn(word)
         raise typer.Exit(code) from None
     except BrokenPipeError:  # as in `fedsift ls | head`
@@ -179,7 +156,7 @@ def plainly() -> Iterator[None]:
         )  # nothing more to flush at exit
         raise typer.Exit(141) from None
     except OSError as error:
-        warn(f"error: {os_error(error)}")
+        warn(f"error: {describe_os_error(error)}")
         raise typer.Exit(1) from None
     except ValueError as error:
         from fedsift.codecs import WireError
@@ -191,7 +168,7 @@ def plainly() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
-def os_error(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     where = f" {error.filename}" if error.filename else ""
     return (
         f"cannot use{where}: {error.strerror or error}" if where else f"{error.strerror or error}"

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fedsift.cli.console import new_table, plainly, print_table, say, size, warn
+from fedsift.cli.console import error_handler, format_bytes, new_table, print_table, say, warn
 
 app = typer.Typer(no_args_is_help=True, help="Published data sets: list them, get them.")
 
@@ -28,7 +28,7 @@ def list_datasets(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """The data sets that can be fetched, and which are here."""
-    with plainly():
+    with error_handler():
         from fedsift.data import cache
         from fedsift.data.catalogue import CATALOGUE
 
@@ -50,7 +50,10 @@ def list_datasets(
         for row in rows:
             here = "yes" if row["here"] else "no"
             table.add_row(
-                str(row["name"]), size(float(str(row["download_bytes"]))), here, str(row["about"])
+                str(row["name"]),
+                format_bytes(float(str(row["download_bytes"]))),
+                here,
+                str(row["about"]),
             )
         print_table(table)
 
@@ -68,7 +71,7 @@ def get(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
 ) -> None:
     """Fetch data sets once, check them, and keep them; what is here already is left alone."""
-    with plainly():
+    with error_handler():
         from fedsift.data import cache, download
 
         for name in names:
@@ -77,7 +80,7 @@ def get(
             if not got.source:
                 say(f"{name} is here already: {got.path}")
                 continue
-            say(f"{name}: {size(got.path.stat().st_size)} in {got.path}, from {got.source}")
+            say(f"{name}: {format_bytes(got.path.stat().st_size)} in {got.path}, from {got.source}")
             if cache.folder(folder) != cache.folder():
                 warn(f"to use it: export FEDSIFT_DATA={cache.folder(folder).absolute()}")
 
@@ -124,6 +127,6 @@ def _in_lines() -> Callable[[str, int, int], None]:
     def tell(what: str, done: int, total: int) -> None:
         if what not in begun:
             begun.add(what)
-            warn(f"fetching {what}" + (f", {size(total)}" if total else ""))
+            warn(f"fetching {what}" + (f", {format_bytes(total)}" if total else ""))
 
     return tell

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsift.cli.console import comparison, mistake, plainly, print_table, say, warn
-from fedsift.cli.progress import display, fresh_folder, saying_how_to_go_on
+from fedsift.cli.console import comparison, error_handler, print_table, say, user_error, warn
+from fedsift.cli.progress import new_folder, resume_hint, show_progress
 
 if TYPE_CHECKING:
     from fedsift.config import Experiment
@@ -32,7 +32,7 @@ def new(folder: Project) -> None:
     """Write a project that runs at once on the embedded digits; put your model and data into its
     task.py.
     """
-    with plainly():
+    with error_handler():
         from fedsift.flower import project
 
         for file in project.create(folder):
@@ -67,7 +67,7 @@ def up(
     """Start a SuperLink and SuperNodes on this machine, play the project's experiment, stop
     everything.
     """
-    with plainly():
+    with error_handler():
         from fedsift import runs
         from fedsift.flower import local_deployment
 
@@ -77,7 +77,7 @@ def up(
         _check_resume(out, resume)
         if simulation:
             _check_ray()
-        run_folder = (out or fresh_folder(Path("runs"), experiment.name)).resolve()
+        run_folder = (out or new_folder(Path("runs"), experiment.name)).resolve()
         home = run_folder.with_name(f"{run_folder.name}-flower")
         how: dict[str, Any] = {
             "overrides": shlex.join(settings),
@@ -98,7 +98,7 @@ def up(
         go_on += [] if deadline is None else ["--deadline", str(deadline)]
         command = shlex.join([*go_on, "--resume", "--out", str(run_folder)])
         with (
-            saying_how_to_go_on(command, run_folder),
+            resume_hint(command, run_folder),
             local_deployment.Deployment(home, simulation=simulation) as deployment,
         ):
             for client in range(0 if simulation else experiment.clients.count):
@@ -130,7 +130,7 @@ def certs(
     """Make a private authority, the server's certificate and a key for each node; print the
     commands that use them.
     """
-    with plainly():
+    with error_handler():
         from fedsift.files import write_atomic
         from fedsift.flower import certificates
 
@@ -151,7 +151,7 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
     from fedsift.types import PeerToPeer
 
     if not (folder / project.EXPERIMENT).is_file():
-        raise mistake(
+        raise user_error(
             f"{folder} has no {project.EXPERIMENT}; make a project with: fedsift flower new {folder}"
         )
     experiment = config.read_experiment(str(folder / project.EXPERIMENT), settings)
@@ -161,11 +161,11 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
         )
     dealt = sum((experiment.clients.models or {"": experiment.clients.count}).values())
     if dealt != experiment.clients.count:
-        raise mistake(
+        raise user_error(
             f"clients.models names {dealt} clients, but there are {experiment.clients.count}"
         )
     if isinstance(config.build_algorithm(experiment), PeerToPeer):
-        raise mistake(
+        raise user_error(
             f"{experiment.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`"
         )
     return experiment
@@ -173,16 +173,16 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
 
 def _check_resume(out: Path | None, resume: bool) -> None:
     if resume and not out:
-        raise mistake("--resume needs --out: the folder of the run to go on with")
+        raise user_error("--resume needs --out: the folder of the run to go on with")
     if out and out.exists() and not resume:
-        raise mistake(f"{out} exists; add --resume to go on with it, or choose another --out")
+        raise user_error(f"{out} exists; add --resume to go on with it, or choose another --out")
 
 
 def _check_ray() -> None:
     try:
         import ray  # type: ignore[import-not-found]  # noqa: F401
     except ImportError:
-        raise mistake(
+        raise user_error(
             "Flower's simulation needs ray; install it with: pip install 'flwr[simulation]'"
         ) from None
 
@@ -196,7 +196,7 @@ def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet
     playing: Any = SimpleNamespace(
         experiment=experiment, state=SimpleNamespace(round=done), finished=False
     )
-    with display([playing], quiet) as tell:
+    with show_progress([playing], quiet) as tell:
         for count in local_deployment.follow(deployment, run, folder, done, experiment.rounds):
             history = runs.load_run(folder)
             for row, sent in list(zip(history.metrics, history.ledger, strict=True))[done:count]:

@@ -1,11 +1,34 @@
-"""What there is to choose from: every shelf, a line for each part."""
+"""`fedsift ls`: what there is to choose from, a line for each name."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+
+from fedsift.cli.console import error_handler, say, user_error
 
 
-def all_parts() -> dict[str, dict[str, str]]:
+def ls(
+    kind: Annotated[
+        str | None, typer.Argument(help="datasets, models, samplers, ...", show_default=False)
+    ] = None,
+) -> None:
+    """List what there is to choose from."""
+    with error_handler():
+        from fedsift import registry
+
+        shelves = list_parts()
+        if kind is not None and kind not in shelves:
+            raise user_error(registry.unknown_name("kind", kind, shelves, "fedsift ls"))
+        for name in [kind] if kind else shelves:
+            if not kind:
+                say(f"{name}:")
+            for part, about in shelves[name].items():
+                say(f"  {part:<24} {about}" if not kind else f"{part:<24} {about}")
+
+
+def list_parts() -> dict[str, dict[str, str]]:
     """Kind -> name -> one line."""
     from fedsift import (
         aggregators,
@@ -20,21 +43,21 @@ def all_parts() -> dict[str, dict[str, str]]:
     )
     from fedsift.data import partition
 
-    soft = {name: _about(getattr(part, "values", part)) for name, part in codecs.CODECS.items()}
+    soft = {name: _describe(getattr(part, "values", part)) for name, part in codecs.CODECS.items()}
     weights = {
-        name: _about(part) for name, part in codecs.WEIGHT_CODECS.items() if name not in soft
+        name: _describe(part) for name, part in codecs.WEIGHT_CODECS.items() if name not in soft
     }
     return {
-        "datasets": {"digits": _about(data.digits)} | _fetched() | _OWN_DATA,
-        "partitions": _abouts(partition.PARTITIONS),
-        "models": _abouts(models.MODELS)
+        "datasets": {"digits": _describe(data.digits)} | _list_published() | _OWN_DATA,
+        "partitions": _describe_all(partition.PARTITIONS),
+        "models": _describe_all(models.MODELS)
         | {"module:factory": "your own function (shape, classes) -> nn.Module"},
-        "samplers": _abouts(samplers.SAMPLERS),
+        "samplers": _describe_all(samplers.SAMPLERS),
         "codecs": soft | weights,
-        "aggregators": _abouts(aggregators.AGGREGATORS),
-        "algorithms": _abouts(algorithms.ALGORITHMS),
-        "graphs": _abouts(graphs.GRAPHS),
-        "engines": _abouts(engines.ENGINES),
+        "aggregators": _describe_all(aggregators.AGGREGATORS),
+        "algorithms": _describe_all(algorithms.ALGORITHMS),
+        "graphs": _describe_all(graphs.GRAPHS),
+        "engines": _describe_all(engines.ENGINES),
         "presets": {
             name: text.partition("\n")[0].lstrip("# ") for name, text in config.presets().items()
         },
@@ -47,7 +70,7 @@ _OWN_DATA = {
 }
 
 
-def _fetched() -> dict[str, str]:
+def _list_published() -> dict[str, str]:
     """The published data sets, and whether they are here."""
     from fedsift.data import cache
     from fedsift.data.catalogue import CATALOGUE
@@ -58,11 +81,11 @@ def _fetched() -> dict[str, str]:
     return {name: f"{known.about}: {state(name)}" for name, known in CATALOGUE.items()}
 
 
-def _abouts(shelf: Any) -> dict[str, str]:
-    return {name: _about(part) for name, part in shelf.items()}
+def _describe_all(shelf: Any) -> dict[str, str]:
+    return {name: _describe(part) for name, part in shelf.items()}
 
 
-def _about(part: Any) -> str:
+def _describe(part: Any) -> str:
     """The first sentence of a part's docstring; for a preset of another part, what it sets."""
     from functools import partial
 

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+Runs = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder of the run or sweep (default: a new one under runs/)."),
+]
+EngineName = Annotated[str | None, typer.Option("--engine", help="auto, batched or sequential.")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+PrecisionName = Annotated[
+    str | None, typer.Option("--precision", help="float32, tf32 or bfloat16.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="No progress display; `run` prints no table either.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]

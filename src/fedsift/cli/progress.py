@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedsift.cli.console import os_error, size, stopped, warn
+from fedsift.cli.console import describe_os_error, describe_stop, format_bytes, warn
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,7 +30,7 @@ def run_group(group: Group, engine: Any, quiet: bool, kind: str = "run") -> None
     """
     from fedsift.runs import describe_error
 
-    with display(group.runs, quiet) as tell:
+    with show_progress(group.runs, quiet) as tell:
         for run, outcome in group.run(engine):
             if isinstance(outcome, Exception) and len(group.folders) > 1:
                 warn(f"{kind} {run.folder.name} failed: {describe_error(outcome)}")
@@ -38,7 +38,7 @@ def run_group(group: Group, engine: Any, quiet: bool, kind: str = "run") -> None
 
 
 @contextlib.contextmanager
-def saying_how_to_go_on(command: str, begun: Path) -> Iterator[None]:
+def resume_hint(command: str, begun: Path) -> Iterator[None]:
     """Whatever stops the playing, say how to go on, if there is something to go on with: the path
     `begun`.
     """
@@ -47,27 +47,27 @@ def saying_how_to_go_on(command: str, begun: Path) -> Iterator[None]:
     except KeyboardInterrupt as by:
         if not begun.exists():
             raise
-        word, code = stopped(by)
+        word, code = describe_stop(by)
         warn(f"\n{word}; every finished round is saved. Go on with:\n  {command}")
         raise typer.Exit(code) from None
     except OSError as error:
         if not begun.exists():
             raise
         warn(
-            f"error: {os_error(error)}; every finished round is saved. When there is room, go on with:\n  {command}"
+            f"error: {describe_os_error(error)}; every finished round is saved. When there is room, go on with:\n  {command}"
         )
         raise typer.Exit(1) from None
 
 
 @contextlib.contextmanager
-def display(playing: list[Run], quiet: bool) -> Iterator[Tell]:
+def show_progress(playing: list[Run], quiet: bool) -> Iterator[Tell]:
     from rich.console import Console
 
     console = Console(stderr=True)
     if quiet:
         yield lambda run, outcome: None
     elif not console.is_terminal:
-        yield _tell_in_lines(playing)
+        yield _report_in_lines(playing)
     else:
         from rich.progress import (
             BarColumn,
@@ -85,17 +85,17 @@ def display(playing: list[Run], quiet: bool) -> Iterator[Tell]:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console) as progress:
-            yield _tell_in_bars(playing, progress)
+            yield _report_in_bars(playing, progress)
 
 
-def _tell_in_bars(playing: list[Run], progress: Progress) -> Tell:
+def _report_in_bars(playing: list[Run], progress: Progress) -> Tell:
     """A bar shows the rounds played by its runs, and the mean over the last round of each."""
     groups = [
         (
             members,
             progress.add_task(name, total=sum(run.experiment.rounds for run in members), said=""),
         )
-        for name, members in _groups(playing)
+        for name, members in _group_runs(playing)
     ]
     last: dict[
         int, tuple[float, int] | None
@@ -106,7 +106,7 @@ def _tell_in_bars(playing: list[Run], progress: Progress) -> Tell:
             None if isinstance(outcome, Exception) else (outcome.accuracy, outcome.uplink_bytes)
         )
         for members, bar in groups:
-            said = _said([last[id(one)] for one in members if id(one) in last])
+            said = _describe_figures([last[id(one)] for one in members if id(one) in last])
             progress.update(bar, completed=sum(one.state.round for one in members), said=said)
 
     for members, bar in groups:
@@ -114,16 +114,16 @@ def _tell_in_bars(playing: list[Run], progress: Progress) -> Tell:
     return tell
 
 
-def _said(told: list[tuple[float, int] | None]) -> str:
+def _describe_figures(told: list[tuple[float, int] | None]) -> str:
     figures = [one for one in told if one]
     failed = f"{len(told) - len(figures)} failed  " if len(figures) < len(told) else ""
     if not figures:
         return failed
     accuracy, up = (sum(values) / len(figures) for values in zip(*figures, strict=True))
-    return f"{failed}accuracy {accuracy:.3f}  up {size(up)} a round"
+    return f"{failed}accuracy {accuracy:.3f}  up {format_bytes(up)} a round"
 
 
-def _groups(playing: list[Run]) -> list[tuple[str, list[Run]]]:
+def _group_runs(playing: list[Run]) -> list[tuple[str, list[Run]]]:
     """What gets a bar: each run or, where they are many, all of them and, if not many too, the runs
     of each name.
     """
@@ -136,7 +136,7 @@ def _groups(playing: list[Run]) -> list[tuple[str, list[Run]]]:
     return [(f"{len(playing)} runs", playing), *(names.items() if len(names) <= FEW else ())]
 
 
-def _tell_in_lines(playing: list[Run]) -> Tell:
+def _report_in_lines(playing: list[Run]) -> Tell:
     """A line once every run that goes on has played a round: the mean of each name, or the range of
     many.
     """
@@ -149,13 +149,13 @@ def _tell_in_lines(playing: list[Run]) -> Tell:
         else:
             heard[id(run)] = run, outcome.accuracy
         if heard and all(one.finished or id(one) in heard or id(one) in failed for one in playing):
-            warn(_line(list(heard.values())))
+            warn(_format_line(list(heard.values())))
             heard.clear()
 
     return tell
 
 
-def _line(heard: list[tuple[Run, float]]) -> str:
+def _format_line(heard: list[tuple[Run, float]]) -> str:
     names: dict[str, list[float]] = {}
     for run, accuracy in heard:
         names.setdefault(run.experiment.name, []).append(accuracy)
@@ -164,16 +164,16 @@ def _line(heard: list[tuple[Run, float]]) -> str:
         told = "  ".join(f"{name} {mean:.3f}" for name, mean in means.items())
     else:
         told = f"{min(means.values()):.3f} to {max(means.values()):.3f} over {len(means)} methods"
-    played = _span([run.state.round for run, _ in heard])
-    return f"round {played}/{_span([run.experiment.rounds for run, _ in heard])}  accuracy {told}"
+    played = _format_range([run.state.round for run, _ in heard])
+    return f"round {played}/{_format_range([run.experiment.rounds for run, _ in heard])}  accuracy {told}"
 
 
-def _span(values: list[int]) -> str:
+def _format_range(values: list[int]) -> str:
     low, high = min(values), max(values)
     return f"{low}" if low == high else f"{low}-{high}"
 
 
-def where_it_stands(run: Run) -> str:
+def describe_progress(run: Run) -> str:
     if not run.state.round:
         return f"{run.folder}: nothing to go on with, starting at the first round"
     return (
@@ -183,7 +183,7 @@ def where_it_stands(run: Run) -> str:
     )
 
 
-def engine_for(
+def choose_engine(
     engine: str, device: str, precision: str = "float32", memory: float | None = None
 ) -> tuple[Any, str]:
     from fedsift.engines import choose_engine
@@ -191,7 +191,7 @@ def engine_for(
     return choose_engine(engine, device, precision, memory)
 
 
-def how_run(engine: Any, playing: list[Run]) -> list[str]:
+def describe_models(engine: Any, playing: list[Run]) -> list[str]:
     """A line for each architecture: stacked, or one by one and why."""
     import warnings
 
@@ -201,7 +201,7 @@ def how_run(engine: Any, playing: list[Run]) -> list[str]:
         return [f"  {engine.describe(model)}" for model in models]
 
 
-def fresh_folder(parent: Path, name: str) -> Path:
+def new_folder(parent: Path, name: str) -> Path:
     """A folder name that is not taken."""
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return next(

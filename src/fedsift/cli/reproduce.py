@@ -6,17 +6,70 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsift.cli.console import mistake, new_table, print_table, say, warn
-from fedsift.cli.progress import display, engine_for, how_run, saying_how_to_go_on
+from fedsift.cli.console import error_handler, new_table, print_table, say, user_error, warn
+from fedsift.cli.options import Device, EngineName, Json, PrecisionName, Quiet
+from fedsift.cli.progress import choose_engine, describe_models, resume_hint, show_progress
 
 if TYPE_CHECKING:
     from fedsift.config import Experiment
     from fedsift.reproduction.plans import Cell, Plan
     from fedsift.runs import Run
+
+
+def reproduce(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ITEM... [key=value]...",
+            help="table1, table2, fig-data, fig-size, fig-aggregation, download, theory, or all of these: all; budget, beyond, beyond2.",
+            show_default=False,
+        ),
+    ],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small version: 8x8 digits, minutes on a CPU.")
+    ] = False,
+    recipe: Annotated[
+        str,
+        typer.Option(
+            "--recipe",
+            help="ours, literal (the paper to the letter), fresh (other public samples in every round) or a TOML file; --quick: ours.",
+        ),
+    ] = "ours",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of every cell.")] = 3,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder of runs and reports (default: reproduction/SETTING-RECIPE)."
+        ),
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Run nothing; report on the runs in --out.")
+    ] = False,
+    engine: EngineName = None,
+    device: Device = None,
+    precision: PrecisionName = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Tables and figures of the paper: run what is missing, then paper | ours | verdict. The same
+    command again goes on.
+    """
+    with error_handler():
+        from fedsift.papers.fas_icc2022 import PAPER
+        from fedsift.reproduction.plans import Plan
+
+        setting = PAPER.choose_setting(quick)
+        where = {"engine": engine, "device": device, "precision": precision}
+        overrides = [word for word in words if "=" in word]
+        settings = [*overrides, *(f"{key}={value}" for key, value in where.items() if value)]
+        plan = Plan(PAPER, setting, recipe, seeds, tuple(settings))
+        folder = out or Path("reproduction") / f"{setting}-{Path(recipe).stem}"
+        items = names([word for word in words if "=" not in word])
+        reproduce_items(items, plan, folder, play=not report, quiet=quiet, as_json=as_json)
 
 
 def names(wanted: list[str]) -> list[str]:
@@ -26,12 +79,12 @@ def names(wanted: list[str]) -> list[str]:
 
     known = {name: [name] for name in PAPER.reports} | {"all": list(PAPER.main)}
     if not wanted:
-        raise mistake(f"name what to reproduce: {', '.join(known)}")
+        raise user_error(f"name what to reproduce: {', '.join(known)}")
     found = [registry.lookup(known, "item", word, "fedsift reproduce --help") for word in wanted]
     return list(dict.fromkeys(name for names in found for name in names))
 
 
-def reproduce(
+def reproduce_items(
     items: list[str], plan: Plan, out: Path, *, play: bool, quiet: bool, as_json: bool
 ) -> None:
     """The theorem first, since it is quick; then all cells of all items in one go, and a report on
@@ -47,7 +100,7 @@ def reproduce(
     if not reports:
         fewer = ", or fewer --seeds" if plan.seeds > 1 else ""
         again = f"; give the command without --report to run it{fewer}" if not play else ""
-        raise mistake(
+        raise user_error(
             f"nothing to report on: no cell of {', '.join(items)} in {out} has rounds of all its seeds{again}"
         )
     items = [name for name in items if name in reports]
@@ -114,10 +167,10 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
 
     experiments, left_out = _experiments(items, plan)
     if not experiments:
-        raise mistake(next(iter(left_out.values())))
-    engine, why = engine_for(*next(iter(experiments.values()))[0].where)
+        raise user_error(next(iter(left_out.values())))
+    engine, why = choose_engine(*next(iter(experiments.values()))[0].where)
     playing: list[Run] = []
-    with saying_how_to_go_on("the same command again", out):
+    with resume_hint("the same command again", out):
         for cell, of in experiments.items():
             begun: list[Run] = []
             try:
@@ -133,7 +186,7 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
                 for run in begun:
                     run.lock.release()
         if not playing:
-            raise mistake(left_out[next(iter(experiments))])
+            raise user_error(left_out[next(iter(experiments))])
         for cell, reason in left_out.items():
             warn(f"left out: {cell} ({reason})")
         todo = [run for run in playing if not run.finished]
@@ -141,7 +194,11 @@ def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cel
             done = (
                 f", {len(playing) - len(todo)} finished already" if len(todo) < len(playing) else ""
             )
-            warn("\n".join([f"{len(todo)} runs side by side{done}: {why}", *how_run(engine, todo)]))
+            warn(
+                "\n".join(
+                    [f"{len(todo)} runs side by side{done}: {why}", *describe_models(engine, todo)]
+                )
+            )
         failed = _play(todo, engine, quiet)
     for run in playing:
         run.lock.release()
@@ -160,7 +217,7 @@ def _play(todo: list[Run], engine: Any, quiet: bool) -> dict[Path, str]:
     from fedsift import runs
 
     failed: dict[Path, str] = {}
-    with display(todo, quiet) as tell:
+    with show_progress(todo, quiet) as tell:
         for run, outcome in runs.Group.of(todo).run(engine):
             if isinstance(outcome, Exception):
                 failed[run.folder] = runs.describe_error(outcome)

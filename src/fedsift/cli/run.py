@@ -1,28 +1,94 @@
-"""One run to its end, or all cells of a sweep side by side; then the table, and the failed ones
-named.
-"""
+"""`fedsift run`: one run, or all cells of a sweep side by side."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsift.cli.console import comparison, print_table, say, warn
+from fedsift.cli.console import comparison, error_handler, note, print_table, say, user_error, warn
+from fedsift.cli.options import Device, EngineName, Json, Out, PrecisionName, Quiet
 from fedsift.cli.progress import (
-    engine_for,
-    how_run,
+    choose_engine,
+    describe_models,
+    describe_progress,
+    new_folder,
+    resume_hint,
     run_group,
-    saying_how_to_go_on,
-    where_it_stands,
 )
 
 if TYPE_CHECKING:
     from fedsift.config import Experiment
     from fedsift.runs import Group, History
     from fedsift.sweeps import Sweep
+
+
+def run(
+    source: Annotated[
+        str | None, typer.Argument(help="A preset or a TOML file.", show_default=False)
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
+    ] = None,
+    out: Out = None,
+    engine: EngineName = None,
+    device: Device = None,
+    precision: PrecisionName = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            "--seeds", min=1, help="So many seeds side by side: short for sweep.seed=[0, 1, ...]."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run or the sweep in --out.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment: fedsift run digits-fas alpha=0.1 sampler=low-entropy seed=3
+
+    Or many side by side: fedsift run digits-fas --seeds 3 sweep.alpha=[0.1,1,100]
+    """
+    with error_handler():
+        from fedsift import config, sweeps
+
+        if (
+            source and "=" in source
+        ):  # fedsift run --resume --out DIR needs no preset, but takes no overrides either
+            raise user_error(
+                f"the first argument is a preset or a TOML file, not {source!r} (fedsift ls presets)"
+            )
+        if source is None and not (resume and out):
+            raise user_error(
+                "name a preset or a TOML file (fedsift ls presets), or give --resume and --out"
+            )
+        if resume and not out:
+            raise user_error("--resume needs --out: the folder of the run to go on with")
+        where = {"engine": engine, "device": device, "precision": precision}
+        settings = [
+            *(overrides or []),
+            *(f"{key}={value}" for key, value in where.items() if value),
+        ]
+        if seeds:
+            if {"seed", "sweep.seed"} & set(map(config.full_path, settings)):
+                raise user_error("give --seeds or a seed of your own, not both")
+            settings.append(f"sweep.seed={list(range(seeds))}")
+        if source:
+            sweep = sweeps.read(source, settings)
+        else:
+            sweep = sweeps.read_folder(Path(out or ""), settings)
+        folder = out or new_folder(
+            Path("runs"), re.sub(r"[^\w.+-]+", "-", sweep.name).strip("-.") or "run"
+        )
+        if sweep.axes:
+            run_sweep(sweep, folder, overrides or [], resume=resume, quiet=quiet, as_json=as_json)
+        else:
+            (only,) = sweep.cells.values()
+            run_one(only, folder, overrides or [], resume=resume, quiet=quiet, as_json=as_json)
 
 
 def run_one(
@@ -36,17 +102,17 @@ def run_one(
 ) -> None:
     from fedsift import runs
 
-    engine, why = engine_for(*experiment.where)
-    with saying_how_to_go_on(runs.resume_command(folder), folder / runs.CONFIG):
+    engine, why = choose_engine(*experiment.where)
+    with resume_hint(runs.resume_command(folder), folder / runs.CONFIG):
         group = runs.Group({folder: experiment})
         group.begin(resume=resume, note=why)
         if folder in group.errors:
             raise group.errors[folder]
-        _note_unused([experiment], overrides)
+        _warn_unused([experiment], overrides)
         if not quiet:
-            warn("\n".join([f"{experiment.name}: {why}", *how_run(engine, group.runs)]))
+            warn("\n".join([f"{experiment.name}: {why}", *describe_models(engine, group.runs)]))
             if resume:
-                warn(where_it_stands(group.runs[0]) if group.runs else "finished already")
+                warn(describe_progress(group.runs[0]) if group.runs else "finished already")
         run_group(group, engine, quiet)
         if folder in group.errors:
             raise group.errors[folder]
@@ -64,21 +130,21 @@ def run_sweep(
     from fedsift import runs, sweeps
 
     shared = next(iter(sweep.cells.values()))
-    engine, why = engine_for(*shared.where)
-    with saying_how_to_go_on(runs.resume_command(folder), folder / sweeps.SWEEP):
+    engine, why = choose_engine(*shared.where)
+    with resume_hint(runs.resume_command(folder), folder / sweeps.SWEEP):
         group = sweeps.begin_sweep(folder, sweep, resume=resume, note=why)
-        _note_unused(list(sweep.cells.values()), overrides)
+        _warn_unused(list(sweep.cells.values()), overrides)
         if not quiet:
             about = f"{sweep.name}: {len(sweep.cells)} cells side by side: {why}"
-            warn("\n".join([about, *how_run(engine, group.runs)]))
+            warn("\n".join([about, *describe_models(engine, group.runs)]))
             if resume:
-                warn(_where_it_stands(group))
+                warn(_describe_sweep(group))
         for cell, said in group.failed.items():
             warn(f"cell {cell.name} failed: {said}")
         run_group(group, engine, quiet, "cell")
     histories = [runs.load_run(cell) for cell in group.finished]
     if as_json:
-        typer.echo(json.dumps(_all_in_one(folder, group, histories)))
+        typer.echo(json.dumps(_summarize_sweep(folder, group, histories)))
     elif not quiet:
         if histories:
             print_table(comparison(histories))
@@ -91,7 +157,7 @@ def run_sweep(
         raise typer.Exit(1)
 
 
-def _note_unused(experiments: list[Experiment], overrides: list[str]) -> None:
+def _warn_unused(experiments: list[Experiment], overrides: list[str]) -> None:
     """Overrides without any effect."""
     from fedsift import config
     from fedsift.overrides import SWEPT
@@ -99,17 +165,17 @@ def _note_unused(experiments: list[Experiment], overrides: list[str]) -> None:
     unused = set.intersection(*(set(config.list_unused(experiment)) for experiment in experiments))
     for path in (config.full_path(override).removeprefix(SWEPT) for override in overrides):
         if any(path == key or (key.endswith(".") and path.startswith(key)) for key in unused):
-            warn(f"note: this experiment does not use {path}")
+            note(f"this experiment does not use {path}")
 
 
-def _where_it_stands(group: Group) -> str:
+def _describe_sweep(group: Group) -> str:
     going = group.unfinished
     done = len(group.folders) - len(going) - len(group.failed)
     begun = sum(run.state.round > 0 for run in going)
     return f"{done} of {len(group.folders)} cells finished already, {begun} going on where they stopped"
 
 
-def _all_in_one(folder: Path, group: Group, histories: list[History]) -> dict[str, object]:
+def _summarize_sweep(folder: Path, group: Group, histories: list[History]) -> dict[str, object]:
     from fedsift import report
 
     cells = [

@@ -1,0 +1,53 @@
+"""`fedsift compare`: runs side by side."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from fedsift.cli.console import comparison, error_handler, note, print_table
+from fedsift.cli.options import Json, Runs
+
+
+def compare(
+    folders: Runs,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            "--target", min=0, max=1, help="Accuracy to reach (default: 0.9 of the best)."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Runs side by side; those that differ only in their seed count as one method."""
+    with error_handler():
+        from fedsift import report
+        from fedsift.report.folders import load_runs
+
+        histories = load_runs(folders, note)
+        if as_json:
+            rows = [
+                h.summary() | {"name": h.experiment.name, "seed": h.experiment.seed}
+                for h in histories
+            ]
+            methods = report.methods(histories)
+            goal = report.default_target(methods) if target is None else target
+            told = [
+                method.row() | {"uplink_bytes_to_target": method.uplink_to(goal)}
+                for method in methods
+            ]
+            result = {
+                "target": goal,
+                "methods": told,
+                "runs": rows,
+                "unpaired": report.unpaired(histories),
+            }
+            typer.echo(json.dumps(result))
+            return
+        print_table(
+            comparison(histories, target or report.default_target(report.methods(histories)))
+        )
+        if differing := report.unpaired(histories):
+            note(f"not a paired comparison; the runs differ in {', '.join(differing)}")

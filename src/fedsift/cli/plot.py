@@ -1,0 +1,26 @@
+"""`fedsift plot`: a picture of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsift.cli.console import error_handler, note, say
+from fedsift.cli.options import Runs
+
+
+def plot(
+    folders: Runs,
+    file: Annotated[Path, typer.Option("-o", "--output", help="FILE.png, .pdf or .svg")],
+) -> None:
+    """Draw accuracy against rounds and against uplink bytes, and the clients' label
+    distributions.
+    """
+    with error_handler():
+        from fedsift.report import plots
+        from fedsift.report.folders import load_runs
+
+        plots.plot(load_runs(folders, note), file)
+        say(f"wrote {file}")

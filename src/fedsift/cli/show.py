@@ -1,0 +1,83 @@
+"""`fedsift show`: one run, round by round and client by client."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsift.cli.console import (
+    comparison,
+    error_handler,
+    format_bytes,
+    new_table,
+    plain_text,
+    print_table,
+    say,
+    shorten_ids,
+)
+from fedsift.cli.options import Json
+
+SHOWN = 100  # clients in the table; a federation may have a million
+
+
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    as_json: Json = False,
+) -> None:
+    """What a run did: accuracy and bytes, round by round and client by client."""
+    with error_handler():
+        from fedsift import config, ledger, runs
+
+        history = runs.load_run(folder)
+        totals = ledger.total(history.ledger)
+        if as_json:
+            detail = {
+                "broadcast_bytes": totals.broadcast,
+                "metrics": history.metrics,
+                "ledger": [row.to_json() for row in history.ledger],
+                "config": history.experiment.model_dump(mode="json"),
+                "environment": history.environment,
+            }
+            typer.echo(json.dumps(history.summary() | detail))
+            return
+        values = {
+            k: v
+            for k, v in config.flat(history.experiment.model_dump()).items()
+            if v not in (None, ())
+        }
+        say("\n".join(f"{key:<24} {value}" for key, value in values.items()))
+        say(
+            f"\n{history.environment['engine']}; torch {history.environment['torch']}; {history.environment['processor']}"
+        )
+        rounds = new_table(
+            "rounds", "round", "accuracy", "cohort", "uplink", "downlink", "broadcast"
+        )
+        for row, sent in zip(history.metrics, history.ledger, strict=True):
+            cohort = shorten_ids(sent.up)
+            sizes = (
+                format_bytes(sent.uplink),
+                format_bytes(sent.downlink),
+                format_bytes(sent.broadcast),
+            )
+            rounds.add_row(str(row["round"] + 1), f"{row['accuracy']:.4f}", cohort, *sizes)
+        print_table(rounds)
+        clients = new_table("clients", "client", "model", "samples per class", "uplink", "downlink")
+        sent_by = ledger.per_client(history.ledger)
+        for client in history.clients[:SHOWN]:
+            up, down = sent_by.get(client["client"], (0, 0))
+            labels = (
+                " ".join(map(str, client["labels"]))
+                if any(client["labels"])
+                else "known to its node"
+            )
+            about = (str(client["client"]), plain_text(client["model"]), labels)
+            clients.add_row(*about, format_bytes(up), format_bytes(down))
+        print_table(clients)
+        if (everyone := history.experiment.clients.count) > SHOWN:
+            say(
+                f"{min(SHOWN, len(history.clients))} of {everyone:,} clients; {runs.CLIENTS} has {len(history.clients):,}\n"
+            )
+        print_table(comparison([history]))
