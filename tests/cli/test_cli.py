@@ -432,7 +432,7 @@ def test_the_command_a_stopped_demo_prints_can_be_pasted_into_a_shell(monkeypatc
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs, "play", stop)
+    monkeypatch.setattr(runs.Group, "run", stop)
     result = fedsift("demo", "--out", "my demo", "--seeds", "1", "--rounds", "2")
     assert result.exit_code == 130
     command = ["fedsift", "demo", "--out", "my demo", "--seeds", "1", "--rounds", "2"]

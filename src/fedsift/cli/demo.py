@@ -15,6 +15,7 @@ from fedsift.cli.progress import (
     choose_engine,
     describe_models,
     new_folder,
+    raise_first_error,
     resume_hint,
     run_group,
 )
@@ -51,6 +52,7 @@ def demo(
         with resume_hint(again, folder):
             group = runs.Group(experiments)
             group.begin(resume=True, note=why)
+            raise_first_error(group)
             say(
                 "20 clients, 40 images each, Dirichlet(0.1) label skew; 8 clients a round; 500 public images without labels."
             )
@@ -58,8 +60,7 @@ def demo(
             say("\n".join([f"{len(experiments)} runs side by side: {why}.", *how]))
             begun = time.perf_counter()
             run_group(group, engine, quiet)
-            for error in group.errors.values():
-                raise error
+            raise_first_error(group)
         histories = [runs.load_run(run) for run in experiments]
         plots.plot(histories, folder / "demo.png")
         print_table(comparison(histories))

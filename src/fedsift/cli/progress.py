@@ -37,6 +37,13 @@ def run_group(group: Group, engine: Any, quiet: bool, kind: str = "run") -> None
             tell(run, outcome)
 
 
+def raise_first_error(group: Group) -> None:
+    """For groups that are worth nothing unless all of it is run."""
+    for error in group.errors.values():
+        group.release()
+        raise error
+
+
 @contextlib.contextmanager
 def resume_hint(command: str, begun: Path) -> Iterator[None]:
     """Whatever stops the playing, say how to go on, if there is something to go on with: the path

@@ -16,6 +16,7 @@ from fedsift.cli.progress import (
     describe_models,
     describe_progress,
     new_folder,
+    raise_first_error,
     resume_hint,
     run_group,
 )
@@ -106,16 +107,14 @@ def run_one(
     with resume_hint(runs.resume_command(folder), folder / runs.CONFIG):
         group = runs.Group({folder: experiment})
         group.begin(resume=resume, note=why)
-        if folder in group.errors:
-            raise group.errors[folder]
+        raise_first_error(group)
         _warn_unused([experiment], overrides)
         if not quiet:
             warn("\n".join([f"{experiment.name}: {why}", *describe_models(engine, group.runs)]))
             if resume:
                 warn(describe_progress(group.runs[0]) if group.runs else "finished already")
         run_group(group, engine, quiet)
-        if folder in group.errors:
-            raise group.errors[folder]
+        raise_first_error(group)
     history = runs.load_run(folder)
     if as_json:
         typer.echo(json.dumps(history.summary()))
