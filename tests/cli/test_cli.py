@@ -486,7 +486,7 @@ PARTS = {
         "gossip",
     ],
     "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges"],
-    "engines": ["batched", "sequential"],
+    "engines": ["auto", "batched", "sequential"],
     "presets": [
         "cifar10-fas",
         "cifar10-fd",
