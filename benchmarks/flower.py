@@ -2,7 +2,8 @@
 same messages.
 
     python benchmarks/flower.py                      8 SuperNodes on loopback
-    python benchmarks/flower.py --simulation         50 nodes in Flower's simulation (needs flwr[simulation])
+    python benchmarks/flower.py --simulation         50 nodes in Flower's simulation
+                                                     (needs flwr[simulation])
 
 Both play the same experiment as `fedsift run`, and the final state of the server is checked to be
 the same bits. The first round, in which processes start and nodes introduce themselves, is told

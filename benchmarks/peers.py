@@ -286,7 +286,10 @@ def table(found):
             else "all repeats disturbed"
         )
 
-    yield "| way | s a round | fastest | times fedsift | launch to end of round 1, s | off the plain loop | cores others used |"
+    yield (
+        "| way | s a round | fastest | times fedsift | launch to end of round 1, s "
+        "| off the plain loop | cores others used |"
+    )
     yield "|---|---|---|---|---|---|---|"
     for row in found:
         others = ", ".join(str(block["others_cores"]) for block in row["blocks"])

@@ -133,12 +133,14 @@ def test_importing_fedsift_or_its_command_line_loads_nothing_heavy():
 
 
 def test_the_python_interface_needs_only_torch_and_numpy():
-    blocked = "for m in 'pydantic matplotlib constriction safetensors pooch rich typer'.split(): sys.modules[m] = None"
+    others = ["pydantic", "matplotlib", "constriction", "safetensors", "pooch", "rich", "typer"]
+    blocked = f"for m in {others!r}: sys.modules[m] = None"
     used = """
 import fedsift
 task = fedsift.split(fedsift.load_dataset("digits"), private=40, public=20, test=50)
 clients = fedsift.make_clients(task.private, 4, model="mlp")
-fd = fedsift.fd(5, download="soft-labels", local=fedsift.Recipe(epochs=1), distill=fedsift.Recipe(epochs=1))
+quick = fedsift.Recipe(epochs=1)
+fd = fedsift.fd(5, download="soft-labels", local=quick, distill=quick)
 assert [r.round for r in fedsift.federate(fd, clients, task, rounds=2, cohort=2)] == [0, 1]
 """
     assert "torch" in loaded_after(blocked + used)
@@ -153,7 +155,8 @@ def state():
     return {
         "threads": torch.get_num_threads(), "interop threads": torch.get_num_interop_threads(),
         "dtype": torch.get_default_dtype(), "gradients": torch.is_grad_enabled(),
-        "torch's randomness": torch.get_rng_state().tolist(), "tf32": torch.backends.cudnn.allow_tf32,
+        "torch's randomness": torch.get_rng_state().tolist(),
+        "tf32": torch.backends.cudnn.allow_tf32,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "numpy's randomness": repr(numpy.random.get_state()), "numpy's errors": numpy.geterr(),
         "randomness": random.getstate(), "warnings": repr(warnings.filters),

@@ -22,10 +22,7 @@ KEY = (0, 1, "local", 3)
 LOG3 = math.log(3)
 
 
-# --- loss
-#
-#
-# ----------------------------------------------------------------------------------------------------------
+# --- loss ---
 
 
 def test_loss_by_hand():
@@ -56,10 +53,7 @@ def test_loss_is_averaged_over_the_batch():
     assert value.item() == pytest.approx((-math.log(3 / 4) - math.log(1 / 4)) / 2)
 
 
-# --- step size
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- step size ---
 
 
 def test_step_size_falls_at_every_milestone():
@@ -78,10 +72,7 @@ def test_the_order_of_milestones_does_not_matter():
     assert step_size(Recipe(lr=1, milestones=(5, 2), decay=0.5), 3) == 0.5
 
 
-# --- batches
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- batches ---
 
 
 def lengths(samples: int, batch: int) -> list[int]:
@@ -283,10 +274,7 @@ def test_crop_flip_of_feature_rows_is_a_mistake():
         draw_augmentation(Recipe(augment="crop-flip"), 30, KEY, (5,))
 
 
-# --- optimisers
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- optimisers ---
 
 
 def stepped(recipe: Recipe, *gradients: float) -> float:

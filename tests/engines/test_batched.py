@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-import fedsift
 from fedsift import models
 from fedsift.engines import batched
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
+from fedsift.engines.stacked import cuda
 from fedsift.engines.stacked.ops import ReferenceOps
 from fedsift.engines.stacked.program import stack
 from fedsift.types import Labelled, Model, Predict, Recipe, Samples, Store, UserError
@@ -77,10 +77,7 @@ def agree(engine, reference, jobs, flips=0):
     assert parity.near(engine.run(asks), reference.run(asks), 2e-5)
 
 
-# --- parity
-#
-#
-# --------------------------------------------------------------------------------------------------------
+# --- parity ---
 
 
 def test_every_network_is_tested_here():
@@ -222,10 +219,7 @@ def test_one_set_of_samples_asked_of_many_networks(engine, reference):
     assert parity.near(engine.run(asks), reference.run(asks), 1e-5)
 
 
-# --- padding
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- padding ---
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet8(width=0.5)"])
@@ -247,10 +241,7 @@ def test_what_fills_a_short_batch_changes_nothing(name):
     assert parity.difference(found, expected) < 1e-5 < 1e-3 < parity.difference(counted, expected)
 
 
-# --- company
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- company ---
 
 COMPANY = [
     "mlp",
@@ -328,28 +319,35 @@ def test_little_memory_cuts_a_group_and_much_does_not(monkeypatch):
 
 GROWS = """
 import sys
+from dataclasses import replace
 import numpy as np, torch
+from torch import nn
 from fedsift import models
 from fedsift.engines import batched
 from fedsift.types import Fit, Labelled, Predict, Recipe, Samples, Store
 
-class Mixed(torch.nn.Sequential):
+class Mixed(nn.Sequential):
     def __init__(self, shape, classes):
-        layers = torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.LayerNorm((32, 32, 32)), torch.nn.GELU()
-        super().__init__(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, classes))
+        layers = nn.Conv2d(3, 32, 3, padding=1), nn.LayerNorm((32, 32, 32)), nn.GELU()
+        ends = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes)
+        super().__init__(*layers, *ends)
 
 def most():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 2**20
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 2**20
 
 batched.LARGEST_ON_CPU = 10**12
-kind, name, batch, memory, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+kind, name, batch, memory, count = sys.argv[1:]
+batch, memory, count = int(batch), float(memory), int(count)
 model = models.make_model(Mixed if name == "Mixed" else name, (3, 32, 32), 10)
-values = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4 * batch, 3, 32, 32), np.uint8))
-data = Labelled(Samples(Store(values, torch.tensor(127.0), torch.tensor(64.0)), np.arange(len(values))), torch.eye(10)[torch.arange(len(values)) % 10])
+drawn = np.random.default_rng(0).integers(0, 256, (4 * batch, 3, 32, 32), np.uint8)
+store = Store(torch.from_numpy(drawn), torch.tensor(127.0), torch.tensor(64.0))
+rows = np.arange(4 * batch)
+data = Labelled(Samples(store, rows), torch.eye(10)[rows % 10])
 recipe = Recipe(epochs=1, batch=batch, lr=1e-3, augment="crop-flip")
 state = models.initial_state(model, 0)
-made = {"fit": lambda i: Fit(model, state, data, recipe, (i,)), "ask": lambda i: Predict(model, state, data.samples)}
-jobs = [made[kind](i) for i in range(count)]
+fit, ask = Fit(model, state, data, recipe, (0,)), Predict(model, state, data.samples)
+jobs = [replace(fit, key=(i,)) if kind == "fit" else ask for i in range(count)]
 engine = batched.BatchedEngine(threads=1, memory=memory)
 engine.describe(model)
 parts = engine._split_group(jobs, list(range(count)))
@@ -475,7 +473,7 @@ def test_graphs_that_are_kept_share_the_memory(monkeypatch):
         GraphTrainer=Kept,
     )
     monkeypatch.setitem(sys.modules, "fedsift.engines.stacked.cuda.graphs", fake)
-    monkeypatch.setattr(fedsift.engines.stacked.cuda, "graphs", fake, raising=False)
+    monkeypatch.setattr(cuda, "graphs", fake, raising=False)
     monkeypatch.setattr(BatchedEngine, "_uses_graphs", lambda self, program: True)
     model = network("mlp")
     jobs = [parity.fits(model, (8,), replace(SGD, weight_decay=decay)) for decay in (0.0, 0.1, 0.2)]
@@ -506,7 +504,7 @@ def test_large_networks_run_one_by_one_on_a_cpu_without_a_warning(monkeypatch):
     monkeypatch.setattr(batched, "LARGEST_TRAINED_ON_CPU", 1000)
     model = network("resnet8(width=0.25)")
     engine = BatchedEngine(threads=2)
-    assert engine.describe(model).endswith("million multiplications a sample keep a core busy)")
+    assert engine.describe(model).endswith("million multiplications per sample keep a core busy)")
     jobs = parity.fits(model)
     assert all(map(parity.same, engine.run(jobs), SequentialEngine(threads=1).run(jobs)))
 
@@ -522,7 +520,7 @@ def test_networks_of_middle_size_are_stacked_to_train_and_asked_one_by_one(monke
     asks = parity.asks(parity.fits(model))
     assert all(map(parity.same, engine.run(asks), SequentialEngine(threads=1).run(asks)))
     group = network("resnet8(norm=group, width=0.25)")
-    assert engine.describe(group).endswith("million multiplications a sample keep a core busy)")
+    assert engine.describe(group).endswith("million multiplications per sample keep a core busy)")
 
 
 @pytest.mark.parametrize(

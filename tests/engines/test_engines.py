@@ -335,6 +335,37 @@ def test_what_is_no_engine_is_told(engine, said):
         engines.choose_engine(engine)
 
 
+PLUG_IN = """
+from fedsift.engines.sequential import SequentialEngine
+
+class Mine:
+    def __init__(self, device, threads=1):
+        self.given, self.asked = (device, threads), SequentialEngine(device, threads)
+
+    def run(self, jobs):
+        return self.asked.run(jobs)
+
+    def describe(self, model):
+        return f"{model.name}: my way"
+
+class Mute:
+    def run(self, jobs):
+        return []
+"""
+
+
+def test_an_engine_may_come_from_a_file_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "own_engine.py").write_text(PLUG_IN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = "own_engine:Mine(threads=2)"
+    engine, why = engines.choose_engine(name, "cpu", "float32", memory=2)
+    assert why == f"engine {name} (asked for)" and vars(engine)["given"] == ("cpu", 2)
+    assert same(engine.run([fit()])[0], SequentialEngine("cpu", threads=1).run([fit()])[0])
+    with pytest.raises(UserError, match="type Mute has no describe; an engine has run"):
+        engines.choose_engine("own_engine:Mute", "cpu")
+
+
 def test_what_an_engine_on_a_cpu_sets_for_the_whole_process_is_said():
     assert "torch.set_num_threads(1)" in (engines.choose_engine.__doc__ or "")
     assert "glibc" in (engines.choose_engine.__doc__ or "")

@@ -265,10 +265,7 @@ def test_odd_networks_agree(net, shape, warned):
     compare(net, shape, warned=warned)
 
 
-# --- odd jobs
-#
-#
-# ------------------------------------------------------------------------------------------------------
+# --- odd jobs ---
 
 
 @pytest.mark.parametrize("sizes", [(0,), (5, 0)])
@@ -287,9 +284,15 @@ def test_two_stores_that_begin_at_one_address():
     )
     parts = [(values[:10], np.arange(10)), (values, np.arange(15, 20))]
     jobs = [
-        Fit(model, models.initial_state(model, 0), Labelled(Samples(Store(v, ZERO, ONE), rows), torch.eye(3)[rows % 3]), SGD, (0,))
+        Fit(
+            model,
+            models.initial_state(model, 0),
+            Labelled(Samples(Store(v, ZERO, ONE), rows), torch.eye(3)[rows % 3]),
+            SGD,
+            (0,),
+        )
         for v, rows in parts
-    ]  # fmt: skip
+    ]
     assert parity.near(BatchedEngine(threads=1).run(jobs), SequentialEngine(threads=1).run(jobs))
 
 

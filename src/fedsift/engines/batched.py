@@ -30,27 +30,21 @@ from fedsift.engines.threads import Stop
 from fedsift.engines.warn import warn_user
 from fedsift.types import Fit, Model, Predict, Samples, UserError, Weights, Work
 
-LARGEST_ON_CPU = (
-    2_000_000  # multiplications a sample: beyond, one network keeps a core busy by itself
-)
+# multiplications per sample: beyond, one network keeps a core busy by itself
+LARGEST_ON_CPU = 2_000_000
 LARGEST_TRAINED_ON_CPU = (
     25_000_000  # the same for training networks whose images need not be turned over
 )
-PROGRAM_ON_CPU = (
-    16,
-    65_000_000,
-)  # models, and their multiplications a sample, in one program: caches are small
-PREDICTED_ON_CPU = 64  # samples a model in one prediction
+# models, and their multiplications per sample, in one program: caches are small
+PROGRAM_ON_CPU = (16, 65_000_000)
+PREDICTED_ON_CPU = 64  # samples per model in one prediction
 PREDICTED_ON_CUDA = 16_384  # samples of all models in one prediction
-COPIES = {
-    True: 2,
-    False: 14,
-}  # of an activation held in training on CUDA, where torch's way writes patches out
-DRAWN = 8  # copies of a batch while it is drawn, normalised and cropped
-SPARE, LARGE = (
-    1.25,
-    2**25,
-)  # free memory that is kept: so much more than programs, of so many bytes at least, use
+# copies of an activation held in training on CUDA, by our kernels or by torch, which writes patches
+# out
+COPIES_BY_KERNELS, COPIES_BY_TORCH = 2, 14
+COPIES_OF_BATCH = 8  # while it is drawn, normalised and cropped
+# free memory that is kept: so much more than programs, of so many bytes at least, use
+SPARE, LARGE = 1.25, 2**25
 GIB, INT32 = 2**30, 2**31 - 1  # kernels count values of an activation in 32 bits
 
 
@@ -167,8 +161,9 @@ class BatchedEngine:
             )
         steps = job.recipe.epochs * -(-len(job.data) // job.recipe.batch)
         batches = steps * job.recipe.batch * 4 * 4
-        copies = program.copies or COPIES[type(self._ops) is not ReferenceOps]
-        sample = copies * program.values + DRAWN * int(np.prod(job.model.shape))
+        plain = type(self._ops) is ReferenceOps
+        copies = program.copies or (COPIES_BY_TORCH if plain else COPIES_BY_KERNELS)
+        sample = copies * program.values + COPIES_OF_BATCH * int(np.prod(job.model.shape))
         return 4 * (6 * program.layout.size + sample * job.recipe.batch) + batches
 
     # --- what is done ---
@@ -209,9 +204,8 @@ class BatchedEngine:
         from fedsift.engines.stacked.cuda import graphs
 
         plan, job = graphs.plan_steps(program, part), part[0]
-        rule = replace(
-            shared_recipe(job.recipe), epochs=1, batch=1
-        )  # how long and how wide it is, the plan says
+        # how long and how wide it is, the plan says
+        rule = replace(shared_recipe(job.recipe), epochs=1, batch=1)
         store = job.data.samples.store
         shapes = (len(part), plan.positions.shape[2], store.mean.shape, store.std.shape)
         key = (job.model, rule, job.temperature, shapes, _memory_key(values))
@@ -223,9 +217,8 @@ class BatchedEngine:
             ):
                 self._trainers.pop(next(iter(self._trainers)))
             self._trainers[key] = graphs.GraphTrainer(program, part, plan, values, needed)
-        self._trainers[key] = self._trainers.pop(
-            key
-        )  # to the end: the one used longest ago goes first
+        # to the end: the one used longest ago goes first
+        self._trainers[key] = self._trainers.pop(key)
         try:
             return self._trainers[key].fit(part, plan, stop)
         except BaseException:
@@ -248,10 +241,8 @@ class BatchedEngine:
         if key not in self._resident:
             while len(self._resident) >= MOST_STORES:
                 self._resident.pop(next(iter(self._resident)))
-            self._resident[key] = (
-                values,
-                values.contiguous().to(self.device),
-            )  # the first keeps its address taken
+            # the first keeps its address taken
+            self._resident[key] = values, values.contiguous().to(self.device)
         return self._resident[key][1]
 
     def _program_for(self, job: Work) -> Program | str:
@@ -271,7 +262,7 @@ class BatchedEngine:
             return program
         stacks_images = training and isinstance(program, CpuProgram) and not program.splits_images
         if program.macs > max(LARGEST_ON_CPU, LARGEST_TRAINED_ON_CPU if stacks_images else 0):
-            return f"{program.macs / 1e6:.1f} million multiplications a sample keep a core busy"
+            return f"{program.macs / 1e6:.1f} million multiplications per sample keep a core busy"
         return program
 
     def _make_program(self, model: Model) -> Program | str:

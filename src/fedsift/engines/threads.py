@@ -24,14 +24,13 @@ class Interrupted(Exception):
 
 class Workers:
     """On a CPU every task has one intra-op thread, however many there are: its sums never depend on
-    its company.
+    what else is running.
     """
 
     def __init__(self, device: torch.device, threads: int | None = None) -> None:
         cpu = self._cpu = device.type == "cpu"
-        self.threads = (
-            (threads or cores()) if cpu else 1
-        )  # a GPU is one, and its programs are not shared
+        # a GPU is one, and its programs are not shared
+        self.threads = (threads or count_cores()) if cpu else 1
         if cpu:
             keep_memory()
         self._pool = ThreadPoolExecutor(self.threads, "fedsift")
@@ -49,8 +48,7 @@ class Workers:
             wait(futures)
 
     def _do(self, task: Task, stop: Stop) -> Any:
-        # every time: a part of this setting is one for all threads, and the caller may have changed
-        # it
+        # every time: part of this setting is one for all threads; the caller may have changed it
         if self._cpu:
             torch.set_num_threads(1)
         return task(stop)
@@ -62,6 +60,6 @@ def raise_if_stopped(stop: Stop) -> None:
         raise Interrupted
 
 
-def cores() -> int:
+def count_cores() -> int:
     """The cores this process may use, where the system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -25,12 +25,8 @@ class Layout:
         self.parameters = {name: value.shape for name, value in net.named_parameters()}
         self.buffers = {name: value.detach().clone() for name, value in net.named_buffers()}
         self.names = tuple(net.state_dict())
-        self._inputs_first = set(
-            inputs_first
-        )  # weights [O, I, ...] that the program wants as [..., I, O]
-        self._channels_last = set(
-            channels_last
-        )  # weights [O, I, ...] that the program wants as [O, ..., I]
+        # weights [O, I, ...] that the program wants as [..., I, O] or as [O, ..., I]
+        self._inputs_first, self._channels_last = set(inputs_first), set(channels_last)
         if missing := set(self.names) - self.parameters.keys() - self.buffers.keys():
             raise Unstackable(f"{min(missing)} shares its values with another parameter")
         for name, parameter in net.named_parameters():

@@ -26,9 +26,8 @@ class Pass:
     count: Tensor | None = None  # [M]: real samples in each batch, where some batches are padded
     seeds: Tensor | None = None  # [M]: of dropout
     step: Tensor | int = 0
-    places: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # where the gradients of a program's `placed` weights go
+    # where the gradients of a program's `placed` weights go
+    places: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def models(self) -> int:

@@ -31,22 +31,18 @@ class Program:
 
     layout: Layout
     pads = True  # whether batches of unequal length may be padded
-    macs = 0  # multiplications a sample, forward
-    values = 0  # activations a sample, forward
-    copies: int | None = (
-        None  # of these held in training, where the program knows better than the engine
-    )
-    smallest_norm: int | None = (
-        None  # the fewest values a sample gives to a batch norm, where there is one
-    )
+    macs = 0  # multiplications per sample, forward
+    values = 0  # activations per sample, forward
+    # of these held in training, where the program knows better than the engine
+    copies: int | None = None
+    # the fewest values a sample gives to a batch norm, where there is one
+    smallest_norm: int | None = None
     stored = torch.float32  # what flows between convolutions
     takes = torch.float32  # what its input is best stored in
-    placed: frozenset[str] = (
-        frozenset()
-    )  # weights whose gradients can be written where they are wanted (Pass.places)
-    counters: tuple[
-        str, ...
-    ] = ()  # buffers that count batches; whoever trains adds the steps at the end
+    # weights whose gradients can be written where they are wanted (Pass.places)
+    placed: frozenset[str] = frozenset()
+    # buffers that count batches; whoever trains adds the steps at the end
+    counters: tuple[str, ...] = ()
 
     def __call__(self, p: Pass, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -158,9 +154,8 @@ class Vmapped(Program):
 
     def __init__(self, model: Model) -> None:
         self._nets = {mode: model.build().train(mode) for mode in (True, False)}
-        self._mine = (
-            threading.local()
-        )  # torch.func puts the weights into the network: each thread has its own
+        # torch.func puts the weights into the network: each thread has its own
+        self._mine = threading.local()
         self.layout = Layout(self._nets[True])
         self._try(model)
 
@@ -216,9 +211,8 @@ class Vmapped(Program):
         """How many values the way back needs beside the weights; some networks cannot be watched
         while they run.
         """
-        kept: dict[
-            int, Tensor
-        ] = {}  # by their place in memory; held, so that no place is used twice
+        # by their place in memory; held, so that no place is used twice
+        kept: dict[int, Tensor] = {}
 
         def keep(tensor: Tensor) -> Tensor:
             kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
@@ -247,9 +241,8 @@ def stack(
     with torch.random.fork_rng(devices=[]):
         try:
             return known(model, ops)
-        except (
-            Exception
-        ) as unknown:  # whatever a network does to its reader, it is not for the user to see
+        # whatever a network does to its reader, it is not for the user to see
+        except Exception as unknown:
             try:
                 return Vmapped(model)
             except Unstackable as refused:

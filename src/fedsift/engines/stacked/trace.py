@@ -41,9 +41,9 @@ class Op:
     before: Op | None = None  # the convolution a batch norm follows
     keep: bool = False  # whether an average keeps its two axes
     number: int = 0  # of a dropout, among the network's
-    macs: int = 0  # multiplications a sample
-    values: int = 0  # outputs a sample
-    spatial: int = 1  # outputs a sample and channel
+    macs: int = 0  # multiplications per sample
+    values: int = 0  # outputs per sample
+    spatial: int = 1  # outputs per sample and channel
     last_used: tuple[str, ...] = field(default=())  # outputs nobody reads after this
 
     @property

@@ -1,4 +1,7 @@
-"""Stacked layers and training steps on CUDA, made of the kernels in triton_kernels.py. Needs Triton."""
+"""Stacked layers and training steps on CUDA, made of the kernels in triton_kernels.py.
+
+Needs Triton.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,8 @@ class Blocks:
     outputs: int = 64  # channels, at most
     depth: int = 64  # inputs of one step of a product, at most
     warps: int = 4  # of a convolution; twice as many where it has more than 32 outputs
-    gradient_rows: int = (
-        64  # pixels of one step of a weight's gradient; half where there are more than 32 inputs
-    )
+    # pixels of one step of a weight's gradient; half where there are more than 32 inputs
+    gradient_rows: int = 64
     gradient_warps: int = 2
     gradient_stages: int = 2  # steps whose loads are under way
     norm_values: int = 4096  # of a batch norm
@@ -40,7 +42,7 @@ BLOCKS = {"tf32": Blocks(), "bfloat16": Blocks()}
 
 
 class TritonOps(ReferenceOps):
-    """Convolution, batch norm, addition and ReLU as few triton_kernels. With bfloat16 what flows between
+    """Convolution, batch norm, addition and ReLU as few kernels. With bfloat16 what flows between
     them is stored so.
     """
 
@@ -119,9 +121,11 @@ def _convolve(
     block = _power(n, most=size.outputs)
     triton_kernels.convolution[(tiles, m, classes * triton.cdiv(n, block))](
         x, w, _or(bias, x), _or(residual, x), y, _or(parts, x), _or(count, x),
-        b, h, width, ho, wo, into * out, w_in, w_out, w.stride(0), 0 if bias is None else bias.stride(0), tiles,
+        b, h, width, ho, wo, into * out, w_in, w_out, w.stride(0),
+        0 if bias is None else bias.stride(0), tiles,
         C=c, N=n, KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, BACK=back,
-        BIASED=bias is not None, RESIDUAL=residual is not None, RELU=relu, MOMENTS=parts is not None,
+        BIASED=bias is not None, RESIDUAL=residual is not None, RELU=relu,
+        MOMENTS=parts is not None,
         COUNTED=count is not None, PRECISION=precision, BP=size.rows, BN=block,
         BK=_power(c, most=size.depth), num_warps=2 * size.warps if n > 32 else size.warps,
     )  # fmt: skip
@@ -209,7 +213,8 @@ class ConvolutionAndNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, w: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None,
         running_mean: Tensor, running_var: Tensor, count: Tensor | None,
-        geometry: Geometry, eps: float, momentum: float, relu: bool, precision: str, places: list[Tensor | None],
+        geometry: Geometry, eps: float, momentum: float, relu: bool, precision: str,
+        places: list[Tensor | None],
     ) -> Tensor:  # fmt: skip
         x = x.contiguous()
         y = _empty_output(x, w.shape[2], geometry)
@@ -225,8 +230,9 @@ class ConvolutionAndNorm(torch.autograd.Function):
         triton_kernels.normalise[(triton.cdiv(b * ho * wo, br), m)](
             y, parts, weight, bias, _or(added, y), out, saved, running_mean, running_var,
             _or(count, y), b, ho * wo, tiles, weight.stride(0), eps, momentum,
-            N=n, BC=bc, BR=br, BP=size.rows, BT=max(1, min(triton.next_power_of_2(tiles), 2048 // bc)),
-            RELU=relu, RESIDUAL=residual is not None, COUNTED=count is not None, num_warps=size.norm_warps,
+            N=n, BC=bc, BR=br, BP=size.rows,
+            BT=max(1, min(triton.next_power_of_2(tiles), 2048 // bc)), RELU=relu,
+            RESIDUAL=residual is not None, COUNTED=count is not None, num_warps=size.norm_warps,
         )  # fmt: skip
         ctx.save_for_backward(
             x, w, y, out if relu and residual is not None else None, weight, bias, saved, count
@@ -287,7 +293,8 @@ class ConvolutionAndNorm(torch.autograd.Function):
 
 
 def draw_batch(
-    values: Tensor, rows: Tensor, positions: Tensor, moves: Tensor | None, targets: Tensor, counts: Tensor,
+    values: Tensor, rows: Tensor, positions: Tensor, moves: Tensor | None, targets: Tensor,
+    counts: Tensor,
     mean: Tensor, std: Tensor, now: Tensor, x: Tensor, t: Tensor, count: Tensor,
 ) -> None:  # fmt: skip
     """Fill x [A, B, H, W, C] (or [A, B, F]), t [A, B, classes] and count [A] with the batches of
@@ -296,7 +303,8 @@ def draw_batch(
     a, b = x.shape[:2]
     h, w, c = x.shape[2:] if x.ndim == 5 else (1, 1, x.shape[2])
     triton_kernels.draw_batch[(b, a)](
-        values, rows, positions, _or(moves, rows), targets, counts, mean, std, now, x, t, count, b, counts.shape[1],
+        values, rows, positions, _or(moves, rows), targets, counts, mean, std, now, x, t, count, b,
+        counts.shape[1],
         C=c, H=h, W=w, CLASSES=t.shape[2], BE=_power(h * w * c, most=1024), BC=_power(t.shape[2]),
         MOVED=moves is not None, PER_CHANNEL=mean.shape[1] > 1,
     )  # fmt: skip
@@ -328,7 +336,8 @@ def update_weights(
     a, size = w.shape
     triton_kernels.update_weights[(triton.cdiv(size, 1024), a)](
         w, g, state[0], state[1], rates, counts, corrections, now, size, counts.shape[1],
-        recipe.momentum, recipe.weight_decay, KIND=recipe.optimizer, NESTEROV=recipe.nesterov, BLOCK=1024,
+        recipe.momentum, recipe.weight_decay, KIND=recipe.optimizer, NESTEROV=recipe.nesterov,
+        BLOCK=1024,
     )  # fmt: skip
 
 

@@ -4,7 +4,8 @@ batches, loss, optimiser.
 Layouts and meanings are those of layers.py, which these kernels are tested against. A convolution's
 kernel also leaves the moments of every tile of its output, so that a batch norm reads it once:
 
-    forward     tile moments (mean, sum of squares about it)  ->  moments of the batch, by Chan's rule  ->  out
+    forward     tile moments (mean, sum of squares about it)
+                ->  moments of the batch, by Chan's rule  ->  out
     backward    dz = dout where out > 0;  s1 = sum dz,  s2 = sum dz xhat
                 dy = weight / std (dz - s1 / n - xhat s2 / n),  dweight = s2,  dbias = s1
 
@@ -27,11 +28,12 @@ def _dot(a, b, acc, PRECISION: tl.constexpr):
 
 @triton.jit
 def convolution(
-    x, w, bias, residual, y, parts, count, B, H, W, HO, WO, w_tap, w_in, w_out, w_model, bias_model, tiles,
-    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, BACK: tl.constexpr, BIASED: tl.constexpr, RESIDUAL: tl.constexpr,
-    RELU: tl.constexpr, MOMENTS: tl.constexpr, COUNTED: tl.constexpr, PRECISION: tl.constexpr,
-    BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    x, w, bias, residual, y, parts, count, B, H, W, HO, WO, w_tap, w_in, w_out, w_model, bias_model,
+    tiles,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr,
+    SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, BACK: tl.constexpr, BIASED: tl.constexpr,
+    RESIDUAL: tl.constexpr, RELU: tl.constexpr, MOMENTS: tl.constexpr, COUNTED: tl.constexpr,
+    PRECISION: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """y[p, n] = sum over (kh, kw, c) of x[pixel of p at (kh, kw), c] w[kh, kw, c, n]. BACK: towards
     the input, where with a stride only every SH-th row and SW-th column meets a given place of the
@@ -122,8 +124,9 @@ def convolution(
 @triton.jit
 def weight_gradient(
     x, dy, parts, B, H, W, HO, WO, steps, parts_split, parts_model,
-    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, PRECISION: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr,
+    SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, PRECISION: tl.constexpr, BP: tl.constexpr,
+    BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
     """dw[kh, j, n] = sum over pixels p of x[pixel of p at row kh, j] dy[p, n], where j counts (kw,
     c): a row of the kernel is one run of memory. Each program adds up `steps` blocks of pixels for
@@ -164,7 +167,8 @@ def weight_gradient(
 
 @triton.jit
 def normalise(
-    y, parts, weight, bias, residual, out, saved, running_mean, running_var, count, B, pixels, tiles, row, eps, momentum,
+    y, parts, weight, bias, residual, out, saved, running_mean, running_var, count, B, pixels,
+    tiles, row, eps, momentum,
     N: tl.constexpr, BC: tl.constexpr, BR: tl.constexpr, BP: tl.constexpr, BT: tl.constexpr,
     RELU: tl.constexpr, RESIDUAL: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
@@ -242,7 +246,8 @@ def _gate(
 @triton.jit
 def norm_sums(
     dout, out, y, weight, bias, saved, parts, rows, blocks, row,
-    N: tl.constexpr, BC: tl.constexpr, BR: tl.constexpr, LOOP: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
+    N: tl.constexpr, BC: tl.constexpr, BR: tl.constexpr, LOOP: tl.constexpr, RELU: tl.constexpr,
+    RESIDUAL: tl.constexpr,
 ):  # fmt: skip
     """s1 and s2 over LOOP blocks of rows."""
     block, m = tl.program_id(0), tl.program_id(1)
@@ -267,9 +272,10 @@ def norm_sums(
 
 @triton.jit
 def norm_gradient(
-    dout, out, y, weight, bias, saved, parts, dy, dresidual, dweight, dbias, count, B, pixels, blocks, row, gradient_row,
-    N: tl.constexpr, BC: tl.constexpr, BR: tl.constexpr, BT: tl.constexpr,
-    RELU: tl.constexpr, RESIDUAL: tl.constexpr, COUNTED: tl.constexpr,
+    dout, out, y, weight, bias, saved, parts, dy, dresidual, dweight, dbias, count, B, pixels,
+    blocks, row, gradient_row,
+    N: tl.constexpr, BC: tl.constexpr, BR: tl.constexpr, BT: tl.constexpr, RELU: tl.constexpr,
+    RESIDUAL: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
     block, m = tl.program_id(0), tl.program_id(1)
     n = tl.arange(0, BC)
@@ -306,8 +312,8 @@ def norm_gradient(
 @triton.jit
 def draw_batch(
     values, rows, positions, moves, targets, counts, mean, std, step, x, t, count, B, models,
-    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CLASSES: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr,
-    MOVED: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CLASSES: tl.constexpr, BE: tl.constexpr,
+    BC: tl.constexpr, MOVED: tl.constexpr, PER_CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """The batch of step `step`: sample b of model m cropped, mirrored and normalised, and its
     target.
@@ -344,7 +350,8 @@ def draw_batch(
 
 @triton.jit
 def loss_gradient(
-    z, t, out, counts, B, temperature, CLASSES: tl.constexpr, BC: tl.constexpr,
+    z, t, out, counts, B, temperature,
+    CLASSES: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """(softmax(z / T) sum(t) - t) / T / batch for real samples, 0 for padding: see
     loss_gradient.

@@ -24,10 +24,7 @@ def last(x):
     return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
-# --- products
-#
-#
-# ------------------------------------------------------------------------------------------------------
+# --- products ---
 
 
 def test_a_step_over_pixels_goes_back_to_those_it_saw():

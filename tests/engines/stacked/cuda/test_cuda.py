@@ -15,21 +15,19 @@ from fedsift.engines.stacked.optimizers import correction, make_optimizer
 from fedsift.engines.stacked.program import stack
 from fedsift.engines.stacked.training import Inputs, loss_gradient
 from fedsift.types import Model, Predict, Recipe, Samples, Store
-from tests.engines.test_layer_orders import ORDERS
 from tests.helpers import parity
+from tests.helpers.layer_orders import ORDERS
 from tests.helpers.parity import SGD, off, one_step
 from tests.helpers.rounding import RoundedOps, rounded_products
 
 pytestmark = pytest.mark.gpu
 
-# Inputs of products are cut to 10 bits, or rounded to 7: an error below 2^-10, or 2^-8, a factor;
-# with bfloat16 every
-# activation and its gradient too. Where a ReLU's input is next to nothing its sign may flip, so
-# gradients are further off than
-# values, and a training goes further astray than a step. How far rounding alone leads is measured
-# beside each
-# (tests/helpers/rounding.py): the kernels may lead twice as far, since other signs flip, or as far as these
-# shares.
+# Inputs of products are cut to 10 bits, or rounded to 7: an error below 2^-10, or 2^-8, per
+# factor; with bfloat16 every activation and its gradient too. Where a ReLU's input is next to
+# nothing its sign may flip, so gradients are further off than values, and a training goes further
+# astray than a step. How far rounding alone leads is measured beside each
+# (tests/helpers/rounding.py): the kernels may lead twice as far, since other signs flip, or as
+# far as these shares.
 VALUES = {"tf32": 3e-3, "bfloat16": 5e-2}
 GRADIENTS = {"tf32": 5e-2, "bfloat16": 0.2}
 
@@ -46,10 +44,7 @@ def cuda(*shape, seed=0):
     return parity.noise(*shape, seed=seed).cuda()
 
 
-# --- layers
-#
-#
-# --------------------------------------------------------------------------------------------------------
+# --- layers ---
 
 
 def convolution(name, inputs, outputs, kernel, stride, padding, bias=False):
@@ -59,10 +54,15 @@ def convolution(name, inputs, outputs, kernel, stride, padding, bias=False):
 
     def build(shape, classes):
         return nn.Sequential(
-            nn.Conv2d(3, inputs, 1), nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=bias),
-            nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Conv2d(3, inputs, 1),
+            nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=bias),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
             nn.Linear(outputs, classes),
-        )  # fmt: skip
+        )
 
     return pytest.param(Model(name, build, (3, 9, 8), 3), id=name)
 
@@ -230,11 +230,14 @@ def test_the_pull_of_the_loss(ops, temperature):
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe(optimizer="sgd", momentum=0.0), Recipe(optimizer="sgd", weight_decay=0.1),
-        Recipe(optimizer="sgd", nesterov=True), Recipe(weight_decay=0.1), Recipe(optimizer="adamw", weight_decay=0.1),
+        Recipe(optimizer="sgd", momentum=0.0),
+        Recipe(optimizer="sgd", weight_decay=0.1),
+        Recipe(optimizer="sgd", nesterov=True),
+        Recipe(weight_decay=0.1),
+        Recipe(optimizer="adamw", weight_decay=0.1),
     ],
     ids=lambda r: f"{r.optimizer}-{r.momentum}-{r.nesterov}-{r.weight_decay}",
-)  # fmt: skip
+)
 def test_the_optimisers(ops, recipe):
     """Three models of 1,500 weights; the last has finished after two steps and stays."""
     w, steps = cuda(3, 1500), 5

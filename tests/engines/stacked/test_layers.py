@@ -32,10 +32,7 @@ def close(a, b, atol=1e-5):
     return a.shape == b.shape and torch.allclose(a, b, atol=atol, rtol=1e-4)
 
 
-# --- by hand
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- by hand ---
 
 
 def test_a_linear_layer_by_hand():
@@ -111,19 +108,20 @@ def test_rows_are_flattened_in_the_order_of_one_network():
     assert layers.flatten(x[..., 0]).shape == (1, 1, 4)
 
 
-# --- properties
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- properties ---
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=20)
 @given(
-    st.tuples(sizes, sizes), st.tuples(sizes, sizes), st.tuples(st.integers(0, 2), st.integers(0, 2)),
-    st.tuples(sizes, sizes, st.integers(3, 7), st.integers(3, 7)), st.tuples(st.integers(1, 5), sizes), st.booleans(),
+    st.tuples(sizes, sizes),
+    st.tuples(sizes, sizes),
+    st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    st.tuples(sizes, sizes, st.integers(3, 7), st.integers(3, 7)),
+    st.tuples(st.integers(1, 5), sizes),
+    st.booleans(),
     seeds,
-)  # fmt: skip
+)
 def test_convolution_and_its_gradients(
     device, kernel, stride, padding, shape, channels, biased, seed
 ):
@@ -136,12 +134,15 @@ def test_convolution_and_its_gradients(
     expected = torch.stack(
         [
             F.conv2d(
-                as_image(x[i]), weight[i].view(*kernel, c, o).permute(3, 2, 0, 1), bias[i] if biased else None,  # type: ignore[index]
-                stride, padding,
+                as_image(x[i]),
+                weight[i].view(*kernel, c, o).permute(3, 2, 0, 1).contiguous(),
+                bias[i] if biased else None,  # type: ignore[index]
+                stride,
+                padding,
             ).permute(0, 2, 3, 1)
             for i in range(m)
         ]
-    )  # fmt: skip
+    )
     assert close(found, expected, 1e-4)
     pull = drawn(seed + 3, *found.shape).to(device)
     for mine, theirs in zip(
@@ -243,9 +244,12 @@ def test_pools(pool):
 
 @settings(max_examples=15)
 @given(
-    st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(2, 5), st.sampled_from([0.5, 1.0, 3.0]),
-    st.booleans(), seeds,
-)  # fmt: skip
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    st.integers(2, 5),
+    st.sampled_from([0.5, 1.0, 3.0]),
+    st.booleans(),
+    seeds,
+)
 def test_the_pull_is_the_gradient_of_the_loss_of_every_network(
     counts, classes, temperature, soft, seed
 ):

@@ -116,10 +116,7 @@ def test_stacked_by_torch_func_in_many_threads():
         compare(Depthwise, sizes=(40,) * 12, threads=4)
 
 
-# --- one by one
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- one by one ---
 
 
 class OwnDropout(nn.Linear):
