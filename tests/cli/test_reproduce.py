@@ -1,10 +1,10 @@
-"""`fedsift reproduce` as a user meets it: on 40 samples and 4 clients, two rounds a run."""
+"""`fedsift reproduce` as a user meets it: on 40 samples and 4 clients, two rounds per run."""
 
 import contextlib
-import importlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,21 @@ import pytest
 
 from fedsift import engines, runs
 from fedsift.algorithms.weights import FedAvg
+from fedsift.papers import PAPERS
 from fedsift.papers.fas_icc2022 import PAPER, theorem
 from fedsift.reproduction.plans import Cell, Plan, run_folder
-from tests.helpers.cli import MAGIC, complaint, done, fedsift, rows
+from fedsift.runs import group
+from fedsift.runs.run import begin_run
+from tests.helpers import tiny_paper
+from tests.helpers.cli import MAGIC, complaint, done, rows
 from tests.helpers.runs import bits, lines, rounds_in
+from tests.helpers.runs import cli as fedsift
 
 SMALL = [
     *("rounds=2", "local.epochs=1", "distill.epochs=1", "clients=4", "cohort=2", "model=mlp"),
     *("data.private=40", "data.public=30", "budget=6", "device=cpu"),
 ]
+RESULTS = Path(__file__).parents[2] / "results" / PAPER.name
 CELLS = PAPER.items["table1"].cells(Plan(PAPER, "digits", "ours", 2))
 
 
@@ -32,7 +38,17 @@ def _own_folder_without_fetched_data(tmp_path, monkeypatch):
 
 
 def words(*items: str, out: str | Path = "here", seeds: int = 1) -> list[str]:
-    return ["reproduce", *items, "--quick", "--seeds", str(seeds), *SMALL, "--out", str(out)]
+    return [
+        "reproduce",
+        PAPER.name,
+        *items,
+        "--quick",
+        "--seeds",
+        str(seeds),
+        *SMALL,
+        "--out",
+        str(out),
+    ]
 
 
 def told(out: str | Path, item: str) -> dict[str, Any]:
@@ -296,7 +312,56 @@ def test_a_report_on_nothing_is_a_mistake():
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("item", ["table1", "fig-size", "theory"])
+def test_a_report_without_its_runs_is_read_and_nothing_is_written(item, tmp_path):
+    """As committed: the numbers are those of the file, digit for digit."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    shutil.copy(RESULTS / "digits-ours" / f"{item}.json", kept)
+    before = every_byte(kept)
+    shown = ("reproduce", PAPER.name, item, "--quick", "--report", "--out", "kept")
+    result = done(*shown)
+    assert f"read: {item}.json in kept; nothing was run or written for them" in result.stdout
+    assert every_byte(kept) == before
+    assert json.loads(done(*shown, "--json").stdout) == [told(kept, item)]
+    for cell in told(kept, item).get("cells", []):
+        figures = f"{cell['accuracy']:.3f} ± {cell['sd']:.3f}".replace("0.", ".")
+        assert figures in result.stdout
+
+
+def test_a_report_of_another_setting_is_not_taken_for_this_one():
+    said = complaint(
+        *("reproduce", PAPER.name, "table1", "--report"), "--out", str(RESULTS / "digits-ours")
+    )
+    assert "was made with another setting: digits there, cifar10 here" in said
+
+
 # --- cells that cannot be run ---
+
+
+def test_a_folder_that_makes_trouble_costs_its_cell_and_not_the_others():
+    """Whatever the trouble is: here a file lies where a run folder should be."""
+    Path("here/runs").mkdir(parents=True)
+    Path("here/runs/fedavg-alpha-100-seed-0").write_text("in the way")
+    result = done(*words("fig-data"))
+    assert "left out: fedavg at alpha = 100 (" in result.stderr
+    report = told("here", "fig-data")
+    assert [cell["curve"] for cell in report["cells"]] == ["table2-none"]
+    assert "fedavg at alpha = 100" in report["left_out"]
+
+
+def test_a_full_disk_at_the_start_of_one_run_costs_its_cell_and_not_the_others(monkeypatch):
+    def fail_one(folder, *args, **options):
+        if "fedavg" in folder.name:
+            raise OSError(28, "No space left on device", str(folder))
+        return begin_run(folder, *args, **options)
+
+    monkeypatch.setattr(group, "begin_run", fail_one)
+    result = done(*words("fig-data"))
+    assert "left out: fedavg at alpha = 100 (" in result.stderr
+    assert "No space left on device" in result.stderr
+    assert [cell["curve"] for cell in told("here", "fig-data")["cells"]] == ["table2-none"]
 
 
 def test_a_cell_without_its_data_is_left_out_and_the_rest_is_reported():
@@ -324,12 +389,12 @@ def test_a_curve_that_a_recipe_cannot_have_is_left_out_and_the_others_are_run(tm
         "--out",
         "here",
     ]
-    result = done("reproduce", "download", *few)
+    result = done("reproduce", PAPER.name, "download", *few)
     reason = "soft-labels-down cannot redraw its public samples in every round, as this recipe asks"
     assert f"left out: soft-labels-down at alpha = 100 ({reason})\n" in result.stderr
     report = told("here", "download")
     assert [cell["pool"] for cell in report["cells"]] == [20] * 3
-    done("reproduce", "download", *few, "--report")
+    done("reproduce", PAPER.name, "download", *few, "--report")
     assert report["left_out"] == told("here", "download")["left_out"]
     assert set(report["left_out"].values()) == {reason}
 
@@ -370,34 +435,88 @@ def test_where_no_cell_can_be_built_its_reason_is_the_mistake():
 
 def test_where_data_are_missing_that_is_the_mistake_and_not_what_a_recipe_cannot_have(monkeypatch):
     monkeypatch.setenv("FEDSIFT_DATA", str(Path("none").resolve()))
-    said = complaint("reproduce", "download", "--recipe", "fresh", "--out", "here")
+    said = complaint("reproduce", PAPER.name, "download", "--recipe", "fresh", "--out", "here")
     assert "cifar10 is not in" in said and "fedsift data get cifar10" in said
 
 
 @pytest.mark.parametrize("items", [["theory"], ["all", "--quick"]], ids=" ".join)
 def test_a_recipe_that_is_not_there_is_said_before_anything_is_done(items):
     assert "unknown recipe 'nonsense'" in complaint(
-        "reproduce", *items, "--recipe", "nonsense", "--out", "here"
+        "reproduce", PAPER.name, *items, "--recipe", "nonsense", "--out", "here"
     )
     assert not Path("here").exists()
 
 
-# --- items
-#
-#
-# ---------------------------------------------------------------------------------------------------------
+# --- papers and items ---
+
+
+def test_without_a_paper_the_papers_are_listed():
+    result = done("reproduce")
+    assert f"  {PAPER.name}\n    {PAPER.title}\n    {PAPER.citation}\n" in result.stdout
+    assert json.loads(done("reproduce", "--json").stdout) == {PAPER.name: PAPER.title}
+
+
+def test_a_paper_alone_lists_its_items_settings_and_recipes():
+    text = done("reproduce", PAPER.name).stdout
+    for name, title in PAPER.reports.items():
+        assert re.search(rf"^  {name} +{re.escape(title)}$", text, re.MULTILINE)
+    assert re.search(r"^  all +table1, table2, .*, theory$", text, re.MULTILINE)
+    assert "cifar10 (default) has recipes: fresh, literal, ours\n" in text
+    assert "digits (--quick) has recipes: ours\n" in text
+    assert json.loads(done("reproduce", PAPER.name, "--json").stdout) == PAPER.reports
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table1"], "name the paper first: fedsift reproduce fas-icc2022 table1"),
+        (["all", "rounds=2"], "name the paper first: fedsift reproduce fas-icc2022 all rounds=2"),
+        (["rounds=2"], "name the paper first: one of fas-icc2022"),
+        (["fas"], "unknown paper 'fas'; did you mean 'fas-icc2022'? (fedsift reproduce lists them"),
+        (["icml"], "unknown paper 'icml'; "),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+def test_the_paper_comes_first(words, said):
+    assert said in complaint("reproduce", *words)
+    assert list(Path().iterdir()) == []
+
+
+def test_a_second_paper_is_a_folder(monkeypatch):
+    """Its runs, its verdict and its figures, by the same command."""
+    monkeypatch.setitem(PAPERS, "tiny", tiny_paper.PAPER)
+    assert "  tiny\n    A Tiny Paper\n    N. N. 2026\n" in done("reproduce").stdout
+    assert re.search(r"^  all +fig1$", done("reproduce", "tiny").stdout, re.MULTILINE)
+    result = done("reproduce", "tiny", "all", "--seeds", "2", "device=cpu")
+    report = told("reproduction/tiny/digits-ours", "fig1")
+    assert (report["paper"], report["seeds"], report["rounds"]) == ("tiny", 2, 2)
+    assert [(cell["label"], cell["paper"]) for cell in report["cells"]] == [
+        ("plain samples", 0.5),
+        ("sure samples", 0.6),
+    ]
+    assert report["command"] == "fedsift reproduce tiny fig1 --seeds 2"
+    (claim,) = report["claims"]
+    assert claim["evidence"][0]["paper"] == 0.1
+    assert "Sure samples are better" in result.stdout
+    assert "tiny has no quick version; leave out --quick" in complaint(
+        "reproduce", "tiny", "fig1", "--quick"
+    )
+
+
+# --- what is computed without runs, and other options ---
 
 
 @pytest.fixture
 def small_theorem(monkeypatch):
-    monkeypatch.setattr(
-        theorem, "make_report", partial(theorem.make_report, dimension=500, trials=20)
-    )
+    make = partial(theorem.make_report, dimension=500, trials=20)
+    extras = {"theory": replace(PAPER.extras["theory"], make=make)}
+    monkeypatch.setitem(PAPERS, PAPER.name, replace(PAPER, extras=extras))
 
 
 @pytest.mark.usefixtures("small_theorem", "no_engine")
 def test_the_theorem_alone():
-    result = done("reproduce", "theory", "--out", "here")
+    result = done("reproduce", PAPER.name, "theory", "--out", "here")
     assert {path.name for path in Path("here").iterdir()} == {
         "theory.json",
         "theory.md",
@@ -429,10 +548,13 @@ def test_a_quiet_one_says_the_table_and_no_more():
 @pytest.mark.parametrize(
     ("items", "said"),
     [
-        (["tabel1"], "unknown item 'tabel1'; did you mean 'table1'? (fedsift reproduce --help)"),
+        (
+            ["tabel1"],
+            "unknown item 'tabel1'; did you mean 'table1'? (fedsift reproduce fas-icc2022)",
+        ),
         (
             ["rounds=2"],
-            "name what to reproduce: table1, table2, fig-data, fig-size, fig-aggregation, download, ",
+            "name what to reproduce: table1, table2, fig-data, fig-size, fig-aggregation, ",
         ),
         (["table1", "alpha=1"], "a reproduction has its own alphas and seeds"),
         (["table1", "sweep.seed=[1, 2]"], "a reproduction has its own alphas and seeds"),
@@ -450,7 +572,7 @@ def test_a_quiet_one_says_the_table_and_no_more():
     ids=lambda part: " ".join(part) if isinstance(part, list) else "",
 )
 def test_a_mistake_is_named_in_one_line_and_nothing_is_made(items, said):
-    assert said in complaint("reproduce", *items, "--quick")
+    assert said in complaint("reproduce", PAPER.name, *items, "--quick")
     assert list(Path().iterdir()) == []
 
 
@@ -462,17 +584,16 @@ def test_a_seed_of_ones_own_is_refused_before_anything_is_played():
 
 
 def test_all_stands_for_the_paper_and_nothing_comes_twice():
-    reproducing = importlib.import_module("fedsift.cli.reproduce")
-
     paper = ["table1", "table2", "fig-data", "fig-size", "fig-aggregation", "download", "theory"]
-    assert reproducing.names(["all"]) == paper
-    assert reproducing.names(["theory", "budget", "all"]) == ["theory", "budget", *paper[:-1]]
+    assert PAPER.select(["all"]) == paper
+    assert PAPER.select(["theory", "budget", "all"]) == ["theory", "budget", *paper[:-1]]
 
 
 def test_a_recipe_of_ones_own_names_the_folder_and_is_used():
     Path("mine.toml").write_text("[local]\nlr = 0.5\n")
-    done("reproduce", "fig-data", "--quick", "--recipe", "mine.toml", "--seeds", "1", *SMALL)
-    out = Path("reproduction/digits-mine")
+    own = ("--quick", "--recipe", "mine.toml", "--seeds", "1")
+    done("reproduce", PAPER.name, "fig-data", *own, *SMALL)
+    out = Path("reproduction/fas-icc2022/digits-mine")
     assert told(out, "fig-data")["recipe"] == "mine.toml"
     assert runs.read_config(out / "runs/fedavg-alpha-100-seed-0").local.lr == 0.5
 
@@ -498,7 +619,7 @@ def test_a_report_on_fewer_seeds_says_what_it_replaces(copied):
     done(*words("table1", out=copied, seeds=2), "--report")
     result = done(*words("table1", out=copied, seeds=1), "--report")
     assert (
-        f"table1: the report on 2 seeds in {copied} gives way to one on 1; --seeds 2 brings it back"
-        in result.stderr
+        f"table1: the report on 2 seeds in {copied} is replaced by one on 1; "
+        "--seeds 2 brings it back" in result.stderr
     )
     assert done(*words("table1", out=copied, seeds=2), "--report").stderr == ""

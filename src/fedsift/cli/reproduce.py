@@ -1,6 +1,4 @@
-"""`fedsift reproduce`: run what is missing, side by side, and say what came of it beside what the
-paper says.
-"""
+"""`fedsift reproduce PAPER ITEM...`: run what is missing, and report it beside the paper."""
 
 from __future__ import annotations
 
@@ -12,42 +10,44 @@ import typer
 
 from fedsift.cli.console import error_handler, new_table, print_table, say, user_error, warn
 from fedsift.cli.options import Device, EngineName, Json, PrecisionName, Quiet
-from fedsift.cli.progress import choose_engine, describe_models, resume_hint, show_progress
+from fedsift.cli.progress import choose_engine, describe_models, resume_hint, run_group
 
 if TYPE_CHECKING:
-    from fedsift.config import Experiment
+    from collections.abc import Iterable
+
+    from fedsift.reproduction.paper import Paper
     from fedsift.reproduction.plans import Cell, Plan
-    from fedsift.runs import Run
+    from fedsift.runs import Group
+
+    Report = dict[str, Any]
 
 
 def reproduce(
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="ITEM... [key=value]...",
-            help="table1, table2, fig-data, fig-size, fig-aggregation, download, theory, or all of these: all; budget, beyond, beyond2.",
+            metavar="PAPER ITEM... [key=value]...",
+            help="A paper, its items (or: all) and settings. Without items they are listed.",
             show_default=False,
         ),
-    ],
+    ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A small version: 8x8 digits, minutes on a CPU.")
+        bool, typer.Option("--quick", help="A small version: minutes on a CPU.")
     ] = False,
     recipe: Annotated[
-        str,
-        typer.Option(
-            "--recipe",
-            help="ours, literal (the paper to the letter), fresh (other public samples in every round) or a TOML file; --quick: ours.",
-        ),
-    ] = "ours",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds of every cell.")] = 3,
+        str | None,
+        typer.Option("--recipe", help="A recipe of the paper, or a TOML file (default: ours)."),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds per cell.")] = 3,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder of runs and reports (default: reproduction/SETTING-RECIPE)."
+            "--out",
+            help="Folder of runs and reports (default: reproduction/PAPER/SETTING-RECIPE).",
         ),
     ] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Run nothing; report on the runs in --out.")
+        bool, typer.Option("--report", help="Run nothing; report on what is in --out.")
     ] = False,
     engine: EngineName = None,
     device: Device = None,
@@ -55,178 +55,178 @@ def reproduce(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Tables and figures of the paper: run what is missing, then paper | ours | verdict. The same
-    command again goes on.
+    """Reproduce a paper: run what is missing, then paper | ours | verdict.
+
+    For example: fedsift reproduce fas-icc2022 table1 --quick. The same command again resumes.
     """
     with error_handler():
-        from fedsift.papers.fas_icc2022 import PAPER
+        from fedsift.papers import PAPERS
         from fedsift.reproduction.plans import Plan
 
-        setting = PAPER.choose_setting(quick)
+        if not words:
+            _list_papers(PAPERS.values(), as_json)
+            return
+        paper = _find_paper(words)
+        if len(words) == 1:
+            _list_items(paper, as_json)
+            return
+        setting, recipe = paper.choose_setting(quick), recipe or paper.recipe
         where = {"engine": engine, "device": device, "precision": precision}
-        overrides = [word for word in words if "=" in word]
-        settings = [*overrides, *(f"{key}={value}" for key, value in where.items() if value)]
-        plan = Plan(PAPER, setting, recipe, seeds, tuple(settings))
-        folder = out or Path("reproduction") / f"{setting}-{Path(recipe).stem}"
-        items = names([word for word in words if "=" not in word])
-        reproduce_items(items, plan, folder, play=not report, quiet=quiet, as_json=as_json)
+        overrides = [word for word in words[1:] if "=" in word]
+        overrides += [f"{key}={value}" for key, value in where.items() if value]
+        plan = Plan(paper, setting, recipe, seeds, tuple(overrides))
+        items = paper.select([word for word in words[1:] if "=" not in word])
+        if not items:
+            raise user_error(f"name what to reproduce: {', '.join(paper.reports)} or all")
+        folder = out or Path("reproduction") / paper.name / f"{setting}-{Path(recipe).stem}"
+        if report:
+            made, kept = _report_found(items, plan, folder)
+        else:
+            made, kept = _run_and_report(items, plan, folder, quiet), {}
+        _print_reports(items, made, kept, folder, as_json)
 
 
-def names(wanted: list[str]) -> list[str]:
-    """The items that words stand for, each once."""
-    from fedsift import registry
-    from fedsift.papers.fas_icc2022 import PAPER
-
-    known = {name: [name] for name in PAPER.reports} | {"all": list(PAPER.main)}
-    if not wanted:
-        raise user_error(f"name what to reproduce: {', '.join(known)}")
-    found = [registry.lookup(known, "item", word, "fedsift reproduce --help") for word in wanted]
-    return list(dict.fromkeys(name for names in found for name in names))
+# --- papers and items ---
 
 
-def reproduce_items(
-    items: list[str], plan: Plan, out: Path, *, play: bool, quiet: bool, as_json: bool
-) -> None:
-    """The theorem first, since it is quick; then all cells of all items in one go, and a report on
-    each item. Without `play`, a report on what there is already."""
-    reports: dict[str, dict[str, Any]] = {}
-    if "theory" in items:
-        reports["theory"] = _theorem(out)
-    if tables := [name for name in items if name != "theory"]:
-        left_out = _run_cells(tables, plan, out, quiet) if play else _missing(tables, plan, out)
-        reports |= {
-            name: report for name in tables if (report := _reported(name, plan, out, left_out))
-        }
-    if not reports:
-        fewer = ", or fewer --seeds" if plan.seeds > 1 else ""
-        again = f"; give the command without --report to run it{fewer}" if not play else ""
-        raise user_error(
-            f"nothing to report on: no cell of {', '.join(items)} in {out} has rounds of all its seeds{again}"
-        )
-    items = [name for name in items if name in reports]
+def _list_papers(papers: Iterable[Paper], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([reports[name] for name in items]))
+        typer.echo(json.dumps({paper.name: paper.title for paper in papers}))
         return
-    for name in items:
-        _tell(reports[name])
-    say(
-        f"\nwritten: {', '.join(f'{name}.json' for name in items)}, with the same as .md and .png, in {out}"
-    )
+    say("Papers that can be reproduced:\n")
+    for paper in papers:
+        say(f"  {paper.name}\n    {paper.title}\n    {paper.citation}")
+    say("\nList the items of one: fedsift reproduce PAPER")
 
 
-def _cells(items: list[str], plan: Plan) -> list[Cell]:
-    return list(
-        dict.fromkeys(cell for name in items for cell in plan.paper.items[name].cells(plan))
-    )
+def _list_items(paper: Paper, as_json: bool) -> None:
+    from fedsift.reproduction.paper import ALL
+
+    if as_json:
+        typer.echo(json.dumps(paper.reports))
+        return
+    say(f"{paper.title}\n{paper.citation}\n")
+    for name, title in paper.reports.items():
+        say(f"  {name:<16} {title}")
+    say(f"  {ALL:<16} {', '.join(paper.main or paper.reports)}")
+    for setting in paper.settings:
+        how = "--quick" if setting == paper.quick else "default"
+        say(f"\n{setting} ({how}) has recipes: {', '.join(paper.recipes(setting))}")
+    say(f"\nRun one: fedsift reproduce {paper.name} {next(iter(paper.reports))}")
 
 
-def _experiments(
-    items: list[str], plan: Plan
-) -> tuple[dict[Cell, list[Experiment]], dict[Cell, str]]:
-    """The cells with an experiment a seed; and those the recipe cannot have, and why."""
-    from fedsift.reproduction.plans import NotWithThisRecipe
+def _find_paper(words: list[str]) -> Paper:
+    from fedsift import registry
+    from fedsift.papers import PAPERS
 
-    found: dict[Cell, list[Experiment]] = {}
-    impossible: dict[Cell, str] = {}
-    for cell in _cells(items, plan):
-        try:
-            found[cell] = [plan.experiment(cell, seed) for seed in range(plan.seeds)]
-        except NotWithThisRecipe as error:
-            impossible[cell] = str(error)
-    return found, impossible
+    for name, paper in PAPERS.items():
+        if words[0] not in PAPERS and words[0] in (*paper.reports, "all"):
+            again = " ".join(["fedsift reproduce", name, *words])
+            raise user_error(f"name the paper first: {again}")
+    if "=" in words[0]:
+        raise user_error(f"name the paper first: one of {', '.join(PAPERS)}")
+    found: Paper = registry.lookup(PAPERS, "paper", words[0], "fedsift reproduce lists them")
+    return found
 
 
-def _missing(items: list[str], plan: Plan, out: Path) -> dict[Cell, str]:
-    """The cells that have a run without a finished round, or one that failed."""
-    from fedsift import runs
+# --- running ---
+
+
+def _run_and_report(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[str, Report]:
+    """What needs no runs first, since it is quick; then all cells of all items at once."""
+    extras = [name for name in items if name in plan.paper.extras]
+    made = {name: _make_extra(name, plan, out) for name in extras}
+    if tables := [name for name in items if name not in extras]:
+        left_out = _run_missing(tables, plan, out, quiet)
+        made |= _make_reports(tables, plan, out, left_out)
+    if not made:
+        raise user_error(_describe_nothing(items, out))
+    return made
+
+
+def _run_missing(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cell, str]:
+    """Run what is not finished. Returns the cells that could not be run, and why."""
+    from fedsift.reproduction.experiments import make_experiments
     from fedsift.reproduction.plans import run_folder
+    from fedsift.runs import Group
 
-    experiments, impossible = _experiments(items, plan)
-    every = {
-        cell: [run_folder(out, cell, seed) for seed in range(plan.seeds)] for cell in experiments
-    }
-    failed = {
-        cell: "stopped: failed.json of its run says why"
-        for cell, of in every.items()
-        if any((f / runs.FAILED).is_file() for f in of)
-    }
-    there = {cell: sum(map(runs.has_a_round, of)) for cell, of in every.items()}
-    few = {
-        cell: f"{count} of {plan.seeds} seeds run" if count else "not run"
-        for cell, count in there.items()
-        if count < plan.seeds
-    }
-    return impossible | failed | few
-
-
-def _run_cells(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cell, str]:
-    """Play the runs that are not finished yet. Returns the cells that could not be run, and why."""
-    from fedsift import runs
-    from fedsift.reproduction.plans import run_folder
-    from fedsift.types import UserError
-
-    experiments, left_out = _experiments(items, plan)
+    experiments, left_out = make_experiments(items, plan)
     if not experiments:
         raise user_error(next(iter(left_out.values())))
-    engine, why = choose_engine(*next(iter(experiments.values()))[0].where)
-    playing: list[Run] = []
+    cells = {
+        run_folder(out, cell, seed): cell
+        for cell, of in experiments.items()
+        for seed in range(len(of))
+    }
+    every = [experiment for of in experiments.values() for experiment in of]
+    engine, why = choose_engine(*every[0].where)
     with resume_hint("the same command again", out):
-        for cell, of in experiments.items():
-            begun: list[Run] = []
-            try:
-                for seed, experiment in enumerate(of):
-                    begun.append(
-                        runs.begin_run(
-                            run_folder(out, cell, seed), experiment, resume=True, note=why
-                        )
-                    )
-                playing += begun
-            except UserError as error:
-                left_out[cell] = str(error)
-                for run in begun:
-                    run.lock.release()
-        if not playing:
-            raise user_error(left_out[next(iter(experiments))])
+        group = Group(dict(zip(cells, every, strict=True)), strict=False)
+        group.begin(resume=True, note=why)
+        left_out |= _find_failed(group, cells)
+        if left_out.keys() >= experiments.keys():
+            group.release()
+            raise next(iter(group.errors.values()))
         for cell, reason in left_out.items():
             warn(f"left out: {cell} ({reason})")
-        todo = [run for run in playing if not run.finished]
-        if todo and not quiet:
-            done = (
-                f", {len(playing) - len(todo)} finished already" if len(todo) < len(playing) else ""
-            )
-            warn(
-                "\n".join(
-                    [f"{len(todo)} runs side by side{done}: {why}", *describe_models(engine, todo)]
-                )
-            )
-        failed = _play(todo, engine, quiet)
-    for run in playing:
-        run.lock.release()
-    for cell in experiments:
-        told = [
-            failed[folder]
-            for seed in range(plan.seeds)
-            if (folder := run_folder(out, cell, seed)) in failed
-        ]
-        left_out |= {cell: told[0]} if told else {}
-    return left_out
+        if group.unfinished and not quiet:
+            done = f", {len(group.finished)} finished already" if group.finished else ""
+            about = f"{len(group.unfinished)} runs side by side{done}: {why}"
+            warn("\n".join([about, *describe_models(engine, group.unfinished)]))
+        run_group(group, engine, quiet)
+    return left_out | _find_failed(group, cells)
 
 
-def _play(todo: list[Run], engine: Any, quiet: bool) -> dict[Path, str]:
-    """What the failed ones said, by their folder; the others go on without them."""
-    from fedsift import runs
-
-    failed: dict[Path, str] = {}
-    with show_progress(todo, quiet) as tell:
-        for run, outcome in runs.Group.of(todo).run(engine):
-            if isinstance(outcome, Exception):
-                failed[run.folder] = runs.describe_error(outcome)
-                warn(f"{run.folder.name} failed: {failed[run.folder]}")
-            tell(run, outcome)
-    return failed
+def _find_failed(group: Group, cells: dict[Path, Cell]) -> dict[Cell, str]:
+    """The cells of which a run failed, and what the first of them said."""
+    found: dict[Cell, str] = {}
+    for folder, cell in cells.items():
+        if folder in group.failed:
+            found.setdefault(cell, group.failed[folder])
+    return found
 
 
-def _reported(name: str, plan: Plan, out: Path, left_out: dict[Cell, str]) -> dict[str, Any] | None:
+# --- reporting ---
+
+
+def _report_found(
+    items: list[str], plan: Plan, out: Path
+) -> tuple[dict[str, Report], dict[str, Report]]:
+    """Reports on the runs in a folder, and those that are kept there as JSON alone."""
+    from fedsift.reproduction.experiments import find_missing
+    from fedsift.reproduction.reports import read_report
+
+    tables = [name for name in items if name not in plan.paper.extras]
+    keep = [name for name in items if (out / f"{name}.json").is_file()]
+    if (out / "runs").is_dir():
+        keep = [name for name in keep if name not in tables]
+    kept = {name: read_report(plan, name, out) for name in keep}
+    tables = [name for name in tables if name not in kept]
+    extras = [name for name in items if name in plan.paper.extras and name not in kept]
+    made = {name: _make_extra(name, plan, out) for name in extras}
+    made |= _make_reports(tables, plan, out, find_missing(tables, plan, out))
+    if not made and not kept:
+        fewer = ", or fewer --seeds" if plan.seeds > 1 else ""
+        again = f"; give the command without --report to run it{fewer}"
+        raise user_error(_describe_nothing(items, out) + again)
+    return made, kept
+
+
+def _describe_nothing(items: list[str], out: Path) -> str:
+    names = ", ".join(items)
+    return f"nothing to report on: no cell of {names} in {out} has rounds of all its seeds"
+
+
+def _make_reports(
+    items: list[str], plan: Plan, out: Path, left_out: dict[Cell, str]
+) -> dict[str, Report]:
+    found = {name: _make_report(name, plan, out, left_out) for name in items}
+    return {name: report for name, report in found.items() if report}
+
+
+def _make_report(
+    name: str, plan: Plan, out: Path, left_out: dict[Cell, str]
+) -> dict[str, Any] | None:
     """The report on an item, also written to files; or none, if it has no cell."""
     from fedsift.reproduction import pictures, reports
 
@@ -238,71 +238,78 @@ def _reported(name: str, plan: Plan, out: Path, left_out: dict[Cell, str]) -> di
     report = reports.gather_report(name, item, plan, out, mine)
     if (before := reports.count_seeds(out, name)) > plan.seeds:
         warn(
-            f"{name}: the report on {before} seeds in {out} gives way to one on {plan.seeds}; --seeds {before} brings it back"
+            f"{name}: the report on {before} seeds in {out} is replaced by one on {plan.seeds}; "
+            f"--seeds {before} brings it back"
         )
     reports.write_report(report, out, reports.markdown(report))
     pictures.draw(report, out / f"{name}.png")
     return report
 
 
-def _theorem(out: Path) -> dict[str, Any]:
-    from fedsift.papers.fas_icc2022 import theorem
+def _make_extra(name: str, plan: Plan, out: Path) -> dict[str, Any]:
     from fedsift.reproduction import reports
 
-    report = theorem.make_report()
-    reports.write_report(report, out, theorem.markdown(report))
-    theorem.draw(report, out / "theory.png")
+    extra = plan.paper.extras[name]
+    report = extra.make()
+    reports.write_report(report, out, extra.markdown(report))
+    extra.draw(report, out / f"{name}.png")
     return report
 
 
-# --- telling
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- printing ---
 
 
-def _tell(report: dict[str, Any]) -> None:
-    from fedsift.reproduction.reports import format_accuracy
+def _print_reports(
+    items: list[str], made: dict[str, Report], kept: dict[str, Report], out: Path, as_json: bool
+) -> None:
+    found = {name: (made | kept)[name] for name in items if name in made or name in kept}
+    if as_json:
+        typer.echo(json.dumps(list(found.values())))
+        return
+    for report in found.values():
+        _print_report(report)
+    if made:
+        files = ", ".join(f"{name}.json" for name in found if name in made)
+        say(f"\nwritten: {files}, with the same as .md and .png, in {out}")
+    if kept:
+        files = ", ".join(f"{name}.json" for name in found if name in kept)
+        say(f"\nread: {files} in {out}; nothing was run or written for them")
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    from fedsift.reproduction.reports import describe_unfinished
 
     say("")
     if "cells" in report:
-        beside = any(cell["paper"] is not None for cell in report["cells"])
-        table = new_table(
-            report["title"], "curve", "alpha", *["paper"] * beside, "ours", "an upload"
-        )
-        for cell in report["cells"]:
-            paper = ["" if cell["paper"] is None else f"{cell['paper']:.4f}".lstrip("0")] * beside
-            ours, size = (
-                format_accuracy(cell["accuracy"], cell["sd"]),
-                f"{cell['uplink_bytes_per_upload']:,} B",
-            )
-            table.add_row(cell["label"], f"{cell['alpha']:g}", *paper, ours, size)
-        print_table(table)
+        _print_cells(report)
     if report.get("unfinished"):
-        from fedsift.reproduction.reports import describe_unfinished
-
         say(f"{describe_unfinished(report)}\n")
     if report["claims"]:
-        doubt = (
-            "unfinished"
-            if report.get("unfinished")
-            else "one seed"
-            if report.get("seeds") == 1
-            else ""
-        )
-        claims = new_table(
-            f"claims{f' ({doubt}: no verdict for good)' if doubt else ''}",
-            "claim",
-            "verdict",
-            "decided by (the paper's gap)",
-        )
-        for claim in report["claims"]:
-            claims.add_row(claim["claim"], claim["verdict"], _evidence(claim))
-        claims.columns[2].no_wrap = False
-        print_table(claims)
+        _print_claims(report)
 
 
-def _evidence(claim: dict[str, Any]) -> str:
+def _print_cells(report: dict[str, Any]) -> None:
+    from fedsift.reproduction.reports import format_accuracy
+
+    beside = any(cell["paper"] is not None for cell in report["cells"])
+    columns = ("curve", "alpha", *["paper"] * beside, "ours", "per upload")
+    table = new_table(report["title"], *columns)
+    for cell in report["cells"]:
+        paper = ["" if cell["paper"] is None else f"{cell['paper']:.4f}".lstrip("0")] * beside
+        ours = format_accuracy(cell["accuracy"], cell["sd"])
+        size = f"{cell['uplink_bytes_per_upload']:,} B"
+        table.add_row(cell["label"], f"{cell['alpha']:g}", *paper, ours, size)
+    print_table(table)
+
+
+def _print_claims(report: dict[str, Any]) -> None:
     from fedsift.reproduction.reports import describe_evidence
 
-    return describe_evidence(claim)
+    doubt = "one seed" if report.get("seeds") == 1 else ""
+    doubt = "unfinished" if report.get("unfinished") else doubt
+    title = f"claims ({doubt}: no verdict for good)" if doubt else "claims"
+    table = new_table(title, "claim", "verdict", "decided by (the paper's gap)")
+    for claim in report["claims"]:
+        table.add_row(claim["claim"], claim["verdict"], describe_evidence(claim))
+    table.columns[2].no_wrap = False
+    print_table(table)
