@@ -211,7 +211,7 @@ def test_an_interrupted_demo_goes_on_with_the_command_it_prints(shown, tmp_path)
     half = tmp_path / "half"
     stopped = interrupted(command, lambda: any(map(rounds_in, half.glob("digits-*"))))
     assert stopped.returncode == 130
-    assert stopped.stderr.endswith("Go on with:\n  fedsift demo --out half --seeds 1 --rounds 2\n")
+    assert stopped.stderr.endswith("Resume with:\n  fedsift demo --out half --seeds 1 --rounds 2\n")
     assert by_shell(stopped.stderr.splitlines()[-1]).returncode == 0
     for run in ("digits-fedavg-seed0", "digits-fd-seed0", "digits-fas-seed0"):
         assert bits(half / run) == bits(straight_through / run)
@@ -256,10 +256,17 @@ def test_without_out_every_run_gets_a_folder_of_its_own_under_runs():
     assert bits(first) == bits(second)
 
 
-def test_a_quiet_run_says_nothing():
+def test_a_quiet_run_says_its_folder_and_nothing_else():
     result = done("run", *FAS, "rounds=1", "--out", "fas", "--quiet")
-    assert (result.stdout, result.stderr) == ("", "")
+    assert (result.stdout, result.stderr) == ("fas\n", "")
     assert rounds_in(Path("fas")) == 1
+
+
+def test_a_quiet_run_without_out_says_the_folder_it_has_made():
+    for words in ([], ["--seeds", "2"]):
+        result = done("run", *FAS, "rounds=1", "--quiet", *words)
+        assert result.stderr == "" and result.stdout.startswith("runs/digits-fas-")
+        assert Path(result.stdout.removesuffix("\n")).is_dir()
 
 
 def test_progress_goes_to_stderr_a_line_a_round():
@@ -379,7 +386,7 @@ def test_an_override_the_algorithm_does_not_use_is_noted():
 def test_a_stopped_run_says_where_it_goes_on_and_ends_as_if_never_stopped(tmp_path):
     straight(Path("half"), tiny(rounds=4), 3)
     result = done("run", "--resume", "--out", "half", "--json")
-    assert "going on after round 3 of 4\n" in result.stderr
+    assert "resuming after round 3 of 4\n" in result.stderr
     assert json.loads(result.stdout)["rounds"] == 4
     assert bits(Path("half")) == bits(straight(tmp_path / "whole", tiny(rounds=4)))
 
@@ -415,7 +422,7 @@ def test_ctrl_c_prints_the_command_that_goes_on_to_the_same_bits(tmp_path):
     assert (result.returncode, result.stdout) == (130, "")
     assert "Traceback" not in result.stderr
     assert result.stderr.endswith(
-        "interrupted; every finished round is saved. Go on with:\n  fedsift run --resume --out stopped\n"
+        "interrupted; every finished round is saved. Resume with:\n  fedsift run --resume --out stopped\n"
     )
     assert 2 <= rounds_in(folder) < 40
     assert by_shell(result.stderr.splitlines()[-1]).returncode == 0
@@ -919,7 +926,7 @@ def test_ctrl_c_before_the_first_round_says_how_to_go_on_once_there_is_a_folder(
     result = fedsift("run", "digits-fas", "rounds=1", "--out", "mine")
     assert result.exit_code == 130
     assert result.stderr.endswith(
-        "interrupted; every finished round is saved. Go on with:\n  fedsift run --resume --out mine\n"
+        "interrupted; no round is finished yet. Resume with:\n  fedsift run --resume --out mine\n"
     )
 
 

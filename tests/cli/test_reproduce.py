@@ -206,7 +206,7 @@ def test_an_interrupted_reproduction_goes_on_to_the_same_bytes(played, monkeypat
         stopped = fedsift(*words("table1", seeds=2))
     assert (stopped.exit_code, stopped.stdout) == (130, "")
     assert stopped.stderr.endswith(
-        "interrupted; every finished round is saved. Go on with:\n  the same command again\n"
+        "interrupted; every finished round is saved. Resume with:\n  the same command again\n"
     )
     assert sorted(map(rounds_in, Path("here/runs").iterdir())) == [1] * 18 + [2] * 6
     assert not Path("here/table1.json").exists()

@@ -203,7 +203,7 @@ def test_mistakes_of_up_are_said_before_anything_is_started(tmp_path, monkeypatc
         (["app", "clients.models={mlp=3}"], "clients.models names 3 clients, but there are 4"),
         (["app", "sampler=entropi"], "unknown sampler 'entropi'"),
         (["app", "--resume"], "--resume needs --out"),
-        (["app", "--out", "app"], "app exists; add --resume to go on with it"),
+        (["app", "--out", "app"], "app exists; add --resume to resume it"),
     ):
         done = fedsift("flower", "up", *words)
         assert (done.exit_code, done.stdout) == (2, "") and complaint in done.stderr

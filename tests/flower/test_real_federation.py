@@ -265,7 +265,7 @@ def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
         _, said = first.communicate(timeout=PATIENCE)
     assert first.returncode == 130, said.decode()
     assert not list(left())
-    go_on = shlex.split(said.decode().split("Go on with:\n")[1].strip().splitlines()[0])
+    go_on = shlex.split(said.decode().split("Resume with:\n")[1].strip().splitlines()[0])
     assert go_on[:3] == ["fedsift", "flower", "up"]
     done = subprocess.run(
         [*fedsift, *go_on[2:]], cwd=tmp_path, env=environment, capture_output=True, text=True

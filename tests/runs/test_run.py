@@ -128,7 +128,10 @@ def test_a_disk_full_at_any_write_of_a_new_run_ends_it_plainly_and_it_can_go_on(
         assert no_temporaries(folder)
         assert (folder / CONFIG).exists() == (number > 4)
         if number > 4:
-            assert result.stderr.endswith(f"go on with:\n  fedsift run --resume --out {folder}\n")
+            saved = "every finished round is saved" if number > 8 else "no round is finished yet"
+            assert result.stderr.endswith(
+                f"{saved}. Once that is fixed, resume with:\n  fedsift run --resume --out {folder}\n"
+            )
             start = ["run", "--resume", "--out", str(folder)]
         assert cli(*start).exit_code == 0
         assert bits(folder) == whole

@@ -52,7 +52,7 @@ def up(
     out: Annotated[
         Path | None, typer.Option("--out", help="The run folder (default: a new one under runs/).")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     simulation: Annotated[
         bool, typer.Option("--simulation", help="Flower's simulation in place of SuperNodes.")
     ] = False,
@@ -173,9 +173,9 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
 
 def _check_resume(out: Path | None, resume: bool) -> None:
     if resume and not out:
-        raise user_error("--resume needs --out: the folder of the run to go on with")
+        raise user_error("--resume needs --out: the folder of the run to resume")
     if out and out.exists() and not resume:
-        raise user_error(f"{out} exists; add --resume to go on with it, or choose another --out")
+        raise user_error(f"{out} exists; add --resume to resume it, or choose another --out")
 
 
 def _check_ray() -> None:

@@ -18,6 +18,6 @@ PrecisionName = Annotated[
     str | None, typer.Option("--precision", help="float32, tf32 or bfloat16.")
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", help="No progress display; `run` prints no table either.")
+    bool, typer.Option("--quiet", help="No progress display; `run` prints only its folder.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]

@@ -1,4 +1,4 @@
-"""Playing runs with a live display, and saying how to go on whatever stops them."""
+"""Running with a live display, and saying how to resume whatever stops it."""
 
 from __future__ import annotations
 
@@ -46,24 +46,31 @@ def raise_first_error(group: Group) -> None:
 
 @contextlib.contextmanager
 def resume_hint(command: str, begun: Path) -> Iterator[None]:
-    """Whatever stops the playing, say how to go on, if there is something to go on with: the path
-    `begun`.
-    """
+    """Whatever stops the runs, say how to resume them, if the path `begun` is there."""
     try:
         yield
     except KeyboardInterrupt as by:
         if not begun.exists():
             raise
         word, code = describe_stop(by)
-        warn(f"\n{word}; every finished round is saved. Go on with:\n  {command}")
+        warn(f"\n{word}; {_describe_saved(begun)}. Resume with:\n  {command}")
         raise typer.Exit(code) from None
     except OSError as error:
         if not begun.exists():
             raise
-        warn(
-            f"error: {describe_os_error(error)}; every finished round is saved. When there is room, go on with:\n  {command}"
-        )
+        reason = f"{describe_os_error(error)}; {_describe_saved(begun)}"
+        warn(f"error: {reason}. Once that is fixed, resume with:\n  {command}")
         raise typer.Exit(1) from None
+
+
+def _describe_saved(begun: Path) -> str:
+    """Whether a run in the folder, or in a folder of it, has a finished round."""
+    from fedsift.runs import CHECKPOINT
+
+    folder = begun if begun.is_dir() else begun.parent
+    depths = (CHECKPOINT, f"*/{CHECKPOINT}", f"*/*/{CHECKPOINT}")
+    saved = any(True for pattern in depths for _ in folder.glob(pattern))
+    return "every finished round is saved" if saved else "no round is finished yet"
 
 
 @contextlib.contextmanager
@@ -182,11 +189,11 @@ def _format_range(values: list[int]) -> str:
 
 def describe_progress(run: Run) -> str:
     if not run.state.round:
-        return f"{run.folder}: nothing to go on with, starting at the first round"
+        return f"{run.folder} has no finished round yet: starting at the first"
     return (
         "finished already"
         if run.finished
-        else f"going on after round {run.state.round} of {run.experiment.rounds}"
+        else f"resuming after round {run.state.round} of {run.experiment.rounds}"
     )
 
 

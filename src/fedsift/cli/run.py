@@ -45,7 +45,7 @@ def run(
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run or the sweep in --out.")
+        bool, typer.Option("--resume", help="Resume the run or the sweep in --out.")
     ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -68,7 +68,7 @@ def run(
                 "name a preset or a TOML file (fedsift ls presets), or give --resume and --out"
             )
         if resume and not out:
-            raise user_error("--resume needs --out: the folder of the run to go on with")
+            raise user_error("--resume needs --out: the folder of the run to resume")
         where = {"engine": engine, "device": device, "precision": precision}
         settings = [
             *(overrides or []),
@@ -118,7 +118,9 @@ def run_one(
     history = runs.load_run(folder)
     if as_json:
         typer.echo(json.dumps(history.summary()))
-    elif not quiet:
+    elif quiet:
+        say(str(folder))
+    else:
         print_table(comparison([history]))
         say(f"{history.seconds:.1f} s; run folder: {folder}")
 
@@ -144,15 +146,17 @@ def run_sweep(
     histories = [runs.load_run(cell) for cell in group.finished]
     if as_json:
         typer.echo(json.dumps(_summarize_sweep(folder, group, histories)))
-    elif not quiet:
+    elif quiet:
+        say(str(folder))
+    else:
         if histories:
             print_table(comparison(histories))
         say(f"{sum(history.seconds for history in histories):.1f} s; sweep folder: {folder}")
     if group.failed:
         names = ", ".join(cell.name for cell in group.failed)
         told = f"{len(group.failed)} of {len(group.folders)} cells failed: {names}"
-        again = f"Once what they complain of is mended, try them again with:\n  {runs.resume_command(folder)}"
-        warn(f"{told}\nEvery finished round is saved. {again}")
+        again = f"Once the causes are fixed, try them again with:\n  {runs.resume_command(folder)}"
+        warn(f"{told}\n{again}")
         raise typer.Exit(1)
 
 
@@ -171,7 +175,9 @@ def _describe_sweep(group: Group) -> str:
     going = group.unfinished
     done = len(group.folders) - len(going) - len(group.failed)
     begun = sum(run.state.round > 0 for run in going)
-    return f"{done} of {len(group.folders)} cells finished already, {begun} going on where they stopped"
+    return (
+        f"{done} of {len(group.folders)} cells finished already, {begun} resumed where they stopped"
+    )
 
 
 def _summarize_sweep(folder: Path, group: Group, histories: list[History]) -> dict[str, object]:
