@@ -11,7 +11,8 @@ from torch import nn
 
 import fedsift
 from fedsift.engines.sequential import SequentialEngine
-from fedsift.federation import ClientModels, Federation, batch_turns, run_turn
+from fedsift.federation import ClientModels, Federation
+from fedsift.turns import batch_turns, run_turn
 from fedsift.types import Algorithm, UserError
 from tests.helpers import toys
 from tests.helpers.turns import Doubling, counting

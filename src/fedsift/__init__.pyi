@@ -49,7 +49,6 @@ from fedsift.federation import Clients as Clients
 from fedsift.federation import Federation as Federation
 from fedsift.federation import FederationState as FederationState
 from fedsift.federation import Record as Record
-from fedsift.federation import batch_turns as batch_turns
 from fedsift.federation import federate as federate
 from fedsift.federation import make_clients as make_clients
 from fedsift.models import MODELS as MODELS
@@ -59,6 +58,7 @@ from fedsift.numerics import entropy as entropy
 from fedsift.numerics import softmax as softmax
 from fedsift.samplers import SAMPLERS as SAMPLERS
 from fedsift.samplers import Sampler as Sampler
+from fedsift.turns import batch_turns as batch_turns
 from fedsift.types import Algorithm as Algorithm
 from fedsift.types import Client as Client
 from fedsift.types import Draws as Draws

@@ -1,25 +1,55 @@
-"""How the server joins uploads. An aggregator folds an *iterable* of uploads in one pass: memory
-O(N C), whatever the number of clients. The result carries its votes per row, so a mean of partial
-means is the mean of all."""
+"""How the server joins uploads into one set of soft labels.
+
+An aggregator is a function
+
+    (uploads: pairs of (client id, SoftLabels), samples N, classes C) -> SoftLabels
+
+`uploads` is an iterable that is read once, so memory is O(N C) whatever the number of clients. The
+result carries its votes per row, so a mean of partial means is the mean of all.
+
+An aggregator that keeps state between rounds is an object with two methods, as in
+`StatefulAggregator`: `aggregate(uploads, memory, r)` and `forget(memory, client)`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedsift import registry
+from fedsift.memory import from_tree, to_tree
 from fedsift.numerics import entropy
-from fedsift.types import Array, SoftLabels, UserError
+from fedsift.types import Array, Round, SoftLabels, Tree, UserError
 
-Aggregator = Callable[[Iterable[SoftLabels], int, int], SoftLabels]
+Uploads = Iterable[tuple[int, SoftLabels]]
+Aggregator = Callable[[Uploads, int, int], SoftLabels]
 
 
-def mean(uploads: Iterable[SoftLabels], samples: int, classes: int) -> SoftLabels:
+@runtime_checkable
+class StatefulAggregator(Protocol):
+    """An aggregator with a memory that is saved with the run.
+
+    The memory is a dict with arrays or numbers at the leaves, {} before the first round. After a
+    round its keys are strings. For typed fields, name a dataclass as `memory_type` (fedsift.memory
+    says what it may hold). `forget` is called when a client starts over.
+    """
+
+    def aggregate(self, uploads: Uploads, memory: Any, r: Round) -> tuple[SoftLabels, Any]:
+        """The soft labels of this round, and the memory for the next."""
+        ...
+
+    def forget(self, memory: Any, client: int) -> Any:
+        """The memory without what it holds of one client."""
+        ...
+
+
+def mean(uploads: Uploads, samples: int, classes: int) -> SoftLabels:
     """t(x) = mean over the clients *that uploaded x*: the divisor is the number of votes for x."""
     total, votes = np.zeros((samples, classes)), np.zeros(samples)
-    for upload in uploads:
+    for _, upload in uploads:
         weight = np.ones(len(upload)) if upload.weight is None else upload.weight
         total[upload.index] += upload.probs * weight[:, None]
         votes[upload.index] += weight
@@ -27,21 +57,22 @@ def mean(uploads: Iterable[SoftLabels], samples: int, classes: int) -> SoftLabel
     return SoftLabels(seen, total[seen] / votes[seen, None], votes[seen])
 
 
-def certainty(uploads: Iterable[SoftLabels], samples: int, classes: int) -> SoftLabels:
-    """The mean in which a client that is surer of x has more to say: its vote counts 1 - H(p) / log
-    C.
-    """
-    return mean(_by_certainty(uploads), samples, classes)
+def certainty(uploads: Uploads, samples: int, classes: int) -> SoftLabels:
+    """The mean with votes weighted by certainty: a vote counts 1 - H(p) / log C."""
+    return mean(_weigh_by_certainty(uploads), samples, classes)
 
 
-def _by_certainty(uploads: Iterable[SoftLabels]) -> Iterator[SoftLabels]:
-    for upload in uploads:
+def _weigh_by_certainty(uploads: Uploads) -> Iterator[tuple[int, SoftLabels]]:
+    for client, upload in uploads:
         sure = 1 - entropy(upload.probs) / np.log(upload.probs.shape[1])
         votes = np.maximum(sure, LEAST)
-        yield replace(upload, weight=votes if upload.weight is None else votes * upload.weight)
+        yield (
+            client,
+            replace(upload, weight=votes if upload.weight is None else votes * upload.weight),
+        )
 
 
-LEAST = 1e-6  # of a vote: a sample of which nobody knows anything still has a mean
+LEAST = 1e-6  # of a vote: a sample of which nobody is certain still has a mean
 WEIGHTS = {"equal": mean, "certainty": certainty}
 
 
@@ -61,10 +92,10 @@ class Era:
             raise UserError(f"era needs a temperature above 0, not {self.temperature}")
         _average(self.weights)
 
-    def __call__(self, uploads: Iterable[SoftLabels], samples: int, classes: int) -> SoftLabels:
+    def __call__(self, uploads: Uploads, samples: int, classes: int) -> SoftLabels:
         average = _average(self.weights)(uploads, samples, classes)
         scaled = average.probs / self.temperature
-        return _rescaled(average, np.exp(scaled - scaled.max(1, keepdims=True)))
+        return _normalise(average, np.exp(scaled - scaled.max(1, keepdims=True)))
 
 
 @dataclass(frozen=True)
@@ -81,9 +112,9 @@ class EnhancedEra:
             raise UserError(f"enhanced-era needs a beta above 0, not {self.beta}")
         _average(self.weights)
 
-    def __call__(self, uploads: Iterable[SoftLabels], samples: int, classes: int) -> SoftLabels:
+    def __call__(self, uploads: Uploads, samples: int, classes: int) -> SoftLabels:
         average = _average(self.weights)(uploads, samples, classes)
-        return _rescaled(
+        return _normalise(
             average, (average.probs / average.probs.max(1, keepdims=True)) ** self.beta
         )
 
@@ -92,8 +123,59 @@ def _average(weights: str) -> Aggregator:
     return registry.lookup(WEIGHTS, "weights", weights, "equal or certainty")
 
 
-def _rescaled(labels: SoftLabels, rows: Array) -> SoftLabels:
+def _normalise(labels: SoftLabels, rows: Array) -> SoftLabels:
     return SoftLabels(labels.index, rows / rows.sum(1, keepdims=True), labels.weight)
+
+
+def run_aggregator(
+    aggregator: Aggregator | StatefulAggregator, uploads: Uploads, memory: Tree, r: Round
+) -> tuple[SoftLabels, Tree]:
+    """The checked result of an aggregator, and its memory for the next round."""
+    if not isinstance(aggregator, StatefulAggregator):
+        labels = aggregator(uploads, len(r.public), r.classes)
+        return check_labels(labels, len(r.public), r.classes), memory
+    labels, after = _check_pair(aggregator.aggregate(uploads, _restore(aggregator, memory), r))
+    return check_labels(labels, len(r.public), r.classes), to_tree(after)
+
+
+def forget_client(aggregator: Aggregator | StatefulAggregator, memory: Tree, client: int) -> Tree:
+    """An aggregator's memory without one client."""
+    if not isinstance(aggregator, StatefulAggregator):
+        return memory
+    return to_tree(aggregator.forget(_restore(aggregator, memory), client))
+
+
+def _restore(aggregator: StatefulAggregator, memory: Tree) -> Any:
+    return from_tree(getattr(aggregator, "memory_type", dict), memory, "the aggregator's memory")
+
+
+def check_labels(labels: Any, samples: int, classes: int) -> SoftLabels:
+    """The labels, or a clear error for whoever wrote the aggregator."""
+    if not isinstance(labels, SoftLabels):
+        raise UserError(
+            f"the aggregator returned {type(labels).__name__}; it must return a fedsift.SoftLabels"
+        )
+    index, probs = np.asarray(labels.index), np.asarray(labels.probs)
+    if probs.shape != (len(index), classes):
+        raise UserError(
+            f"the aggregator returned probabilities of shape {probs.shape}"
+            f" for {len(index)} samples; it must return ({len(index)}, {classes})"
+        )
+    if len(index) and (index[0] < 0 or index[-1] >= samples or (np.diff(index) <= 0).any()):
+        raise UserError(
+            f"the aggregator returned indexes that are not ascending, distinct and below {samples}"
+        )
+    if not (np.isfinite(probs).all() and (probs >= 0).all()):
+        raise UserError("the aggregator returned values that are not finite or below 0")
+    return labels
+
+
+def _check_pair(result: Any) -> tuple[Any, Any]:
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise UserError(
+            f"aggregate() returned {type(result).__name__}; it must return (SoftLabels, memory)"
+        )
+    return result
 
 
 AGGREGATORS: dict[str, Aggregator | type[Aggregator]] = {

@@ -1,43 +1,90 @@
-"""All that survives a round, as bytes and back."""
+"""All that survives a round as bytes, and back."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
-from typing import IO
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import IO, Any
 
 import numpy as np
 import torch
 
-from fedsift.federation import FederationState
-from fedsift.types import Server, Tree
+from fedsift.federation import Federation, FederationState
+from fedsift.memory import from_tree, model_in, to_tree
+from fedsift.models import initial_state
+from fedsift.types import Server, SoftLabels, Tree, UserError, Weights
+
+PARTS = ("students", "memory", "memories", "last_rounds", "reported_accuracies")
 
 
 def to_bytes(state: FederationState) -> bytes:
-    """All that survives a round as one safetensors blob: leaves under their path, arrays and
-    tensors told apart.
-    """
-    from safetensors.torch import save
-
-    memories = {str(client): memory for client, memory in state.memories.items()}
-    tree = {"students": state.server.students, "notes": state.server.notes, "memories": memories}
-    return save(dict(_leaves(tree)), {"round": str(state.round)})
+    """One safetensors blob: every array and tensor under its path."""
+    tree = {
+        "students": state.server.students,
+        "memory": to_tree(state.server.memory),
+        "memories": to_tree({id: to_tree(memory) for id, memory in state.memories.items()}),
+        "last_rounds": to_tree(state.last_rounds),
+        "reported_accuracies": to_tree(state.reported_accuracies),
+    }
+    return tree_to_bytes(tree, state.round)
 
 
 def from_bytes(blob: bytes) -> FederationState:
-    from safetensors.torch import load as load_tensors
+    """The state with memories as plain trees; `restore_state` gives them their types."""
+    tree: Tree = {part: {} for part in PARTS} | tree_from_bytes(blob)
+    if odd := sorted(tree.keys() - set(PARTS)):
+        raise UserError(f"saved by another version of fedsift: it has {', '.join(map(repr, odd))}")
+    return FederationState(
+        rounds_of(io.BytesIO(blob)),
+        Server(tree["students"], tree["memory"]),
+        from_tree(dict[int, Any], tree["memories"], "memories"),
+        from_tree(dict[int, int], tree["last_rounds"], "last_rounds"),
+        from_tree(dict[int, float], tree["reported_accuracies"], "reported_accuracies"),
+    )
 
-    rounds = rounds_of(io.BytesIO(blob))
-    tree: Tree = {"students": {}, "notes": {}, "memories": {}}
-    for key, value in load_tensors(blob).items():
+
+def restore_state(stored: FederationState, federation: Federation) -> FederationState:
+    """A stored state as the federation has it, held against its models, classes and clients."""
+    algorithm, r = federation.algorithm, federation.round(0)
+    _check_students(stored.server.students, algorithm.start(r).students)
+    for id in stored.memories.keys() | stored.last_rounds.keys():
+        if not 0 <= id < len(federation.clients):
+            raise UserError(f"it has a client {id} of {len(federation.clients)}")
+    kinds = (getattr(algorithm, kind, dict) for kind in ("server_memory", "client_memory"))
+    server_kind, client_kind = kinds
+    memory = from_tree(server_kind, stored.server.memory, "the server's memory")
+    memories = {
+        id: from_tree(client_kind, tree, f"the memory of client {id}")
+        for id, tree in stored.memories.items()
+    }
+    for id, own in memories.items():
+        if found := model_in(own):
+            expected = initial_state(federation.clients.model_of(id), federation.seed)
+            _check_weights(f"the model of client {id}", found, expected)
+    for labels in _soft_labels_in([memory, *memories.values()]):
+        _check_soft_labels(labels, max(len(r.public), r.classes), r.classes)
+    return replace(stored, server=Server(stored.server.students, memory), memories=memories)
+
+
+def tree_to_bytes(tree: Tree, round: int) -> bytes:
+    from safetensors.torch import save
+
+    return save(dict(_leaves(tree)), {"round": str(round)})
+
+
+def tree_from_bytes(blob: bytes) -> Tree:
+    from safetensors.torch import load
+
+    tree: Tree = {}
+    for key, value in load(blob).items():
         kind, *path, name = json.loads(key)
         here = tree
         for step in path:
             here = here.setdefault(step, {})
         here[name] = value.numpy() if kind == "array" else value
-    memories = {int(client): memory for client, memory in tree["memories"].items()}
-    return FederationState(rounds, Server(tree["students"], tree["notes"]), memories)
+    return tree
 
 
 def rounds_of(checkpoint: IO[bytes]) -> int:
@@ -51,6 +98,50 @@ def _leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch
         if isinstance(value, dict):
             yield from _leaves(value, (*path, name))
         elif isinstance(value, np.ndarray):
-            yield json.dumps(["array", *path, name]), torch.from_numpy(np.array(value, order="C"))
+            array = torch.from_numpy(np.array(value, order="C"))
+            yield json.dumps(["array", *path, name]), array
         else:
             yield json.dumps(["tensor", *path, name]), value.contiguous()
+
+
+def _check_students(found: Mapping[str, Any], expected: Mapping[str, Weights]) -> None:
+    if set(found) != set(expected):
+        there, here = (", ".join(sorted(names)) or "no model" for names in (found, expected))
+        raise UserError(f"it has {there}, the experiment {here}")
+    for name, weights in expected.items():
+        _check_weights(f"model {name}", found[name], weights)
+
+
+def _check_weights(whose: str, found: Any, expected: Weights) -> None:
+    """Names, shapes and types of all tensors."""
+    if not isinstance(found, dict):
+        raise UserError(f"{whose} is not a set of tensors")
+    for name in sorted(expected.keys() ^ found.keys()):
+        raise UserError(f"{whose} {'lacks' if name in expected else 'should not have'} {name}")
+    for name, tensor in expected.items():
+        there, here = _describe_tensor(found[name]), _describe_tensor(tensor)
+        if there != here:
+            raise UserError(f"{name} of {whose} is {there}, not {here}")
+
+
+def _describe_tensor(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return "no tensor"
+    return f"{value.dtype} {tuple(value.shape)}".removeprefix("torch.")
+
+
+def _soft_labels_in(things: Iterable[Any]) -> Iterator[SoftLabels]:
+    for thing in things:
+        if isinstance(thing, SoftLabels):
+            yield thing
+        elif isinstance(thing, dict):
+            yield from _soft_labels_in(thing.values())
+        elif is_dataclass(thing):
+            yield from _soft_labels_in(getattr(thing, field.name) for field in fields(thing))
+
+
+def _check_soft_labels(labels: SoftLabels, samples: int, classes: int) -> None:
+    index, probs = labels.index, labels.probs
+    whole = index.ndim == 1 and index.dtype.kind in "iu" and probs.shape == (len(index), classes)
+    if not whole or (len(index) and not (index.min() >= 0 and index.max() < samples)):
+        raise UserError(f"it has soft labels that do not fit {samples} samples, {classes} classes")

@@ -19,7 +19,7 @@ class Scores:
 LAST = 5  # a run's accuracy is the mean over its last five rounds, never its best
 
 
-def evaluate(models: Mapping[str, tuple[Model, Weights]], test: Labelled) -> Turn:
+def evaluate(models: Mapping[str, tuple[Model, Weights]], test: Labelled) -> Turn[Scores]:
     """A turn like any other: asks for predictions, returns the Scores."""
     answers = yield [Predict(model, state, test.samples) for model, state in models.values()]
     accuracies = {

@@ -1,13 +1,11 @@
-"""The round loop. `batch_turns` advances many turns in lockstep; `federate` yields one record a
-round.
-"""
+"""A federation and its round loop. `federate` yields one record per round."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, groupby, islice
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,7 +15,9 @@ from fedsift.data import Task
 from fedsift.data.partition import Dirichlet, Partition, deal
 from fedsift.engines import choose_engine
 from fedsift.ledger import RoundBytes
+from fedsift.memory import is_empty, model_in, to_tree
 from fedsift.models import check_model, make_model
+from fedsift.turns import batch_turns, run_turn
 from fedsift.types import (
     Algorithm,
     Array,
@@ -28,7 +28,6 @@ from fedsift.types import (
     PeerToPeer,
     Round,
     Server,
-    Tree,
     Turn,
     UserError,
 )
@@ -126,27 +125,36 @@ def assign_models(
 class FederationState:
     """All that survives a round."""
 
-    round: int  # rounds played
+    round: int  # rounds finished
     server: Server
-    memories: dict[int, Tree] = field(default_factory=dict)
+    memories: dict[int, Any] = field(default_factory=dict)  # by client, as the algorithm defines
+    # of clients on other machines, which keep their memories and models to themselves:
+    last_rounds: dict[int, int] = field(default_factory=dict)  # the last round a memory is of
+    reported_accuracies: dict[int, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        models = ", ".join(self.server.students) or "none"
+        return f"FederationState(round={self.round}, students: {models}, {len(self.memories)} memories)"
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One round: what it cost and what came of it. `state` is enough to go on from here."""
+    """One round: what it cost and what came of it. `state` is enough to resume from here."""
 
     round: int
     accuracies: dict[str, float]
     bytes: RoundBytes = field(repr=False)
     state: FederationState = field(repr=False)
     models: dict[str, tuple[Model, dict[str, Tensor]]] = field(repr=False)
-    client_accuracy: float | None = (
-        None  # mean over the models clients keep of their own, after local training
-    )
+    client_accuracy: float | None = None  # mean over the models that clients keep of their own
     disagreement: float | None = None  # how often two of those differ on a test sample
     counts: dict[str, int] = field(
         default_factory=dict
-    )  # what the algorithm wants counted (Server.notes["counts"])
+    )  # what the algorithm counts (Server.counts)
+
+    def __repr__(self) -> str:
+        up, down = self.bytes.uplink, self.bytes.downlink
+        return f"Record(round={self.round}, accuracy={self.accuracy:.4f}, up={up} B, down={down} B)"
 
     @property
     def accuracy(self) -> float:
@@ -223,70 +231,85 @@ class Federation:
         """The cohort of a round."""
         return [self.clients[id] for id in self.cohort_ids(r.number)]
 
-    def round_turn(self, state: FederationState) -> Turn:
-        """One round as a turn: announce, the cohort side by side, the server, the test. Returns the
-        Record.
-        """
+    def round_turn(self, state: FederationState) -> Turn[Record]:
+        """One round: downloads, the cohort side by side, the server, the test."""
         r = self.round(state.round)
         cohort = self.draw_cohort(r)
-        heard = self.algorithm.prepare_downloads(state.server, cohort, r)
-        turns = [
-            self.algorithm.client_turn(c, state.memories.get(c.id, {}), heard[c.id], r)
-            for c in cohort
-        ]
-        spoken = yield from batch_turns(turns)
-        said = {client.id: message for client, (_, message) in zip(cohort, spoken, strict=True)}
-        learnt = {
-            client.id: memory for client, (memory, _) in zip(cohort, spoken, strict=True) if memory
-        }
-        return (yield from self.finish_round(state, heard, said, learnt))
+        downloads = self.algorithm.prepare_downloads(state.server, cohort, r)
+        memories = {c.id: state.memories.get(c.id, self._no_memory()) for c in cohort}
+        outcomes = yield from batch_turns(
+            [self.algorithm.client_turn(c, memories[c.id], downloads[c.id], r) for c in cohort]
+        )
+        uploads = {c.id: upload for c, (_, upload) in zip(cohort, outcomes, strict=True)}
+        client_memories = {c.id: memory for c, (memory, _) in zip(cohort, outcomes, strict=True)}
+        checked = self._check_uploads(state.server, uploads, r)
+        sent = RoundBytes.count(r.number, uploads, downloads, self._receivers(uploads, r))
+        return (yield from self.finish_round(state, checked, client_memories, sent))
 
     def finish_round(
         self,
         state: FederationState,
-        heard: Mapping[int, bytes],
-        said: Mapping[int, bytes],
-        learnt: Mapping[int, Tree],
-        missing: Mapping[int, str] | None = None,
-    ) -> Turn:
-        """A round once the clients have spoken: the server's turn, the test, the count. Returns the
-        Record.
+        uploads: Iterable[tuple[int, Any]],
+        client_memories: Mapping[int, Any],
+        sent: RoundBytes,
+        reported_accuracies: Mapping[int, float] | None = None,
+    ) -> Turn[Record]:
+        """A round once the clients have answered: the server's turn, then the test.
 
-        Where clients keep their models to themselves, `learnt` has the accuracy each has measured
-        in place of a model.
+        `uploads` are checked. `reported_accuracies` are of models that clients keep to themselves.
         """
         r = self.round(state.round)
-        server = yield from self.algorithm.server_turn(state.server, said, r)
-        state = FederationState(state.round + 1, server, state.memories | dict(learnt))
-        here = {id: memory for id, memory in sorted(state.memories.items()) if "model" in memory}
-        own = {f"client {id}": (r.model_of(id), memory["model"]) for id, memory in here.items()}
-        told = {
-            f"client {id}": float(memory["accuracy"])
-            for id, memory in sorted(state.memories.items())
-            if "accuracy" in memory
-        }
-        models = self.algorithm.models_to_evaluate(server, here, r)
-        every = yield from evaluation.evaluate(models | own, self.task.test)
-        accuracies = {name: every.accuracies[name] for name in models} or told
-        clients = [*(every.accuracies[name] for name in own), *told.values()]
-        peers = self.algorithm if isinstance(self.algorithm, PeerToPeer) else None
-        edges = {client: peers.receivers(client, r) for client in said} if peers else None
-        counted = RoundBytes.count(r.number, said, heard, edges, missing)
-        counts = {name: int(count) for name, count in server.notes.get("counts", {}).items()}
+        server = yield from self.algorithm.server_turn(state.server, uploads, r)
+        kept = {id: _normalise(m) for id, m in client_memories.items() if not is_empty(m)}
+        state = replace(
+            state,
+            round=state.round + 1,
+            server=replace(server, memory=_normalise(server.memory)),
+            memories=state.memories | kept,
+            reported_accuracies=state.reported_accuracies | dict(reported_accuracies or {}),
+        )
+        return (yield from self._evaluate(state, sent, r))
+
+    def _evaluate(self, state: FederationState, sent: RoundBytes, r: Round) -> Turn[Record]:
+        weights = {id: w for id, m in sorted(state.memories.items()) if (w := model_in(m))}
+        own = {f"client {id}": (r.model_of(id), w) for id, w in weights.items()}
+        reported = {f"client {id}": a for id, a in sorted(state.reported_accuracies.items())}
+        keepers = {id: state.memories[id] for id in weights}
+        models = self.algorithm.models_to_evaluate(state.server, keepers, r)
+        scores = yield from evaluation.evaluate(models | own, self.task.test)
+        accuracies = {name: scores.accuracies[name] for name in models} or reported
+        clients = [*(scores.accuracies[name] for name in own), *reported.values()]
         return Record(
             r.number,
             accuracies,
-            counted,
+            sent,
             state,
             models,
-            mean_of(clients),
-            every.disagreement,
-            counts,
+            sum(clients) / len(clients) if clients else None,
+            scores.disagreement,
+            state.server.counts,
         )
 
+    def _check_uploads(
+        self, server: Server, uploads: Mapping[int, bytes], r: Round
+    ) -> Iterator[tuple[int, Any]]:
+        """One at a time, when the server asks for it."""
+        for client, upload in uploads.items():
+            yield client, self.algorithm.check_upload(server, client, upload, r)
 
-def mean_of(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+    def _receivers(self, senders: Iterable[int], r: Round) -> dict[int, list[int]] | None:
+        """Who hears whom, where there is no server."""
+        if not isinstance(self.algorithm, PeerToPeer):
+            return None
+        return {client: self.algorithm.receivers(client, r) for client in senders}
+
+    def _no_memory(self) -> Any:
+        return getattr(self.algorithm, "client_memory", dict)()
+
+
+def _normalise(memory: Any) -> Any:
+    """Plain dicts as they will be after a resume: the keys are strings, the leaves arrays."""
+    return to_tree(memory) if isinstance(memory, dict) else memory
 
 
 def federate(
@@ -310,89 +333,3 @@ def federate(
         record: Record = run_turn(federation.round_turn(state), engine)
         yield record
         state = record.state
-
-
-def batch_turns(turns: Sequence[Turn]) -> Turn:
-    """Many turns as one: advance them side by side and ask for all their work at once. Returns what
-    they returned.
-
-    A turn yields one piece of work or a list of them; a `batch_turns` of turns is itself such a turn,
-    so cohorts nest in rounds and rounds in sweeps.
-    """
-    returned: list[Any] = [None] * len(turns)
-    answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
-    while True:
-        asked: dict[int, Any] = {}
-        for i, answer in answers.items():
-            try:
-                asked[i] = turns[i].send(answer)
-            except StopIteration as end:
-                returned[i] = end.value
-        if not asked:
-            return returned
-        done = iter(
-            (
-                yield [
-                    job
-                    for work in asked.values()
-                    for job in (work if isinstance(work, list) else [work])
-                ]
-            )
-        )
-        answers = {
-            i: [next(done) for _ in work] if isinstance(work, list) else next(done)
-            for i, work in asked.items()
-        }
-
-
-def run_turn(turn: Turn, engine: Engine) -> Any:
-    """Let one turn run to its end on an engine; what it returned."""
-    answers: Any = None
-    group = batch_turns([turn])
-    while True:
-        try:
-            work = group.send(answers)
-        except StopIteration as end:
-            return end.value[0]
-        answers = engine.run(work)
-
-
-def run_turns(turns: Sequence[Turn], engine: Engine) -> list[Any]:
-    """Drive turns batch_turns, but let one that fails fail alone: its exception stands where its
-    result would.
-    """
-    groups = [batch_turns([turn]) for turn in turns]
-    ended: dict[int, Any] = {}
-    answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
-    while answers:
-        asked: dict[int, list[Any]] = {}
-        for i, answer in answers.items():
-            try:
-                asked[i] = (
-                    groups[i].throw(answer)
-                    if isinstance(answer, Exception)
-                    else groups[i].send(answer)
-                )
-            except StopIteration as end:
-                ended[i] = end.value[0]
-            except Exception as error:
-                ended[i] = error
-        answers = _answers(asked, engine)
-    return [ended[i] for i in range(len(turns))]
-
-
-def _answers(asked: dict[int, list[Any]], engine: Engine) -> dict[int, Any]:
-    """All work at once. Where that fails, each turn's work by itself, which finds the guilty one:
-    jobs are pure.
-    """
-    if not asked:
-        return {}
-    try:
-        done = iter(engine.run([job for jobs in asked.values() for job in jobs]))
-        return {i: list(islice(done, len(jobs))) for i, jobs in asked.items()}
-    except Exception as error:
-        if len(asked) == 1:
-            return dict.fromkeys(asked, error)
-    return {
-        i: answer for one in asked.items() for i, answer in _answers(dict([one]), engine).items()
-    }

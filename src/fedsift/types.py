@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -234,9 +234,9 @@ class Predict:
 
 
 Work = Fit | Predict
-Turn = Generator[
-    Any, Any, Any
-]  # yields Work or a list of Work, is sent the answer or the list of answers
+R = TypeVar("R")
+# Yields Work or a list of Work, is sent the answer or the list of answers, and returns an R.
+Turn = Generator[Any, Any, R]
 
 
 class Engine(Protocol):
@@ -262,6 +262,9 @@ class Link:
     samples: int  # N
     classes: int  # C
     drawn_from: tuple[seeding.Names, ...] = ()  # seeds from which a picked set may have been drawn
+    votes: float = (
+        1.0  # the most votes a row may stand for: 1 from a client, more from an edge server
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,38 +319,40 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Server:
-    """What the server keeps between rounds: one student per architecture, and an algorithm's own
-    notes.
+    """What the server keeps between rounds: one student per architecture, and its own memory.
+
+    `counts` are figures of the last round that the algorithm wants in the metrics.
     """
 
     students: dict[str, Weights]
-    notes: Tree = field(default_factory=dict)
+    memory: Any = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 @runtime_checkable
 class PeerToPeer(Protocol):
-    """An algorithm whose clients send to each other: a message goes to all of `receivers`, not to a
-    server.
-    """
+    """An algorithm without a server: a client's message goes to its `receivers`."""
 
     def receivers(self, client: int, r: Round) -> list[int]: ...
 
 
 @runtime_checkable
 class Forgets(Protocol):
-    """An algorithm whose server mirrors something of its clients' memories: a client that lost its
-    own starts anew.
-    """
+    """An algorithm whose server keeps per-client state; `forget` drops that of one client."""
 
     def forget(self, server: Server, client: int) -> Server: ...
 
 
 class Algorithm(Protocol):
-    """A federated algorithm: what is announced, and one turn for each kind of party. Only bytes
-    cross.
+    """A federated algorithm: one turn for each kind of party. Only bytes cross between them.
+
+    Memories are dataclasses that the algorithm names as `client_memory` and `server_memory`
+    (see fedsift.memory), or plain dicts of arrays and tensors where it names none.
     """
 
-    def start(self, r: Round) -> Server: ...
+    def start(self, r: Round) -> Server:
+        """The server before the first round."""
+        ...
 
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
@@ -355,16 +360,27 @@ class Algorithm(Protocol):
         """What each client of the cohort downloads at the start of the round."""
         ...
 
-    def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        """Returns (memory, message)."""
+    def client_turn(
+        self, client: Client, memory: Any, download: bytes, r: Round
+    ) -> Turn[tuple[Any, bytes]]:
+        """One client's round. Returns (memory, upload)."""
         ...
 
-    def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
-        """Returns the new Server."""
+    def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> Any:
+        """Decode an upload and check all that both ends know; WireError if it cannot be used.
+
+        Returns what `server_turn` receives for this client.
+        """
+        ...
+
+    def server_turn(
+        self, server: Server, uploads: Iterable[tuple[int, Any]], r: Round
+    ) -> Turn[Server]:
+        """The server's round, given each client's id and checked upload. Returns the new server."""
         ...
 
     def models_to_evaluate(
-        self, server: Server, memories: Mapping[int, Tree], r: Round
+        self, server: Server, memories: Mapping[int, Any], r: Round
     ) -> dict[str, tuple[Model, Weights]]:
         """The models whose accuracy is reported, by name."""
         ...

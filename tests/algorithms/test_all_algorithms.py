@@ -13,8 +13,9 @@ from fedsift import config, runs
 from fedsift.algorithms import ALGORITHMS
 from fedsift.codecs import entropy, indexes
 from fedsift.engines.sequential import SequentialEngine
-from fedsift.federation import federate, run_turn
+from fedsift.federation import federate
 from fedsift.models import initial_state
+from fedsift.turns import run_turn
 from fedsift.types import Recipe, UserError
 from tests.helpers import toys
 from tests.test_federation import RECIPE, OneByOne, a_federation, play, same_records

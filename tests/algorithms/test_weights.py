@@ -11,8 +11,9 @@ from fedsift import training
 from fedsift.algorithms import fd, fedavg, feddf, fedpaq, mix2fld
 from fedsift.codecs import WEIGHT_CODECS, Qsgd
 from fedsift.engines.sequential import SequentialEngine
-from fedsift.federation import Clients, Federation, run_turn
+from fedsift.federation import Clients, Federation
 from fedsift.models import initial_state
+from fedsift.turns import run_turn
 from fedsift.types import Fit, Predict, Recipe, Server, UserError
 from tests.algorithms.test_soft_labels import finish, weights
 from tests.helpers import toys

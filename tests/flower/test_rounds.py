@@ -9,12 +9,13 @@ from flwr.app import Error, Message, RecordDict
 
 from fedsift import config, runs
 from fedsift.engines import choose_engine
-from fedsift.federation import Federation, FederationState, run_turn
+from fedsift.federation import Federation, FederationState
 from fedsift.flower import messages
 from fedsift.flower.client_state import ClientState, RunStore
 from fedsift.flower.messages import Answer
 from fedsift.flower.settings import Settings
 from fedsift.flower.site import make_site
+from fedsift.turns import run_turn
 from fedsift.types import Forgets, UserError
 from tests.helpers.fake_flower import (
     ROUNDS,

@@ -30,6 +30,7 @@ from fedsift.runs import (
     METRICS,
 )
 from fedsift.sweeps import SWEEP, Sweep
+from fedsift.turns import run_turns
 from fedsift.types import UserError
 from tests.helpers.cli import (
     by_shell,

@@ -5,8 +5,9 @@ network's mean soft labels.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,11 +27,26 @@ from fedsift.types import (
     Round,
     Server,
     SoftLabels,
-    Tree,
     Turn,
     UserError,
     Weights,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class GossipMemory:
+    """A client's: its model, its estimate of the network's mean, and its own last soft labels."""
+
+    model: Weights | None = None
+    estimate: Array | None = None
+    own: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Mail:
+    """The last round's messages, by sender, unread."""
+
+    messages: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,9 @@ class Gossip:
     distill: Recipe = Recipe()
     codec: EstimateCodec = ESTIMATE_CODECS["float32"]
 
+    client_memory: ClassVar[type] = GossipMemory
+    server_memory: ClassVar[type] = Mail
+
     def start(self, r: Round) -> Server:
         if not 0 < self.budget <= len(r.public):
             raise UserError(
@@ -57,94 +76,85 @@ class Gossip:
             )
         if 0 < r.cohort < r.population:
             raise UserError(
-                f"gossip has no server: all {r.population} clients take part; set cohort={r.population}"
+                f"gossip has no server: all {r.population} clients take part;"
+                f" set cohort={r.population}"
             )
         self._edges(r)
-        return Server({})
+        return Server({}, Mail())
 
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
     ) -> dict[int, bytes]:
-        clients = list(cohort)
-        if not server.notes:
-            return {client.id: b"" for client in clients}
-        mail = {client.id: server.notes["mail"][str(client.id)].tobytes() for client in clients}
-        return {
-            client.id: b"".join(mail[j] for j in self.receivers(client.id, r)) for client in clients
-        }
+        mail = server.memory.messages
+        if not mail:
+            return {client.id: b"" for client in cohort}
+        return {c.id: b"".join(mail[j] for j in self.receivers(c.id, r)) for c in cohort}
 
-    def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        state = memory.get("model") or initial_state(client.model, r.seed)
-        samples = r.public[self._subset(r)]
+    def client_turn(
+        self, client: Client, memory: GossipMemory, download: bytes, r: Round
+    ) -> Turn[tuple[GossipMemory, bytes]]:
+        weights = memory.model or initial_state(client.model, r.seed)
         mixture: Array | float = 0.0
         if r.number:
-            mixture = self._mixture(client.id, memory["estimate"], heard, r)
-            lesson = SoftLabels(self._subset(r), on_simplex(mixture)).on(r.public)
-            key = r.key("distill", client.id)
-            state = yield Fit(
-                client.model, state, lesson, self.distill, key, self.distill.epochs * (r.number - 1)
-            )
-        key = r.key("local", client.id)
-        state = yield Fit(
-            client.model, state, client.data, self.local, key, self.local.epochs * r.number
-        )
-        own = softmax((yield Predict(client.model, state, samples)), 1.0)
-        estimate = mixture + own - memory.get("own", 0.0)
+            mixture = self._mixture(client.id, memory.estimate, download, r)
+            labels = SoftLabels(self._subset(r), on_simplex(mixture)).on(r.public)
+            key, epoch = r.key("distill", client.id), self.distill.epochs * (r.number - 1)
+            weights = yield Fit(client.model, weights, labels, self.distill, key, epoch)
+        key, epoch = r.key("local", client.id), self.local.epochs * r.number
+        weights = yield Fit(client.model, weights, client.data, self.local, key, epoch)
+        own = softmax((yield Predict(client.model, weights, r.public[self._subset(r)])), 1.0)
+        estimate = mixture + own - (0.0 if memory.own is None else memory.own)
         message = self.codec.encode(estimate, r.number)
-        estimate = self.codec.decode(
-            message, r.number, self.budget, r.classes
-        )  # as the others have it
-        return {"model": state, "estimate": estimate, "own": own}, message
+        estimate = self._decode(message, r.number, r)  # as the others have it
+        return GossipMemory(weights, estimate, own), message
 
-    def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
+    def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> bytes:
+        self._decode(upload, r.number, r)
+        return upload
+
+    def server_turn(
+        self, server: Server, uploads: Iterable[tuple[int, bytes]], r: Round
+    ) -> Turn[Server]:
         """The post: it keeps the mail of this round for the next, unread."""
-        return Server(
-            {},
-            {
-                "mail": {
-                    str(client): np.frombuffer(m, np.uint8).copy() for client, m in said.items()
-                }
-            },
-        )
+        return Server({}, Mail(dict(uploads)))
         yield  # a turn is a generator
 
     def models_to_evaluate(
-        self, server: Server, memories: Mapping[int, Tree], r: Round
+        self, server: Server, memories: Mapping[int, Any], r: Round
     ) -> dict[str, tuple[Model, Weights]]:
-        return {
-            f"client {id}": (r.model_of(id), memory["model"])
-            for id, memory in sorted(memories.items())
-        }
+        return {f"client {id}": (r.model_of(id), m.model) for id, m in sorted(memories.items())}
 
     def receivers(self, client: int, r: Round) -> list[int]:
         """Who hears what this client says."""
         return graphs.neighbours(self._edges(r), client)
 
     def _edges(self, r: Round) -> Edges:
-        return _drawn(self.graph, r.population, r.seed)
+        return _draw_graph(self.graph, r.population, r.seed)
 
     def _subset(self, r: Round) -> Array:
         """One subset for the whole run: an estimate is of the same samples in every round."""
         return seeding.subset(seeding.rng(r.seed, "gossip"), len(r.public), self.budget)
 
-    def _mixture(self, client: int, estimate: Array, heard: bytes, r: Round) -> Array:
+    def _mixture(self, client: int, estimate: Array | None, download: bytes, r: Round) -> Array:
+        """The weighted mean of this client's estimate and its neighbours'."""
         weights = graphs.mixing(self._edges(r), r.population)[client]
         near, size = self.receivers(client, r), self.codec.size(self.budget, r.classes)
-        if len(heard) != size * len(near):
+        if estimate is None or len(download) != size * len(near):
             raise WireError(
-                f"{len(heard)} bytes from {len(near)} neighbours instead of {size} each"
+                f"{len(download)} bytes from {len(near)} neighbours instead of {size} each"
             )
         mixture = weights[client] * estimate
         for place, other in enumerate(near):
-            letter = heard[place * size : (place + 1) * size]
-            mixture = mixture + weights[other] * self.codec.decode(
-                letter, r.number - 1, self.budget, r.classes
-            )
+            message = download[place * size : (place + 1) * size]
+            mixture = mixture + weights[other] * self._decode(message, r.number - 1, r)
         return mixture
+
+    def _decode(self, message: bytes, round: int, r: Round) -> Array:
+        return self.codec.decode(message, round, self.budget, r.classes)
 
 
 @lru_cache(maxsize=32)
-def _drawn(graph: Graph, clients: int, seed: int) -> Edges:
+def _draw_graph(graph: Graph, clients: int, seed: int) -> Edges:
     return graphs.drawn(graph, clients, seeding.rng(seed, "graph"))
 
 
@@ -162,8 +172,14 @@ def gossip(
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> Gossip:
-    """No server: clients on a graph exchange estimates of the network's mean soft labels (Bistritz
-    et al. 2020).
+    """No server: clients on a graph exchange estimates of the network's mean soft labels
+    (Bistritz et al. 2020).
+
+    budget: public samples whose estimates are exchanged, the same in every round
+    graph: who hears whom, e.g. "ring", "regular(4)", "edges(0-1 1-2)" (fedsift ls graphs)
+    codec: of the messages: float32 or float16
+    local: how clients train
+    distill: how the mean soft labels are distilled
     """
     return Gossip(
         registry.build(GRAPHS, "graph", graph) if isinstance(graph, str) else graph,

@@ -9,7 +9,8 @@ works here too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,11 +43,22 @@ from fedsift.types import (
     Server,
     SoftLabels,
     Store,
-    Tree,
     Turn,
     UserError,
     Weights,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class JeongClientMemory:
+    model: Weights | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class JeongServerMemory:
+    """The per-label means of the last round, by client."""
+
+    means: dict[int, SoftLabels] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,55 +75,67 @@ class JeongFD:
     up: SoftLabelCodec = CODECS["float32"]
     down: SoftLabelCodec = CODECS["float32"]
 
+    client_memory: ClassVar[type] = JeongClientMemory
+    server_memory: ClassVar[type] = JeongServerMemory
+
     def __post_init__(self) -> None:
         if not self.gamma >= 0:
             raise UserError(f"gamma must be 0 or more, not {self.gamma}")
 
     def start(self, r: Round) -> Server:
-        return Server({})
+        return Server({}, JeongServerMemory())
 
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
     ) -> dict[int, bytes]:
-        return {
-            client.id: self.down.encode(others(server.notes, client.id, r), _link(r))
-            for client in cohort
-        }
+        means = server.memory.means
+        return {c.id: self.down.encode(mean_of_others(means, c.id, r), _link(r)) for c in cohort}
 
-    def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        pull = self.down.decode(heard, _link(r))
-        data = Labelled(client.data.samples, pulled(client.data, pull, self.gamma))
-        state = memory.get("model") or initial_state(client.model, r.seed)
-        state = yield Fit(
-            client.model,
-            state,
-            data,
-            self.local,
-            r.key("local", client.id),
-            self.local.epochs * r.number,
-        )
-        logits = yield Predict(client.model, state, client.data.samples)
-        return {"model": state}, self.up.encode(
-            by_label(softmax(logits, 1.0), client.data.labels), _link(r)
-        )
+    def client_turn(
+        self, client: Client, memory: JeongClientMemory, download: bytes, r: Round
+    ) -> Turn[tuple[JeongClientMemory, bytes]]:
+        targets = pull_targets(client.data, self.down.decode(download, _link(r)), self.gamma)
+        data = Labelled(client.data.samples, targets)
+        weights = memory.model or initial_state(client.model, r.seed)
+        key, epoch = r.key("local", client.id), self.local.epochs * r.number
+        weights = yield Fit(client.model, weights, data, self.local, key, epoch)
+        logits = yield Predict(client.model, weights, client.data.samples)
+        means = mean_by_label(softmax(logits, 1.0), client.data.labels)
+        return JeongClientMemory(weights), self.up.encode(means, _link(r))
 
-    def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
-        return Server(
-            {},
-            {
-                str(client): _tree(self.up.decode(message, _link(r)))
-                for client, message in said.items()
-            },
-        )
+    def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> SoftLabels:
+        return self.up.decode(upload, _link(r))
+
+    def server_turn(
+        self, server: Server, uploads: Iterable[tuple[int, SoftLabels]], r: Round
+    ) -> Turn[Server]:
+        return Server({}, JeongServerMemory(dict(uploads)))
         yield  # nothing to compute, but a turn is a generator
 
     def models_to_evaluate(
-        self, server: Server, memories: Mapping[int, Tree], r: Round
+        self, server: Server, memories: Mapping[int, Any], r: Round
     ) -> dict[str, tuple[Model, Weights]]:
-        return {
-            f"client {id}": (r.model_of(id), memory["model"])
-            for id, memory in sorted(memories.items())
-        }
+        return {f"client {id}": (r.model_of(id), m.model) for id, m in sorted(memories.items())}
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureSent:
+    """A Mix2FLD client's: whether it has sent its mixtures."""
+
+    sent: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class MixturesReceived:
+    """A Mix2FLD server's: the mixtures of every client heard so far."""
+
+    mixtures: dict[int, Mixtures] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Mix2FLDUpload:
+    means: SoftLabels
+    mixtures: Mixtures | None  # with a client's first upload
 
 
 @dataclass(frozen=True)
@@ -129,94 +153,94 @@ class Mix2FLD:
     distill: Recipe = Recipe()
     gamma: float = 1.0
     lam: float = 0.2
-    seeds: int = 10
+    mixtures: int = 10
     up: SoftLabelCodec = CODECS["float32"]
     down: WeightCodec = WEIGHT_CODECS["float32"]
+
+    client_memory: ClassVar[type] = MixtureSent
+    server_memory: ClassVar[type] = MixturesReceived
 
     def __post_init__(self) -> None:
         if not 0 < self.lam < 0.5:
             raise UserError(f"lam must be above 0 and below 1/2, not {self.lam}")
-        if self.seeds < 1 or not self.gamma >= 0:
+        if self.mixtures < 1 or not self.gamma >= 0:
             raise UserError(
-                f"mix2fld needs at least one seed and gamma >= 0, not {self.seeds} and {self.gamma}"
+                f"mix2fld needs at least one mixture and gamma >= 0, not {self.mixtures} and {self.gamma}"
             )
 
     def start(self, r: Round) -> Server:
-        return Server(students.initial_students(r))
+        return Server(students.initial_students(r), MixturesReceived())
 
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
     ) -> dict[int, bytes]:
         return students.encode_weights(self.down, server, cohort, r)
 
-    def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        state = students.decode_weights(self.down, client.model, heard, r)
-        key = r.key("local", client.id)
-        state = yield Fit(
-            client.model, state, client.data, self.local, key, self.local.epochs * r.number
-        )
-        logits = yield Predict(client.model, state, client.data.samples)
-        message = self.up.encode(by_label(softmax(logits, 1.0), client.data.labels), _link(r))
-        seeds = (
-            b"" if memory else self._codec(r).encode(mix(client, self.seeds, self.lam, r), r.number)
-        )
-        return {"seeded": np.ones(1)}, len(message).to_bytes(4, "little") + message + seeds
+    def client_turn(
+        self, client: Client, memory: MixtureSent, download: bytes, r: Round
+    ) -> Turn[tuple[MixtureSent, bytes]]:
+        weights = students.decode_weights(self.down, client.model, download, r)
+        key, epoch = r.key("local", client.id), self.local.epochs * r.number
+        weights = yield Fit(client.model, weights, client.data, self.local, key, epoch)
+        logits = yield Predict(client.model, weights, client.data.samples)
+        means = mean_by_label(softmax(logits, 1.0), client.data.labels)
+        message, mixtures = self.up.encode(means, _link(r)), b""
+        if not memory.sent:
+            mixed = mix_samples(client, self.mixtures, self.lam, r)
+            mixtures = self._codec(r).encode(mixed, r.number)
+        return MixtureSent(True), len(message).to_bytes(4, "little") + message + mixtures
 
-    def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
-        seeds: Tree = dict(server.notes.get("seeds", {}))
-        pull = mean(self._uploads(said, seeds, r), r.classes, r.classes)
-        made, targets, alone = unmix(
-            {int(id): Mixtures(**tree) for id, tree in seeds.items()}, self.lam, r.classes
-        )
-        notes = {"seeds": seeds, "counts": {"unpaired_seeds": np.array(alone)}}
-        plain = Samples(
-            Store(torch.from_numpy(made), torch.tensor(0.0), torch.tensor(1.0)),
-            np.arange(len(made)),
-        )
-        data = Labelled(plain, torch.from_numpy(targets))
-        data = Labelled(plain, pulled(data, pull, self.gamma))
+    def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> Mix2FLDUpload:
+        end = 4 + int.from_bytes(upload[:4], "little")
+        if len(upload) < end:
+            raise WireError("truncated message: the per-label means are cut short")
+        first_time = client not in server.memory.mixtures
+        if first_time != bool(upload[end:]):
+            raise WireError("mixtures are sent with the first upload of a client, and only then")
+        mixtures = self._codec(r).decode(upload[end:], r.number) if first_time else None
+        return Mix2FLDUpload(self.up.decode(upload[4:end], _link(r)), mixtures)
+
+    def server_turn(
+        self, server: Server, uploads: Iterable[tuple[int, Mix2FLDUpload]], r: Round
+    ) -> Turn[Server]:
+        mixtures = dict(server.memory.mixtures)
+        pull = mean(_means_of(uploads, mixtures), r.classes, r.classes)
+        made, targets, alone = unmix(mixtures, self.lam, r.classes)
+        store = Store(torch.from_numpy(made), torch.tensor(0.0), torch.tensor(1.0))
+        samples = Samples(store, np.arange(len(made)))
+        hard = Labelled(samples, torch.from_numpy(targets))
+        data = Labelled(samples, pull_targets(hard, pull, self.gamma))
+        epoch = self.distill.epochs * r.number
         fits = [
-            Fit(
-                m,
-                server.students[m.name],
-                data,
-                self.distill,
-                r.key("distill", m.name),
-                self.distill.epochs * r.number,
-            )
+            Fit(m, server.students[m.name], data, self.distill, r.key("distill", m.name), epoch)
             for m in r.models
         ]
-        states = (yield fits) if len(made) else [server.students[m.name] for m in r.models]
-        return Server(
-            {model.name: state for model, state in zip(r.models, states, strict=True)}, notes
-        )
+        taught = (yield fits) if len(made) else [server.students[m.name] for m in r.models]
+        new = {model.name: weights for model, weights in zip(r.models, taught, strict=True)}
+        return Server(new, MixturesReceived(mixtures), {"unpaired_mixtures": alone})
 
     def models_to_evaluate(
-        self, server: Server, memories: Mapping[int, Tree], r: Round
+        self, server: Server, memories: Mapping[int, Any], r: Round
     ) -> dict[str, tuple[Model, Weights]]:
         return students.models_to_evaluate(server, r)
 
     def forget(self, server: Server, client: int) -> Server:
-        """A client that does not know it has sent its seeds will send them again."""
-        return Server(server.students, students.forget_client(server.notes, client, "seeds"))
+        """A client that does not know it has sent its mixtures will send them again."""
+        left = students.drop(server.memory.mixtures, client)
+        return Server(server.students, MixturesReceived(left))
 
     def _codec(self, r: Round) -> MixtureCodec:
-        return MixtureCodec(r.public.shape, r.classes, self.seeds)
+        return MixtureCodec(r.public.shape, r.classes, self.mixtures)
 
-    def _uploads(self, said: Mapping[int, bytes], notes: Tree, r: Round) -> Iterator[SoftLabels]:
-        """Decode per-label means one by one; seeds of clients heard for the first time are noted on
-        the way.
-        """
-        for client, both in said.items():
-            end = 4 + int.from_bytes(both[:4], "little")
-            if len(both) < end:
-                raise WireError("truncated message: the per-label means are cut short")
-            first_time = str(client) not in notes
-            if first_time != bool(both[end:]):
-                raise WireError("seeds are sent with the first upload of a client, and only then")
-            if first_time:
-                notes[str(client)] = self._codec(r).decode(both[end:], r.number).to_tree()
-            yield self.up.decode(both[4:end], _link(r))
+
+def _means_of(
+    uploads: Iterable[tuple[int, Mix2FLDUpload]], mixtures: dict[int, Mixtures]
+) -> Iterator[tuple[int, SoftLabels]]:
+    """The per-label means one by one; mixtures of new clients are added on the way."""
+    for client, upload in uploads:
+        if upload.mixtures is not None:
+            mixtures[client] = upload.mixtures
+        yield client, upload.means
 
 
 # --- the arithmetic
@@ -225,7 +249,7 @@ class Mix2FLD:
 # ----------------------------------------------------------------------------------------------------
 
 
-def by_label(probs: Array, labels: Array) -> SoftLabels:
+def mean_by_label(probs: Array, labels: Array) -> SoftLabels:
     """F_l = mean of the soft labels of the samples with label l, for the labels that occur.
     [labels, C]
     """
@@ -233,15 +257,15 @@ def by_label(probs: Array, labels: Array) -> SoftLabels:
     return SoftLabels(index, np.stack([probs[labels == label].mean(0) for label in index]))
 
 
-def others(notes: Tree, client: int, r: Round) -> SoftLabels:
+def mean_of_others(means: Mapping[int, SoftLabels], client: int, r: Round) -> SoftLabels:
     """G_l over the *other* clients that uploaded label l in the last round; labels nobody else has
     are left out.
     """
-    uploads = (SoftLabels(**tree) for id, tree in notes.items() if id != str(client))
+    uploads = ((id, labels) for id, labels in means.items() if id != client)
     return mean(uploads, r.classes, r.classes)
 
 
-def pulled(data: Labelled, pull: SoftLabels, gamma: float) -> torch.Tensor:
+def pull_targets(data: Labelled, pull: SoftLabels, gamma: float) -> torch.Tensor:
     """Targets y + gamma G_y, whose cross-entropy is CE(s, y) + gamma CE(s, G_y); only y where there
     is no G_y. [n, C]
 
@@ -252,7 +276,7 @@ def pulled(data: Labelled, pull: SoftLabels, gamma: float) -> torch.Tensor:
     return data.targets + gamma * (data.targets @ torch.from_numpy(table))
 
 
-def mix(client: Client, count: int, lam: float, r: Round) -> Mixtures:
+def mix_samples(client: Client, count: int, lam: float, r: Round) -> Mixtures:
     """`count` mixtures lam x_a + (1 - lam) x_b of private samples with different labels; none for a
     single class.
     """
@@ -267,7 +291,7 @@ def mix(client: Client, count: int, lam: float, r: Round) -> Mixtures:
     return Mixtures((lam * x[a] + (1 - lam) * x[b]).astype(np.float32), labels[a], labels[b])
 
 
-def unmix(seeds: Mapping[int, Mixtures], lam: float, classes: int) -> tuple[Array, Array, int]:
+def unmix(mixtures: Mapping[int, Mixtures], lam: float, classes: int) -> tuple[Array, Array, int]:
     """Samples and targets the server can train on, and how many mixtures found no partner.
 
     Two mixtures of different clients with mirrored labels (a, b) and (b, a) give mu x_1 + (1 - mu)
@@ -279,7 +303,7 @@ def unmix(seeds: Mapping[int, Mixtures], lam: float, classes: int) -> tuple[Arra
     x: list[Array] = []
     y: list[Array] = []
     eye = np.eye(classes, dtype=np.float32)
-    for client, lot in sorted(seeds.items()):
+    for client, lot in sorted(mixtures.items()):
         for image, a, b in zip(lot.x, lot.a.tolist(), lot.b.tolist(), strict=True):
             partners = waiting.get((b, a), [])
             mate = next((i for i, (owner, _) in enumerate(partners) if owner != client), None)
@@ -292,13 +316,9 @@ def unmix(seeds: Mapping[int, Mixtures], lam: float, classes: int) -> tuple[Arra
     alone = [(image, pair) for pair, lot in waiting.items() for _, image in lot]
     x += [image for image, _ in alone]
     y += [lam * eye[a] + (1 - lam) * eye[b] for _, (a, b) in alone]
-    shape = next((lot.x.shape[1:] for lot in seeds.values()), (0,))
+    shape = next((lot.x.shape[1:] for lot in mixtures.values()), (0,))
     made = np.stack(x).astype(np.float32) if x else np.empty((0, *shape), np.float32)
     return made, np.stack(y) if y else np.empty((0, classes), np.float32), len(alone)
-
-
-def _tree(labels: SoftLabels) -> Tree:
-    return {"index": labels.index, "probs": labels.probs}
 
 
 def _link(r: Round) -> Link:
@@ -312,8 +332,13 @@ def fd_jeong(
     gamma: float = 1.0,
     local: Recipe | None = None,
 ) -> JeongFD:
-    """Per-label mean soft labels up, the mean of the others down as a regulariser; no public set
-    (Jeong et al. 2018).
+    """FD of Jeong et al. 2018: per-label mean soft labels up, the mean of the others down as a
+    regulariser; no public set.
+
+    codec: of the uplink (fedsift ls codecs)
+    down_codec: of the downlink
+    gamma: weight of the pull to the other clients' means
+    local: how clients train
     """
     return JeongFD(local or Recipe(), gamma, _stateless(codec), _stateless(down_codec))
 
@@ -324,16 +349,24 @@ def mix2fld(
     down_codec: str | WeightCodec = "float32",
     gamma: float = 1.0,
     lam: float = 0.2,
-    seeds: int = 10,
+    mixtures: int = 10,
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> Mix2FLD:
-    """Per-label soft labels up, mixed-up seeds up once; the server learns on what it un-mixes;
-    weights down (Oh et al. 2020).
+    """Mix2FLD (Oh et al. 2020): per-label soft labels up, mixtures of samples up once, weights
+    down; the server learns on what it un-mixes.
+
+    codec: of the uplink (fedsift ls codecs)
+    down_codec: of the downlink: float32 or float16
+    gamma: weight of the pull to the clients' mean soft labels
+    lam: share of the first sample in a mixture
+    mixtures: mixtures a client uploads once
+    local: how clients train
+    distill: how the server trains
     """
     down = down_weight_codec(down_codec)
     return Mix2FLD(
-        local or Recipe(), distill or Recipe(), gamma, lam, seeds, _stateless(codec), down
+        local or Recipe(), distill or Recipe(), gamma, lam, mixtures, _stateless(codec), down
     )
 
 

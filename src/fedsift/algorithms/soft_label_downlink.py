@@ -1,24 +1,37 @@
-"""Soft labels down: what the server posts after a round and what each client still has to hear of
-it.
+"""Soft labels down: what the server posts after a round, and what each client has not received yet.
 
-Clients keep their own models, and not all take part in every round. A client that returns hears the
-`latest` lesson only, or all it `missed`, oldest first; with a delta codec each is told relative to
-what that very client has heard before.
+Clients keep their own models, and not all take part in every round. A client that returns receives
+the `latest` labels only, or all it `missed`, oldest first. With a delta codec each is encoded
+against what that very client has received before.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from fedsift.codecs import SoftLabelCodec, WireError
-from fedsift.types import Link, Round, SoftLabels, Tree
+from fedsift.types import Link, Round, SoftLabels
 
 ABSENT = ("latest", "missed")
 _LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """How far one client is: the last round whose labels it has, and a delta codec's reference."""
+
+    last: int = -1
+    reference: SoftLabels | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class DownlinkMemory:
+    """The server's: the posted labels by round, and how far each client is."""
+
+    posted: dict[int, SoftLabels] = field(default_factory=dict)
+    received: dict[int, Received] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -26,71 +39,70 @@ class SoftLabelDownlink:
     codec: SoftLabelCodec
     absent: str
 
-    def record(self, notes: Tree, labels: SoftLabels, heard_by: Iterable[int], r: Round) -> Tree:
-        """The server's notes after a round: a new lesson, and who has heard what."""
-        heard = dict(notes.get("heard", {}))
-        for client in heard_by:
-            heard[str(client)] = self._encode_all(notes, client, r)[1]
-        old = notes.get("lessons", {}) if self.absent == "missed" else {}
-        lesson = {"index": labels.index, "probs": labels.probs}
-        return {"heard": heard, "lessons": old | {str(r.number): lesson}}
+    def record(
+        self, memory: DownlinkMemory, labels: SoftLabels, receivers: Iterable[int], r: Round
+    ) -> DownlinkMemory:
+        """The memory after a round: new labels are posted, and `receivers` have the older ones."""
+        received = memory.received | {c: self._encode_all(memory, c, r)[1] for c in receivers}
+        old = memory.posted if self.absent == "missed" else {}
+        return DownlinkMemory(old | {r.number: SoftLabels(labels.index, labels.probs)}, received)
 
-    def encode_for(self, notes: Tree, client: int, r: Round) -> bytes:
-        """What a client downloads: nothing in the first round, else one message, or one for every
-        lesson missed.
+    def encode_for(self, memory: DownlinkMemory, client: int, r: Round) -> bytes:
+        """What a client downloads: nothing in the first round, else one message, or one for each
+        round it missed.
         """
-        messages = self._encode_all(notes, client, r)[0]
+        messages = self._encode_all(memory, client, r)[0]
         if self.absent == "latest":
             return b"".join(messages)
         return b"".join(_LENGTH.pack(len(message)) + message for message in messages)
 
-    def decode(self, memory: Tree, download: bytes, r: Round) -> tuple[dict[int, SoftLabels], Tree]:
-        """The lessons in a download, by the round they are of, and the memory after them."""
-        lessons = {}
+    def decode(
+        self, memory: Received, download: bytes, r: Round
+    ) -> tuple[dict[int, SoftLabels], Received]:
+        """The labels in a download, by the round they are of, and the memory after them."""
+        found = {}
         numbers = _due(memory, self.absent, r)
         for number, message in zip(numbers, self._split(download, len(numbers)), strict=True):
-            lessons[number], codec_memory = self.codec.decode_stateful(
-                message, _link(number, r), memory.get("codec", {})
-            )
-            memory = {"last": np.array(number), "codec": codec_memory}
-        return lessons, memory
+            link = _link(number, r)
+            found[number], reference = self.codec.decode_stateful(message, link, memory.reference)
+            memory = Received(number, reference)
+        return found, memory
 
-    def _encode_all(self, notes: Tree, client: int, r: Round) -> tuple[list[bytes], Tree]:
-        memory, messages = notes.get("heard", {}).get(str(client), {}), []
-        for number in _due(memory, self.absent, r):
-            labels = SoftLabels(**notes["lessons"][str(number)])
-            message, codec_memory = self.codec.encode_stateful(
-                labels, _link(number, r), memory.get("codec", {})
-            )
+    def _encode_all(
+        self, memory: DownlinkMemory, client: int, r: Round
+    ) -> tuple[list[bytes], Received]:
+        state, messages = memory.received.get(client, Received()), []
+        for number in _due(state, self.absent, r):
+            labels, link = memory.posted[number], _link(number, r)
+            message, reference = self.codec.encode_stateful(labels, link, state.reference)
             messages.append(message)
-            memory = {"last": np.array(number), "codec": codec_memory}
-        return messages, memory
+            state = Received(number, reference)
+        return messages, state
 
     def _split(self, download: bytes, count: int) -> Iterator[bytes]:
         if self.absent == "latest":
             if bool(download) != bool(count):
-                raise WireError(
-                    f"a download of {len(download)} bytes where {count} lessons were due"
-                )
+                raise WireError(f"a download of {len(download)} bytes where {count} were due")
             yield from [download] * count
             return
         for _ in range(count):
-            if len(download) < _LENGTH.size or len(download) < (
-                end := _LENGTH.size + _LENGTH.unpack_from(download)[0]
-            ):
-                raise WireError("truncated download: a missed lesson is cut short")
+            if len(download) < _LENGTH.size:
+                raise WireError("truncated download: the labels of a missed round are cut short")
+            end = _LENGTH.size + _LENGTH.unpack_from(download)[0]
+            if len(download) < end:
+                raise WireError("truncated download: the labels of a missed round are cut short")
             yield download[_LENGTH.size : end]
             download = download[end:]
         if download:
-            raise WireError(f"{len(download)} bytes after the last lesson")
+            raise WireError(f"{len(download)} bytes after the last labels")
 
 
-def _due(memory: Tree, absent: str, r: Round) -> list[int]:
-    """The rounds whose lessons a client is told now. Every round before this one has posted one."""
-    first = int(memory.get("last", -1)) + 1 if absent == "missed" else r.number - 1
+def _due(memory: Received, absent: str, r: Round) -> list[int]:
+    """The rounds whose labels a client receives now. Every round before this one has posted some."""
+    first = memory.last + 1 if absent == "missed" else r.number - 1
     return list(range(max(0, first), r.number))
 
 
 def _link(number: int, r: Round) -> Link:
-    """What both ends know of a lesson: its round's shared draw may be its indexes."""
+    """What both ends know of posted labels: the round's shared draw may be their indexes."""
     return Link(r.number, len(r.public), r.classes, ((r.seed, number, "pick"),))

@@ -1,25 +1,32 @@
-"""The FD meta-algorithm (Algorithm 1 of the paper) and FAS. Axes: sampler x codec x aggregator x
-recipe x download.
+"""The FD meta-algorithm (Algorithm 1 of the paper) and FAS.
+
+Axes: sampler x codec x aggregator x recipe x download. DS-FL, CFD and FAS are values on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedsift import registry, seeding
-from fedsift.aggregators import AGGREGATORS, Aggregator, mean
+from fedsift import aggregators, registry, seeding
+from fedsift.aggregators import AGGREGATORS, Aggregator, StatefulAggregator, mean, run_aggregator
 from fedsift.algorithms import students
-from fedsift.algorithms.soft_label_downlink import ABSENT, SoftLabelDownlink
-from fedsift.algorithms.students import forget_client
+from fedsift.algorithms.presets import preset
+from fedsift.algorithms.soft_label_downlink import (
+    ABSENT,
+    DownlinkMemory,
+    Received,
+    SoftLabelDownlink,
+)
 from fedsift.codecs import (
     CODECS,
     WEIGHT_CODECS,
     SoftLabelCodec,
     WeightCodec,
+    WireError,
     down_weight_codec,
     soft_label_codec,
 )
@@ -45,32 +52,47 @@ from fedsift.types import (
 TEACH = ("aggregate", "predictions")
 
 
+@dataclass(frozen=True, eq=False)
+class ClientMemory:
+    """Empty where weights travel down and the uplink codec keeps no reference."""
+
+    model: Weights | None = None  # soft labels down: the client's own model
+    sent: SoftLabels | None = None  # the reference of a delta uplink
+    # soft labels down: how far this client is
+    received: Received = field(default_factory=Received)
+
+
+@dataclass(frozen=True, eq=False)
+class ServerMemory:
+    sent: dict[int, SoftLabels] = field(default_factory=dict)  # references of delta uplinks
+    downlink: DownlinkMemory = field(default_factory=DownlinkMemory)
+    aggregator: Tree = field(default_factory=dict)  # the aggregator's own
+
+
+class Upload(NamedTuple):
+    labels: SoftLabels
+    reference: SoftLabels | None  # of a delta uplink, for the client's next message
+
+
 @dataclass(frozen=True)
 class SoftLabelFD:
-    """Clients upload soft labels on chosen public samples; the server averages them per sample and
-    distils.
-    """
+    """Clients upload soft labels on chosen public samples; the server averages and distils them."""
 
     sampler: Sampler
     budget: int
-    aggregate: Aggregator = mean
+    aggregate: Aggregator | StatefulAggregator = mean
     local: Recipe = Recipe()
     distill: Recipe = Recipe()
     temperature: float = 1.0
     up: SoftLabelCodec = CODECS["float32"]
-    down: WeightCodec | SoftLabelCodec = WEIGHT_CODECS[
-        "float32"
-    ]  # what travels down is what this codec codes
-    teach: str = (
-        "aggregate"  # soft labels down: the aggregate, or the server's own "predictions" (CFD)
-    )
-    absent: str = (
-        "latest"  # soft labels down: a client that returns hears the latest, or all it "missed"
-    )
+    down: WeightCodec | SoftLabelCodec = WEIGHT_CODECS["float32"]  # its type says what travels down
+    teach: str = "aggregate"  # soft labels down: the aggregate, or the server's "predictions"
+    absent: str = "latest"  # soft labels down: what a returning client receives
     ema: float = 0.0  # how much of its students' old weights the server keeps after each round
-    pool: int | None = (
-        None  # samples to choose from, drawn anew every round; None: the whole public set
-    )
+    pool: int | None = None  # public samples to choose from, drawn again every round; None: all
+
+    client_memory: ClassVar[type] = ClientMemory
+    server_memory: ClassVar[type] = ServerMemory
 
     def __post_init__(self) -> None:
         if self.budget < 1:
@@ -81,11 +103,10 @@ class SoftLabelFD:
             raise UserError(f"temperature must be above 0, not {self.temperature}")
         if not 0 <= self.ema < 1:
             raise UserError(f"ema is a share of the old weights, from 0 to below 1, not {self.ema}")
-        if self.pool is not None and (
-            isinstance(self.down, SoftLabelCodec) or self.up.keeps_reference
-        ):
+        stateful = isinstance(self.down, SoftLabelCodec) or self.up.keeps_reference
+        if self.pool is not None and stateful:
             raise UserError(
-                "a pool is another one every round: it needs weights down and a codec that is not delta"
+                "a pool changes every round: it needs weights down and a codec that is not delta"
             )
         for kind, name, known in (("teach", self.teach, TEACH), ("absent", self.absent, ABSENT)):
             registry.lookup(dict.fromkeys(known), kind, name, " or ".join(known))
@@ -93,142 +114,134 @@ class SoftLabelFD:
     def start(self, r: Round) -> Server:
         if self.pool is not None and not self.budget <= self.pool <= len(r.public):
             known = f"the budget ({self.budget}) to the public set ({len(r.public)} samples)"
-            raise UserError(
-                f"a pool of {self.pool} samples will not do; give a number from {known}"
-            )
+            raise UserError(f"a pool of {self.pool} samples does not fit; give {known}")
         if self.budget > len(r.public):
             raise UserError(
                 f"budget {self.budget} is larger than the public set ({len(r.public)} samples)"
             )
-        return Server(students.initial_students(r))
+        return Server(students.initial_students(r), ServerMemory())
 
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
     ) -> dict[int, bytes]:
-        if isinstance(self.down, SoftLabelCodec):
-            return {
-                client.id: SoftLabelDownlink(self.down, self.absent).encode_for(
-                    server.notes, client.id, r
-                )
-                for client in cohort
-            }
-        return students.encode_weights(self.down, server, cohort, r)
+        if isinstance(self.down, WeightCodec):
+            return students.encode_weights(self.down, server, cohort, r)
+        downlink = SoftLabelDownlink(self.down, self.absent)
+        return {c.id: downlink.encode_for(server.memory.downlink, c.id, r) for c in cohort}
 
-    def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        r = self._with_pool(r)
-        state, memory = yield from self._download(client, memory, heard, r)
-        state = yield Fit(
-            client.model,
-            state,
-            client.data,
-            self.local,
-            r.key("local", client.id),
-            self.local.epochs * r.number,
-        )
-        logits = yield Predict(client.model, state, r.public)
+    def client_turn(
+        self, client: Client, memory: ClientMemory, download: bytes, r: Round
+    ) -> Turn[tuple[ClientMemory, bytes]]:
+        r, key = self._with_pool(r), r.key("local", client.id)
+        weights, received = yield from self._download(client, memory, download, r)
+        epoch = self.local.epochs * r.number
+        weights = yield Fit(client.model, weights, client.data, self.local, key, epoch)
+        logits = yield Predict(client.model, weights, r.public)
         probs = softmax(logits, self.temperature)  # [N, C]
-        probs.setflags(write=False)  # a sampler looks at what is to be sent
+        probs.setflags(write=False)  # a sampler may look at them, not change them
         picks = self.sampler(probs, client.label_counts, self.budget, r.draws(client.id))
-        picks = checked(picks, self.budget, len(r.public))
-        message, sent = self.up.encode_stateful(
-            SoftLabels(picks, probs[picks]), r.link(client.id), memory.get("sent", {})
-        )
-        return kept(
-            memory | {"sent": sent}, {} if isinstance(self.down, WeightCodec) else {"model": state}
-        ), message
+        picks = check_picks(picks, self.budget, len(r.public))
+        labels = SoftLabels(picks, probs[picks])
+        upload, sent = self.up.encode_stateful(labels, r.link(client.id), memory.sent)
+        own = None if isinstance(self.down, WeightCodec) else weights
+        return ClientMemory(own, sent, received), upload
 
-    def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
-        r, sent = self._with_pool(r), dict(server.notes.get("sent", {}))
-        labels = self.aggregate(self._uploads(said, sent, r), len(r.public), r.classes)
+    def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> Upload:
+        r = self._with_pool(r)
+        reference = server.memory.sent.get(client)
+        labels, reference = self.up.decode_stateful(upload, r.link(client), reference)
+        if not 0 < len(labels) <= self.budget:
+            raise WireError(f"{len(labels)} soft labels where the budget is {self.budget}")
+        return Upload(labels, reference)
+
+    def server_turn(
+        self, server: Server, uploads: Iterable[tuple[int, Upload]], r: Round
+    ) -> Turn[Server]:
+        r, memory = self._with_pool(r), server.memory
+        references: dict[int, SoftLabels | None] = {}
+        stream = _labels_of(uploads, references)
+        labels, aggregated = run_aggregator(self.aggregate, stream, memory.aggregator, r)
+        for _ in stream:  # an aggregator may stop early; every client has been heard all the same
+            pass
         taught = yield [  # one per architecture, side by side
             self._distil(model, server.students[model.name], labels, r, "server", r.number)
             for model in r.models
         ]
-        taught = [
-            students.apply_ema(server.students[model.name], state, self.ema)
-            for model, state in zip(r.models, taught, strict=True)
-        ]
-        notes = kept({"sent": sent})
+        new = {
+            model.name: students.apply_ema(server.students[model.name], weights, self.ema)
+            for model, weights in zip(r.models, taught, strict=True)
+        }
+        downlink = memory.downlink
         if isinstance(self.down, SoftLabelCodec):
             if self.teach == "predictions":
-                labels = yield from self._predictions(taught, r)
-            notes |= SoftLabelDownlink(self.down, self.absent).record(server.notes, labels, said, r)
-        return Server(
-            {model.name: state for model, state in zip(r.models, taught, strict=True)}, notes
-        )
+                labels = yield from self._predict(new, r)
+            post = SoftLabelDownlink(self.down, self.absent)
+            downlink = post.record(downlink, labels, references, r)
+        sent = memory.sent | {c: labels for c, labels in references.items() if labels is not None}
+        return Server(new, ServerMemory(sent, downlink, aggregated))
 
     def models_to_evaluate(
-        self, server: Server, memories: Mapping[int, Tree], r: Round
+        self, server: Server, memories: Mapping[int, Any], r: Round
     ) -> dict[str, tuple[Model, Weights]]:
         return students.models_to_evaluate(server, r)
 
     def forget(self, server: Server, client: int) -> Server:
-        """As if nothing had ever been said to or by this client: the references of delta codecs
-        go.
-        """
-        return Server(server.students, forget_client(server.notes, client, "sent", "heard"))
+        """As if this client had never taken part: references of delta codecs and votes are gone."""
+        old = server.memory
+        received = students.drop(old.downlink.received, client)
+        memory = ServerMemory(
+            students.drop(old.sent, client),
+            replace(old.downlink, received=received),
+            aggregators.forget_client(self.aggregate, old.aggregator, client),
+        )
+        return Server(server.students, memory)
 
     def _with_pool(self, r: Round) -> Round:
-        """The round with its own part of the public set for all of it; both ends draw the same, so
-        nothing is sent.
-        """
+        """The round with its part of the public set. Both ends draw the same, so nothing is sent."""
         if self.pool is None:
             return r
-        return replace(r, public=r.public[seeding.subset(r.rng("pool"), len(r.public), self.pool)])
+        rows = seeding.subset(r.rng("pool"), len(r.public), self.pool)
+        return replace(r, public=r.public[rows])
 
-    def _download(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
+    def _download(
+        self, client: Client, memory: ClientMemory, download: bytes, r: Round
+    ) -> Turn[tuple[Weights, Received]]:
         """Weights down: take them. Soft labels down: distil them into the client's own model."""
         if isinstance(self.down, WeightCodec):
-            return students.decode_weights(self.down, client.model, heard, r), memory
-        state = memory.get("model") or initial_state(client.model, r.seed)
-        lessons, kept_lessons = SoftLabelDownlink(self.down, self.absent).decode(
-            memory.get("heard", {}), heard, r
-        )
-        for (
-            number,
-            labels,
-        ) in lessons.items():  # none in the first round, one, or all that were missed
-            state = yield self._distil(client.model, state, labels, r, client.id, number)
-        return state, memory | {"heard": kept_lessons}
+            return students.decode_weights(self.down, client.model, download, r), memory.received
+        weights = memory.model or initial_state(client.model, r.seed)
+        downlink = SoftLabelDownlink(self.down, self.absent)
+        found, received = downlink.decode(memory.received, download, r)
+        for number, labels in found.items():  # none in round 0, one, or all that were missed
+            weights = yield self._distil(client.model, weights, labels, r, client.id, number)
+        return weights, received
 
-    def _uploads(self, said: Mapping[int, bytes], sent: Tree, r: Round) -> Iterator[SoftLabels]:
-        """Decode one upload at a time; `sent`, what each client has said so far, is brought up to
-        date on the way.
-        """
-        for client, message in said.items():
-            labels, memory = self.up.decode_stateful(
-                message, r.link(client), sent.get(str(client), {})
-            )
-            sent |= kept({str(client): memory})
-            yield labels
-
-    def _predictions(self, taught: Sequence[Weights], r: Round) -> Turn:
-        """The students' own soft labels on the whole public set, averaged over the
-        architectures.
-        """
-        answers = yield [
-            Predict(model, state, r.public) for model, state in zip(r.models, taught, strict=True)
-        ]
+    def _predict(self, taught: Mapping[str, Weights], r: Round) -> Turn[SoftLabels]:
+        """The students' soft labels on the whole public set, averaged over the architectures."""
+        answers = yield [Predict(model, taught[model.name], r.public) for model in r.models]
         probs = np.mean([softmax(logits, self.temperature) for logits in answers], axis=0)
         return SoftLabels(np.arange(len(r.public)), probs)
 
     def _distil(
-        self,
-        model: Model,
-        state: Weights,
-        labels: SoftLabels,
-        r: Round,
-        who: int | str,
-        lesson: int,
+        self, model: Model, weights: Weights, labels: SoftLabels, r: Round, who: int | str, of: int
     ) -> Fit:
-        key, recipe = (r.seed, lesson, "distill", who, model.name), self.distill
-        return Fit(
-            model, state, labels.on(r.public), recipe, key, recipe.epochs * lesson, self.temperature
-        )
+        """Train on the soft labels of round `of`."""
+        key, epoch = (r.seed, of, "distill", who, model.name), self.distill.epochs * of
+        data = labels.on(r.public)
+        return Fit(model, weights, data, self.distill, key, epoch, self.temperature)
 
 
-def checked(picks: Array, budget: int, samples: int) -> Array:
-    """The picks as an ascending set, or a clear word to whoever wrote the sampler."""
+def _labels_of(
+    uploads: Iterable[tuple[int, Upload]], references: dict[int, SoftLabels | None]
+) -> Iterator[tuple[int, SoftLabels]]:
+    """One upload at a time; the references for the clients' next messages are noted on the way."""
+    for client, (labels, reference) in uploads:
+        references[client] = reference
+        yield client, labels
+
+
+def check_picks(picks: Array, budget: int, samples: int) -> Array:
+    """The picks as an ascending set, or a clear error for whoever wrote the sampler."""
     try:
         index = np.unique(np.asarray(picks, np.int64))
     except (TypeError, ValueError):
@@ -248,16 +261,11 @@ def checked(picks: Array, budget: int, samples: int) -> Array:
     return index
 
 
-def kept(*parts: Tree) -> Tree:
-    """What is worth remembering: parts joined, empty ones left out."""
-    return {name: value for part in parts for name, value in part.items() if len(value)}
-
-
 def fd(
     budget: int,
     *,
     sampler: str | Sampler = "none",
-    aggregator: str | Aggregator = "mean",
+    aggregator: str | Aggregator | StatefulAggregator = "mean",
     codec: str | SoftLabelCodec = "float32",
     download: str = "weights",
     down_codec: str | SoftLabelCodec | WeightCodec = "float32",
@@ -269,11 +277,23 @@ def fd(
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> SoftLabelFD:
-    """The FD meta-algorithm: soft labels up, averaged per sample, distilled at the server; weights
-    or soft labels down.
+    """The FD meta-algorithm: soft labels up, averaged per sample, distilled at the server.
 
-    `download` is "weights" or "soft-labels"; `pool` samples are drawn for all to choose from every
-    round; samplers, aggregators and codecs by name or as objects of your own.
+    Samplers, aggregators and codecs are given by name or as objects of your own.
+
+    budget: soft labels a client uploads per round
+    sampler: which public samples a client uploads (fedsift ls samplers)
+    aggregator: how the server joins uploads, e.g. "era(0.1)" (fedsift ls aggregators)
+    codec: of the uplink (fedsift ls codecs)
+    download: what travels down, "weights" or "soft-labels"
+    down_codec: of the downlink
+    temperature: of the softmax in soft labels and in distillation
+    teach: soft labels down: the "aggregate", or the server's own "predictions"
+    absent: soft labels down: a returning client receives the "latest", or all it "missed"
+    ema: share of its old weights that the server keeps each round
+    pool: public samples to choose from, drawn again every round (default: all)
+    local: how clients train
+    distill: how soft labels are distilled
     """
     downloads = {"weights": down_weight_codec, "soft-labels": soft_label_codec}
     down = registry.lookup(downloads, "download", download, "weights or soft-labels")
@@ -296,10 +316,18 @@ def fd(
 
 
 # Values, not classes: each is the same algorithm with other defaults on its axes.
-fas = partial(fd, sampler="mixed")
-ds_fl = partial(fd, aggregator="era", download="soft-labels")
-cfd = partial(
+fas = preset(fd, "fas", "FAS: every client chooses the samples it uploads.", sampler="mixed")
+ds_fl = preset(
     fd,
+    "ds_fl",
+    "DS-FL (Itahara et al. 2021): entropy-reduction aggregation, soft labels both ways.",
+    aggregator="era",
+    download="soft-labels",
+)
+cfd = preset(
+    fd,
+    "cfd",
+    "CFD (Sattler et al. 2021): 1-bit delta-coded soft labels both ways.",
     codec="delta(quantized(1))",
     download="soft-labels",
     down_codec="delta(quantized(1))",

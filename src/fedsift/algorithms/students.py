@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 
 from fedsift.codecs import WeightCodec
 from fedsift.models import initial_state
-from fedsift.types import Client, Model, Round, Server, Tree, Weights
+from fedsift.types import Client, Model, Round, Server, Weights
+
+V = TypeVar("V")
 
 
 def initial_students(r: Round) -> dict[str, Weights]:
@@ -22,22 +25,24 @@ def encode_weights(
     codec: WeightCodec, server: Server, cohort: Iterable[Client], r: Round
 ) -> dict[int, bytes]:
     """Every client gets the weights of its own architecture."""
-    weights = {name: codec.encode(state, r.number) for name, state in server.students.items()}
+    weights = {
+        name: codec.encode(state, r.number, cause="distill.lr")
+        for name, state in server.students.items()
+    }
     return {client.id: weights[client.model.name] for client in cohort}
 
 
-def decode_weights(codec: WeightCodec, model: Model, heard: bytes, r: Round) -> Weights:
-    """What a client was sent. Clients of one architecture are sent the same bytes, which are read
-    once.
-    """
+def decode_weights(codec: WeightCodec, model: Model, download: bytes, r: Round) -> Weights:
+    """What a client was sent. Clients of one architecture get the same bytes, decoded once."""
     return {
-        name: value.clone() for name, value in _read(codec, model, heard, r.number, r.seed).items()
+        name: value.clone()
+        for name, value in _read(codec, model, download, r.number, r.seed).items()
     }
 
 
 @lru_cache(maxsize=1)
-def _read(codec: WeightCodec, model: Model, heard: bytes, number: int, seed: int) -> Weights:
-    return codec.decode(heard, number, initial_state(model, seed))[0]
+def _read(codec: WeightCodec, model: Model, download: bytes, number: int, seed: int) -> Weights:
+    return codec.decode(download, number, initial_state(model, seed))[0]
 
 
 def apply_ema(old: Weights, new: Weights, ema: float) -> Weights:
@@ -53,11 +58,6 @@ def models_to_evaluate(server: Server, r: Round) -> dict[str, tuple[Model, Weigh
     return {model.name: (model, server.students[model.name]) for model in r.models}
 
 
-def forget_client(notes: Tree, client: int, *kinds: str) -> Tree:
-    """Notes that are kept per client, less those of one."""
-    gone = str(client)
-    return notes | {
-        kind: {id: note for id, note in notes[kind].items() if id != gone}
-        for kind in kinds
-        if kind in notes
-    }
+def drop(by_client: dict[int, V], client: int) -> dict[int, V]:
+    """A table kept per client, without one of them."""
+    return {id: value for id, value in by_client.items() if id != client}

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedsift.algorithms import students
+from fedsift.algorithms.presets import preset
 from fedsift.codecs import WEIGHT_CODECS, Qsgd, WeightCodec, down_weight_codec, weight_codec
 from fedsift.numerics import softmax
 from fedsift.types import (
@@ -23,7 +25,6 @@ from fedsift.types import (
     Round,
     Server,
     SoftLabels,
-    Tree,
     Turn,
     UserError,
     Weights,
@@ -58,64 +59,57 @@ class FedAvg:
     ) -> dict[int, bytes]:
         return students.encode_weights(self.down, server, cohort, r)
 
-    def client_turn(self, client: Client, memory: Tree, heard: bytes, r: Round) -> Turn:
-        base = students.decode_weights(self.down, client.model, heard, r)
-        key = r.key("local", client.id)
-        state = yield Fit(
-            client.model, base, client.data, self.local, key, self.local.epochs * r.number
-        )
+    def client_turn(
+        self, client: Client, memory: Any, download: bytes, r: Round
+    ) -> Turn[tuple[None, bytes]]:
+        base = students.decode_weights(self.down, client.model, download, r)
+        key, epoch = r.key("local", client.id), self.local.epochs * r.number
+        weights = yield Fit(client.model, base, client.data, self.local, key, epoch)
         if isinstance(self.up, Qsgd):
-            return {}, self.up.encode(state, r.number, len(client.data), base, key)
-        return {}, self.up.encode(state, r.number, len(client.data))
+            return None, self.up.encode(weights, r.number, len(client.data), base, key)
+        return None, self.up.encode(weights, r.number, len(client.data))
 
-    def server_turn(self, server: Server, said: Mapping[int, bytes], r: Round) -> Turn:
+    def check_upload(
+        self, server: Server, client: int, upload: bytes, r: Round
+    ) -> tuple[Weights, int]:
+        base = _announced(self.down, server, r.model_of(client).name, r.number)
+        return self.up.decode(upload, r.number, base)
+
+    def server_turn(
+        self, server: Server, uploads: Iterable[tuple[int, tuple[Weights, int]]], r: Round
+    ) -> Turn[Server]:
         if not self.distill:
             (name,) = server.students
-            base = self._announced(server.students[name], r)
-            return Server(
-                {name: average(self._decode(message, base, r) for message in said.values())}
-            )
-        bases = {name: self._announced(student, r) for name, student in server.students.items()}
-        uploads = {
-            client: self._decode(message, bases[r.model_of(client).name], r)
-            for client, message in said.items()
-        }
+            return Server({name: average(upload for _, upload in uploads)})
+        by_client = dict(uploads)
         averages = {}
         for model in r.models:
-            mine = [upload for client, upload in uploads.items() if r.model_of(client) == model]
+            mine = [upload for client, upload in by_client.items() if r.model_of(client) == model]
             averages[model.name] = average(mine) if mine else server.students[model.name]
         outputs = yield [
-            Predict(r.model_of(client), state, r.public) for client, (state, _) in uploads.items()
+            Predict(r.model_of(client), weights, r.public)
+            for client, (weights, _) in by_client.items()
         ]
-        teacher = SoftLabels(np.arange(len(r.public)), softmax(np.mean(outputs, axis=0), 1.0)).on(
-            r.public
-        )
+        probs = softmax(np.mean(outputs, axis=0), 1.0)
+        teacher = SoftLabels(np.arange(len(r.public)), probs).on(r.public)
+        epoch = self.distill.epochs * r.number
         taught = yield [
-            Fit(
-                m,
-                averages[m.name],
-                teacher,
-                self.distill,
-                r.key("distill", m.name),
-                self.distill.epochs * r.number,
-            )
+            Fit(m, averages[m.name], teacher, self.distill, r.key("distill", m.name), epoch)
             for m in r.models
         ]
-        return Server({model.name: state for model, state in zip(r.models, taught, strict=True)})
+        return Server({m.name: weights for m, weights in zip(r.models, taught, strict=True)})
 
     def models_to_evaluate(
-        self, server: Server, memories: Mapping[int, Tree], r: Round
+        self, server: Server, memories: Mapping[int, Any], r: Round
     ) -> dict[str, tuple[Model, Weights]]:
         return students.models_to_evaluate(server, r)
 
-    def _announced(self, student: Weights, r: Round) -> Weights:
-        """The weights as the clients got them, a narrow downlink codec's rounding included: what
-        updates refer to.
-        """
-        return self.down.decode(self.down.encode(student, r.number), r.number, student)[0]
 
-    def _decode(self, message: bytes, base: Weights, r: Round) -> tuple[Weights, int]:
-        return self.up.decode(message, r.number, base)
+@lru_cache(maxsize=8)
+def _announced(codec: WeightCodec, server: Server, name: str, round: int) -> Weights:
+    """A student as the clients got it, with the downlink codec's rounding: what updates refer to."""
+    student = server.students[name]
+    return codec.decode(codec.encode(student, round), round, student)[0]
 
 
 def average(uploads: Iterable[tuple[Weights, int]]) -> Weights:
@@ -151,11 +145,18 @@ def fedavg(
     down_codec: str | WeightCodec = "float32",
     local: Recipe | None = None,
 ) -> FedAvg:
-    """Weights up and down, averaged by data size (McMahan et al. 2017)."""
+    """FedAvg: weights up and down, averaged by data size (McMahan et al. 2017).
+
+    codec: of the uplink: float32, float16 or qsgd(bits)
+    down_codec: of the downlink: float32 or float16
+    local: how clients train
+    """
     return FedAvg(local or Recipe(), weight_codec(codec), down_weight_codec(down_codec))
 
 
-fedpaq = partial(fedavg, codec="qsgd(4)")
+fedpaq = preset(
+    fedavg, "fedpaq", "FedPAQ (Reisizadeh et al. 2020): quantised updates up.", codec="qsgd(4)"
+)
 
 
 def feddf(
@@ -165,9 +166,13 @@ def feddf(
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> FedAvg:
-    """Weights up, averaged per architecture, then distilled from the ensemble of all client models
+    """FedDF: weights up, averaged per architecture, then distilled from all client models
     (Lin et al. 2020).
+
+    codec: of the uplink: float32, float16 or qsgd(bits)
+    down_codec: of the downlink: float32 or float16
+    local: how clients train
+    distill: how the ensemble of client models is distilled
     """
-    return FedAvg(
-        local or Recipe(), weight_codec(codec), down_weight_codec(down_codec), distill or Recipe()
-    )
+    down = down_weight_codec(down_codec)
+    return FedAvg(local or Recipe(), weight_codec(codec), down, distill or Recipe())

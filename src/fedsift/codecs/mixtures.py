@@ -1,4 +1,4 @@
-"""Mixed-up samples as bytes (Mix2FLD): float16 values and the two labels of each mixture."""
+"""Mixtures of private samples as bytes (Mix2FLD): float16 values and the two labels of each mixture."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsift.codecs import wire
 from fedsift.codecs.wire import WireError
-from fedsift.types import Array, Tree
+from fedsift.types import Array
 
 _COUNT = struct.Struct("<I")
 CODEC = 1
@@ -26,13 +26,10 @@ class Mixtures:
     a: Array
     b: Array
 
-    def to_tree(self) -> Tree:
-        return {"x": self.x, "a": self.a, "b": self.b}
-
 
 @dataclass(frozen=True)
 class MixtureCodec:
-    """Both ends know the shape of a sample, the number of classes and how many seeds there are at
+    """Both ends know the shape of a sample, the number of classes and how many mixtures there are at
     most.
     """
 
@@ -40,9 +37,11 @@ class MixtureCodec:
     classes: int
     most: int
 
-    def encode(self, seeds: Mixtures, round: int) -> bytes:
-        labels = np.stack([seeds.a, seeds.b], 1).astype("<u2")
-        payload = _COUNT.pack(len(seeds.x)) + labels.tobytes() + seeds.x.astype("<f2").tobytes()
+    def encode(self, mixtures: Mixtures, round: int) -> bytes:
+        labels = np.stack([mixtures.a, mixtures.b], 1).astype("<u2")
+        payload = (
+            _COUNT.pack(len(mixtures.x)) + labels.tobytes() + mixtures.x.astype("<f2").tobytes()
+        )
         return wire.seal(wire.MIXTURES, CODEC, round, payload)
 
     def decode(self, message: bytes, round: int) -> Mixtures:
@@ -50,10 +49,12 @@ class MixtureCodec:
         payload = wire.unseal(message, wire.MIXTURES, CODEC, round, _COUNT.size + self.most * each)
         wire.verify(message)
         if len(payload) < _COUNT.size:
-            raise WireError("truncated message: no room for the number of seeds")
+            raise WireError("truncated message: no room for the number of mixtures")
         (count,) = _COUNT.unpack_from(payload)
         if count > self.most or len(payload) != _COUNT.size + count * each:
-            raise WireError(f"{len(payload)} bytes do not hold {count} seeds (at most {self.most})")
+            raise WireError(
+                f"{len(payload)} bytes do not hold {count} mixtures (at most {self.most})"
+            )
         labels = (
             np.frombuffer(payload, "<u2", 2 * count, _COUNT.size).reshape(count, 2).astype(np.int64)
         )
@@ -68,6 +69,6 @@ class MixtureCodec:
             or not np.isfinite(x).all()
         ):
             raise WireError(
-                "seeds with labels that are not two different classes, or values that are not finite"
+                "mixtures with labels that are not two different classes, or values that are not finite"
             )
         return Mixtures(x, labels[:, 0], labels[:, 1])

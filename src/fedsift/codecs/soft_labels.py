@@ -13,20 +13,23 @@ from fedsift import seeding
 from fedsift.codecs import indexes, wire
 from fedsift.codecs.values import Delta, Values
 from fedsift.codecs.wire import WireError
-from fedsift.types import Array, Link, SoftLabels, Tree, UserError
+from fedsift.types import Array, Link, SoftLabels, UserError
 
 _PREFIX = struct.Struct("<BI")  # how the indexes are given, how many rows
 _LENGTH = struct.Struct("<I")  # bytes of the set code, when there is one
 _CODED = 255  # otherwise: the position in `link.drawn_from` of the seed that gives the indexes
+_WEIGHTED = 1 << 31  # added to the number of rows where votes are sent: one float32 per row
 
 
 @dataclass(frozen=True)
 class SoftLabelCodec:
     """Indexes + values; `encode` and `decode` are the two halves of one agreement.
 
-    A codec that sends only changes needs a memory at both ends: `say` and `hear` take it and return
-    it. It is under the checksum, so a message is never read against another reference than the one
-    it was written against.
+    A codec that sends only changes needs a reference at both ends: `encode_stateful` and
+    `decode_stateful` take it and return the next one. It is under the checksum, so a message is
+    never read against another reference than the one it was written against.
+
+    Votes (`SoftLabels.weight`) are sent only where a row does not stand for exactly one.
     """
 
     values: Values
@@ -40,57 +43,52 @@ class SoftLabelCodec:
             raise UserError(
                 "soft labels are not finite: training diverged; lower the learning rate (local.lr)"
             )
-        mode = _find_seed(labels.index, link)
-        prefix = _PREFIX.pack(mode, len(labels))
+        mode, votes = _find_seed(labels.index, link), _pack_votes(labels, link)
+        prefix = _PREFIX.pack(mode, len(labels) | (_WEIGHTED if votes else 0))
         if mode == _CODED:
             code = indexes.encode(labels.index, link.samples)
             prefix += _LENGTH.pack(len(code)) + code
         known = self._known(labels.index, link, reference)
-        payload = prefix + self.values.pack(labels.probs, known)
-        return wire.seal(
-            wire.SOFT_LABELS,
-            self.values.id,
-            link.round,
-            payload,
-            _implied(labels.index, link, known),
-        )
+        payload = prefix + votes + self.values.pack(labels.probs, known)
+        implied = _implied(labels.index, link, known)
+        return wire.seal(wire.SOFT_LABELS, self.values.id, link.round, payload, implied)
 
     def decode(self, message: bytes, link: Link, reference: SoftLabels | None = None) -> SoftLabels:
-        limit = (
-            _PREFIX.size
-            + _LENGTH.size
-            + link.samples // 8
-            + 64
-            + self.values.max_bytes(link.samples, link.classes)
-        )
+        limit = self._largest_payload(link)
         payload = wire.unseal(message, wire.SOFT_LABELS, self.values.id, link.round, limit)
         if len(payload) < _PREFIX.size:
             raise WireError("truncated message: no room for the number of rows")
         mode, rows = _PREFIX.unpack_from(payload)
+        weighted, rows = bool(rows & _WEIGHTED), rows & ~_WEIGHTED
         if rows > link.samples:
             raise WireError(f"{rows} soft labels for a public set of {link.samples}")
         index, rest = self._indexes(payload[_PREFIX.size :], mode, rows, link)
         known = self._known(index, link, reference)
         wire.verify(message, _implied(index, link, known))
-        return SoftLabels(index, self.values.unpack(rest, rows, link.classes, known))
+        votes, rest = _unpack_votes(rest, rows, link) if weighted else (None, rest)
+        return SoftLabels(index, self.values.unpack(rest, rows, link.classes, known), votes)
 
-    def encode_stateful(self, labels: SoftLabels, link: Link, memory: Tree) -> tuple[bytes, Tree]:
-        """Encode against what was said before; the message, and what the other end holds once it
-        has read it.
-        """
-        message = self.encode(labels, link, _recalled(memory))
-        return message, self.decode_stateful(message, link, memory)[1]
+    def encode_stateful(
+        self, labels: SoftLabels, link: Link, reference: SoftLabels | None
+    ) -> tuple[bytes, SoftLabels | None]:
+        """The message, and the reference for the next one: what the receiver then holds."""
+        message = self.encode(labels, link, reference)
+        if not self.keeps_reference:
+            return message, None
+        return message, self.decode_stateful(message, link, reference)[1]
 
-    def decode_stateful(self, message: bytes, link: Link, memory: Tree) -> tuple[SoftLabels, Tree]:
-        """Decode against what was heard before; the labels, and the memory to keep for the next
-        message.
-        """
-        reference = _recalled(memory)
+    def decode_stateful(
+        self, message: bytes, link: Link, reference: SoftLabels | None
+    ) -> tuple[SoftLabels, SoftLabels | None]:
+        """The labels, and the reference for the next message; None where the codec keeps none."""
         labels = self.decode(message, link, reference)
         if not self.keeps_reference:
-            return labels, {}
-        joint = labels if reference is None else _merged(reference, labels)
-        return labels, {"index": joint.index, "probs": joint.probs}
+            return labels, None
+        return labels, _merge(reference, labels)
+
+    def _largest_payload(self, link: Link) -> int:
+        indexes_and_votes = _LENGTH.size + link.samples // 8 + 64 + 4 * link.samples
+        return _PREFIX.size + indexes_and_votes + self.values.max_bytes(link.samples, link.classes)
 
     def _known(self, index: Array, link: Link, reference: SoftLabels | None) -> Array | None:
         """The reference's rows for these samples, nan where it has none."""
@@ -114,17 +112,41 @@ class SoftLabelCodec:
         return indexes.decode(rest[_LENGTH.size : end], link.samples, rows), rest[end:]
 
 
-def _recalled(memory: Tree) -> SoftLabels | None:
-    return SoftLabels(**memory) if memory else None
-
-
-def _merged(old: SoftLabels, new: SoftLabels) -> SoftLabels:
+def _merge(old: SoftLabels | None, new: SoftLabels) -> SoftLabels:
     """The latest row of every sample that was ever sent."""
+    if old is None:
+        return SoftLabels(new.index, new.probs)
     index = np.union1d(old.index, new.index)
     probs = np.empty((len(index), new.probs.shape[1]), np.float32)
     probs[np.searchsorted(index, old.index)] = old.probs
     probs[np.searchsorted(index, new.index)] = new.probs
     return SoftLabels(index, probs)
+
+
+def _pack_votes(labels: SoftLabels, link: Link) -> bytes:
+    """Nothing where every row is one vote."""
+    if labels.weight is None or (labels.weight == 1).all():
+        return b""
+    packed = labels.weight.astype("<f4")
+    if not _are_votes(packed, link):
+        raise UserError(
+            f"a row of soft labels stands for more than 0 and at most {link.votes:g} votes"
+        )
+    return packed.tobytes()
+
+
+def _unpack_votes(rest: bytes, rows: int, link: Link) -> tuple[Array, bytes]:
+    if len(rest) < 4 * rows:
+        raise WireError("truncated message: the votes are cut short")
+    votes = np.frombuffer(rest, "<f4", rows)
+    if not _are_votes(votes, link):
+        raise WireError(f"a row that claims no vote, or more than {link.votes:g}")
+    return votes.astype(np.float64), rest[4 * rows :]
+
+
+def _are_votes(votes: Array, link: Link) -> bool:
+    with np.errstate(invalid="ignore"):
+        return bool(((votes > 0) & (votes <= link.votes)).all())
 
 
 def _find_seed(index: Array, link: Link) -> int:

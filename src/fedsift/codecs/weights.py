@@ -25,16 +25,17 @@ class WeightCodec:
     id: int
     dtype: torch.dtype
 
-    def encode(self, state: Weights, round: int, samples: int = 0) -> bytes:
+    def encode(
+        self, state: Weights, round: int, samples: int = 0, cause: str = "local.lr"
+    ) -> bytes:
+        """`cause` is the setting to lower where the weights are not finite."""
         from safetensors.numpy import save  # the same bytes as from torch, in a third of the time
 
         tensors = {name: self._narrow(value) for name, value in state.items()}
         if name := _not_finite(tensors):
             if not _not_finite({name: state[name]}):
                 raise UserError(f"weights {name!r} are too large for {self.dtype}; use float32")
-            raise UserError(
-                f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)"
-            )
+            raise UserError(f"weights {name!r} are not finite: training diverged; lower {cause}")
         payload = _SAMPLES.pack(samples) + save(
             {name: value.numpy() for name, value in tensors.items()}
         )

@@ -15,13 +15,14 @@ import fedsift
 from fedsift import evaluation
 from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
-from fedsift.federation import run_turn
 from fedsift.flower import messages
 from fedsift.flower.client_state import ClientState
 from fedsift.flower.messages import Answer, Call, FedsiftMessage, Hello, Refusal
 from fedsift.flower.settings import settings
 from fedsift.flower.site import Site, make_site
-from fedsift.types import Client, Engine, Predict, Tree, UserError
+from fedsift.memory import is_empty, model_in
+from fedsift.turns import run_turn
+from fedsift.types import Client, Engine, Predict, UserError
 
 LOG = logging.getLogger("flwr")
 
@@ -53,26 +54,28 @@ def take_turn(here: Site, call: Call, context: Context) -> FedsiftMessage:
     if call.round >= here.experiment.rounds:
         raise WireError(f"round {call.round} of an experiment of {here.experiment.rounds}")
     client = here.client()
+    federation = here.federation(client.data)
+    kind = getattr(federation.algorithm, "client_memory", dict)
     client_state = ClientState.of(context, call.run, client.id)
-    memory = client_state.load(call.last)
+    memory = client_state.load(call.last, kind)
     if memory is None:
         return Refusal(f"client {client.id} has lost its memory of round {call.last}", lost=True)
-    federation = here.federation(client.data)
     engine, _ = choose_engine(*here.experiment.where)
-    turn = federation.algorithm.client_turn(
-        client, memory, call.payload, federation.round(call.round)
-    )
-    memory, message = run_turn(turn, engine)
+    r = federation.round(call.round)
+    turn = federation.algorithm.client_turn(client, memory, call.payload, r)
+    memory, upload = run_turn(turn, engine)
     client_state.save(call.round, call.last, memory)
-    return Answer(call.round, bool(memory), message, own_accuracy(here, client, memory, engine))
+    accuracy = measure_own_model(here, client, memory, engine)
+    return Answer(call.round, not is_empty(memory), upload, accuracy)
 
 
-def own_accuracy(here: Site, client: Client, memory: Tree, engine: Engine) -> float:
-    """Of a model that never leaves the node; nan where the client keeps none."""
-    if "model" not in memory:
+def measure_own_model(here: Site, client: Client, memory: Any, engine: Engine) -> float:
+    """The accuracy of a model that never leaves the node; nan where the client keeps none."""
+    weights = model_in(memory)
+    if weights is None:
         return float("nan")
     test = here.test()
-    (logits,) = engine.run([Predict(client.model, memory["model"], test.samples)])
+    (logits,) = engine.run([Predict(client.model, weights, test.samples)])
     return evaluation.accuracy(logits, test.labels)
 
 
@@ -85,10 +88,10 @@ def _replied(message: Message, answer: Callable[[], FedsiftMessage]) -> Message:
     stay in the node's log.
     """
     try:
-        letter = answer()
+        reply = answer()
     except (UserError, WireError) as error:
-        letter = Refusal(messages.one_line(str(error)))
+        reply = Refusal(messages.one_line(str(error)))
     except Exception as error:
         LOG.exception("fedsift: this turn failed")
-        letter = Refusal(f"{type(error).__name__} on the node; its log has the details")
-    return Message(messages.write(letter), reply_to=message)
+        reply = Refusal(f"{type(error).__name__} on the node; its log has the details")
+    return Message(messages.write(reply), reply_to=message)

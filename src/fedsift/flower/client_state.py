@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from fedsift import files, runs
-from fedsift.federation import FederationState
+from fedsift import files
+from fedsift.checkpoints import tree_from_bytes, tree_to_bytes
 from fedsift.flower.messages import NEVER
-from fedsift.types import Server, Tree
+from fedsift.memory import from_tree, is_empty, to_tree
 
 
 class StateStore(Protocol):
@@ -98,20 +98,20 @@ class ClientState:
             else RunStore(context.state, run)
         )
 
-    def load(self, last: int) -> Tree | None:
-        """The memory after round `last`; None if it is lost."""
+    def load(self, last: int, kind: type) -> Any:
+        """The memory after round `last`, of the algorithm's `kind`; None if it is lost."""
         if last == NEVER:
-            return {}
+            return kind()
         blob = self.store.get(last)
         with contextlib.suppress(Exception):  # a damaged file is a lost one
-            return runs.from_bytes(blob).server.notes if blob else None
+            return from_tree(kind, tree_from_bytes(blob)) if blob else None
         return None
 
-    def save(self, round: int, last: int, memory: Tree) -> None:
+    def save(self, round: int, last: int, memory: Any) -> None:
         """An answer to a message of long ago leaves everything as it is."""
         known = set(self.store.rounds())
-        if not memory or round < max(known, default=NEVER):
+        if is_empty(memory) or round < max(known, default=NEVER):
             return
-        self.store.put(round, runs.to_bytes(FederationState(round, Server({}, memory))))
+        self.store.put(round, tree_to_bytes(to_tree(memory), round))
         for old in known - {round, last}:
             self.store.drop(old)

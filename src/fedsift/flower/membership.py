@@ -48,7 +48,7 @@ class Membership:
         replies = self.transport.exchange(
             messages.HELLO, dict.fromkeys(sorted(new)), Hello, deadline
         )
-        for node, hello in replies.letters.items():
+        for node, hello in replies.messages.items():
             why = self._objection(hello)
             if why:
                 self._refuse(node, why)

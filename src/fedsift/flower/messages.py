@@ -67,22 +67,22 @@ class Refusal:
 FedsiftMessage = Hello | Call | Answer | Refusal
 
 
-def write(letter: FedsiftMessage) -> RecordDict:
-    values = asdict(letter)
+def write(message: FedsiftMessage) -> RecordDict:
+    values = asdict(message)
     payload = values.pop("payload", None)
-    records = RecordDict({_VALUES: ConfigRecord({"kind": type(letter).__name__} | values)})
+    records = RecordDict({_VALUES: ConfigRecord({"kind": type(message).__name__} | values)})
     if payload is not None:
         records[_PAYLOAD] = ArrayRecord({_BYTES: Array("uint8", (len(payload),), "bytes", payload)})
     return records
 
 
 def read(records: RecordDict, *expected: type[FedsiftMessage]) -> Any:
-    """The letter, if it is one of the expected kinds and every value is what it should be."""
+    """The message, if it is one of the expected kinds and every value is what it should be."""
     values = dict(records.config_records.get(_VALUES, {}))
     name = values.pop("kind", None)
     kind = next((kind for kind in expected if kind.__name__ == name), None)
     if kind is None:
-        raise WireError("foreign message: it is not the letter that was expected")
+        raise WireError("foreign message: it is not the message that was expected")
     types = {name: field.type for name, field in kind.__dataclass_fields__.items()}
     if "payload" in types:
         values["payload"] = _payload(records)
@@ -90,9 +90,9 @@ def read(records: RecordDict, *expected: type[FedsiftMessage]) -> Any:
         type(values[name]).__name__ != types[name] for name in types
     ):
         raise WireError("malformed message: its values are not those of its kind")
-    letter = kind(**values)  # type: ignore[arg-type]
-    _check(letter)
-    return letter
+    message = kind(**values)  # type: ignore[arg-type]
+    _check(message)
+    return message
 
 
 def _payload(records: RecordDict) -> bytes:
@@ -102,14 +102,14 @@ def _payload(records: RecordDict) -> bytes:
     return arrays[_BYTES].data
 
 
-def _check(letter: FedsiftMessage) -> None:
-    if isinstance(letter, Call) and not (
-        _TOKEN.fullmatch(letter.run) and letter.round > letter.last >= NEVER
+def _check(message: FedsiftMessage) -> None:
+    if isinstance(message, Call) and not (
+        _TOKEN.fullmatch(message.run) and message.round > message.last >= NEVER
     ):
         raise WireError("malformed message: an impossible run or round")
-    if isinstance(letter, Answer) and not (isnan(letter.accuracy) or 0 <= letter.accuracy <= 1):
+    if isinstance(message, Answer) and not (isnan(message.accuracy) or 0 <= message.accuracy <= 1):
         raise WireError("malformed message: an impossible accuracy")
-    if isinstance(letter, Refusal) and letter.why != one_line(letter.why):
+    if isinstance(message, Refusal) and message.why != one_line(message.why):
         raise WireError("malformed message: a refusal of many lines or without end")
 
 

@@ -8,27 +8,28 @@ import json
 import logging
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsift import files, runs
 from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
-from fedsift.federation import Federation, FederationState, Record, run_turn
+from fedsift.federation import Federation, FederationState, Record
 from fedsift.flower import messages
 from fedsift.flower.membership import Membership
 from fedsift.flower.messages import NEVER, Answer, Call
 from fedsift.flower.settings import Settings, settings
 from fedsift.flower.site import Site, make_site
-from fedsift.flower.transport import Replies, Traffic, Transport
+from fedsift.flower.transport import Answers, Traffic, Transport
+from fedsift.ledger import RoundBytes
 from fedsift.runs import Run
-from fedsift.types import Client, Engine, Forgets, Round, Server, Tree, UserError
+from fedsift.turns import run_turn
+from fedsift.types import Client, Engine, Forgets, Round, Server, UserError
 
 LOG = logging.getLogger("flwr")
 TOKEN = "flower.json"  # in the run folder: the name under which clients remember this run
@@ -50,7 +51,7 @@ def server_app(task: Any) -> ServerApp:
 
 
 def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
-    """Begin the run, or go on with the one in its folder, and play it to the end."""
+    """Begin the run, or resume the one in its folder, and run it to the end."""
     here = make_site(task, how, node)
     federation = here.federation(here.test())
     if not 1 <= how.minimum <= federation.cohort:
@@ -75,25 +76,27 @@ def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
             run.state.round,
             here.experiment.rounds,
         )
-        Host(grid, run, here, how, engine).play()
+        Host(grid, run, here, how, engine).run_all()
     finally:
         run.lock.release()
     return run
 
 
 @dataclass
-class Talk:
+class Replies:
     """What came of sending a round's messages."""
 
-    server: Server  # less what was forgotten
-    heard: dict[int, bytes] = field(default_factory=dict)
-    said: dict[int, bytes] = field(default_factory=dict)
-    learnt: dict[int, Tree] = field(default_factory=dict)
+    server: Server  # without what was forgotten
+    last_rounds: dict[int, int]  # of clients that remember: the last round the server built on
+    downloads: dict[int, bytes] = field(default_factory=dict)
+    sent: dict[int, bytes] = field(default_factory=dict)  # uploads as they came
+    uploads: dict[int, Any] = field(default_factory=dict)  # decoded and checked
+    accuracies: dict[int, float] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
 
 
 class Host:
-    """The server of one run: plays round after round with whoever is there."""
+    """The server of one run: round after round with whoever is there."""
 
     def __init__(self, grid: Grid, run: Run, here: Site, how: Settings, engine: Engine) -> None:
         self.run, self.here, self.how, self.engine = run, here, how, engine
@@ -101,19 +104,18 @@ class Host:
         self.membership = Membership(self.transport, here)
         self.token = _token(run.folder)
 
-    def play(self) -> None:
+    def run_all(self) -> None:
+        """Run rounds until the run is finished."""
         self.membership.wait_for(set(range(len(self.here.models))), self.how.wait)
         while not self.run.finished:
             begun = time.perf_counter()
-            record = self._round()
-            self.run.save(record, time.perf_counter() - begun, **self._measured(record))
+            record = self._run_round()
+            self.run.save(record, time.perf_counter() - begun, **self._measure(record))
             self.transport.traffic = Traffic()
             LOG.info("fedsift: round %s done, accuracy %.4f", record.round, record.accuracy)
 
-    def _round(self) -> Record:
-        """Played again while fewer than the minimum answer; clients answer a repeated round
-        alike.
-        """
+    def _run_round(self) -> Record:
+        """Repeated while fewer than the minimum answer; clients answer a repeated round alike."""
         state = self.run.state
         for attempt in range(self.how.tries):
             federation = self._federation()
@@ -121,24 +123,41 @@ class Host:
             cohort = federation.draw_cohort(r)
             if attempt:
                 self.membership.wait_for({client.id for client in cohort}, self.how.wait)
-            talk = self._talk(federation, state, cohort, r)
-            for client, why in talk.missing.items():
+            replies = self._exchange(federation, state, cohort, r)
+            for client, why in replies.missing.items():
                 LOG.warning("fedsift: round %s is without client %s: %s", r.number, client, why)
-            if len(talk.said) >= self.how.minimum:
-                state = FederationState(state.round, talk.server, state.memories)
-                return run_turn(
-                    federation.finish_round(
-                        state, talk.heard, talk.said, talk.learnt, talk.missing
-                    ),
-                    self.engine,
-                )
+            if len(replies.uploads) >= self.how.minimum:
+                return self._finish(federation, state, cohort, replies)
             LOG.warning(
-                "fedsift: round %s has %s replies of %s", r.number, len(talk.said), self.how.minimum
+                "fedsift: round %s has %s replies, the minimum is %s",
+                r.number,
+                len(replies.uploads),
+                self.how.minimum,
             )
+        reasons = "; ".join(f"client {client}: {why}" for client, why in replies.missing.items())
         raise TooFew(
-            f"round {state.round} had fewer than {self.how.minimum} replies in {self.how.tries} tries; the last time: "
-            f"{'; '.join(f'client {client}: {why}' for client, why in talk.missing.items())}"
+            f"round {state.round} had fewer than {self.how.minimum} replies"
+            f" in {self.how.tries} tries; the last time: {reasons}"
         )
+
+    def _finish(
+        self,
+        federation: Federation,
+        state: FederationState,
+        cohort: list[Client],
+        replies: Replies,
+    ) -> Record:
+        state = replace(state, server=replies.server, last_rounds=replies.last_rounds)
+        answered = [client.id for client in cohort if client.id in replies.uploads]
+        sent = RoundBytes.count(
+            state.round,
+            {id: replies.sent[id] for id in answered},
+            replies.downloads,
+            missing=replies.missing,
+        )
+        uploads = [(id, replies.uploads[id]) for id in answered]
+        turn = federation.finish_round(state, uploads, {}, sent, replies.accuracies)
+        return run_turn(turn, self.engine)
 
     def _federation(self) -> Federation:
         """With the models clients say they have; the experiment's for those not heard of yet."""
@@ -148,74 +167,75 @@ class Host:
         ]
         return self.here.federation(self.run.federation.task.test, models)
 
-    def _talk(
+    def _exchange(
         self, federation: Federation, state: FederationState, cohort: list[Client], r: Round
-    ) -> Talk:
+    ) -> Replies:
         until = time.monotonic() + self.how.deadline
-        talk = Talk(state.server, missing={c.id: "no node of this client is there" for c in cohort})
+        missing = {client.id: "no node of this client is there" for client in cohort}
+        replies = Replies(state.server, dict(state.last_rounds), missing=missing)
         there = [client for client in cohort if client.id in self.membership.nodes]
-        last = {
-            id: int(memory["last"]) for id, memory in state.memories.items() if "last" in memory
-        }
-        lost = self._ask(federation, talk, there, last, r, self.how.deadline)
+        lost = self._ask(federation, replies, there, r, self.how.deadline)
         for client in lost:
-            LOG.warning("fedsift: client %s has lost its memory and starts anew", client.id)
-            talk.learnt[client.id] = {}
+            LOG.warning("fedsift: client %s has lost its memory and starts over", client.id)
+            del replies.last_rounds[client.id]
             if isinstance(federation.algorithm, Forgets):
-                talk.server = federation.algorithm.forget(talk.server, client.id)
+                replies.server = federation.algorithm.forget(replies.server, client.id)
         if lost:
-            self._ask(federation, talk, lost, {}, r, max(1.0, until - time.monotonic()))
-        order = {id: talk.said[id] for id in (client.id for client in cohort) if id in talk.said}
-        return Talk(talk.server, talk.heard, order, talk.learnt, talk.missing)
+            self._ask(federation, replies, lost, r, max(1.0, until - time.monotonic()))
+        return replies
 
     def _ask(
         self,
         federation: Federation,
-        talk: Talk,
+        replies: Replies,
         clients: list[Client],
-        last: dict[int, int],
         r: Round,
         deadline: float,
     ) -> list[Client]:
-        """One exchange; the outcome goes into `talk`. Returns the clients that have lost their
-        memory.
-        """
-        announced = federation.algorithm.prepare_downloads(talk.server, clients, r)
-        calls = {
-            c.id: Call(self.token, r.number, last.get(c.id, NEVER), announced[c.id])
-            for c in clients
+        """One exchange; the outcome goes into `replies`. Returns clients that lost their memory."""
+        downloads = federation.algorithm.prepare_downloads(replies.server, clients, r)
+        last = {client.id: replies.last_rounds.get(client.id, NEVER) for client in clients}
+        out = {
+            self.membership.nodes[id]: Call(self.token, r.number, last[id], downloads[id])
+            for id in last
         }
-        out = {self.membership.nodes[id]: call for id, call in calls.items()}
-        replies = self.transport.exchange(messages.TURN, out, Answer, deadline, str(r.number))
+        answers = self.transport.exchange(messages.TURN, out, Answer, deadline, str(r.number))
+        lost = []
         for client in clients:
-            talk.heard[client.id] = announced[client.id]
-            self._take_up(federation, talk, client.id, replies, r)
-        return [
-            c
-            for c in clients
-            if (no := replies.refusals.get(self.membership.nodes[c.id]))
-            and no.lost
-            and c.id in last
-        ]
+            replies.downloads[client.id] = downloads[client.id]
+            self._accept(federation, replies, client.id, answers, r)
+            refusal = answers.refusals.get(self.membership.nodes[client.id])
+            if refusal and refusal.lost and last[client.id] != NEVER:
+                lost.append(client)
+        return lost
 
-    def _take_up(
-        self, federation: Federation, talk: Talk, client: int, replies: Replies, r: Round
+    def _accept(
+        self, federation: Federation, replies: Replies, client: int, answers: Answers, r: Round
     ) -> None:
+        """Take one client's answer, or note why it is missing."""
         node = self.membership.nodes[client]
-        answer = replies.letters.get(node)
+        answer = answers.messages.get(node)
         if answer is None:
-            refusal = replies.refusals.get(node)
-            talk.missing[client] = refusal.why if refusal else replies.silent[node]
-        elif answer.round != r.number:
-            talk.missing[client] = f"its reply is to round {answer.round}"
-        elif why := objection(federation, talk.server, client, answer.payload, r):
-            talk.missing[client] = f"its message is refused: {why}"
-        else:
-            del talk.missing[client]
-            talk.said[client] = answer.payload
-            talk.learnt[client] = _noted(answer)
+            refusal = answers.refusals.get(node)
+            replies.missing[client] = refusal.why if refusal else answers.silent[node]
+            return
+        if answer.round != r.number:
+            replies.missing[client] = f"its reply is to round {answer.round}"
+            return
+        try:
+            upload = federation.algorithm.check_upload(replies.server, client, answer.payload, r)
+        except Exception as error:  # a bad message costs its sender the round, and nobody else
+            replies.missing[client] = f"its message is refused: {_one_line(error)}"
+            return
+        del replies.missing[client]
+        replies.uploads[client], replies.sent[client] = upload, answer.payload
+        replies.last_rounds.pop(client, None)
+        if answer.remembers:
+            replies.last_rounds[client] = answer.round
+        if not isnan(answer.accuracy):
+            replies.accuracies[client] = answer.accuracy
 
-    def _measured(self, record: Record) -> dict[str, int]:
+    def _measure(self, record: Record) -> dict[str, int]:
         """What Flower adds to the payloads in the ledger: envelopes, greetings, repeats, replies
         not taken up.
         """
@@ -227,32 +247,10 @@ class Host:
         return overhead | {"ignored_replies": traffic.ignored}
 
 
-def objection(
-    federation: Federation, server: Server, client: int, message: bytes, r: Round
-) -> str | None:
-    """Why the server cannot read this message. The first step of its turn reads all of them: it is
-    tried with one alone.
-    """
-    turn = federation.algorithm.server_turn(server, {client: message}, r)
-    try:
-        next(turn)
-    except StopIteration:
-        return None
-    except (WireError, UserError) as error:
+def _one_line(error: Exception) -> str:
+    if isinstance(error, WireError | UserError):
         return str(error)
-    # whatever a message does to a decoder, it costs its sender the round and nobody else
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"[:200]
-    turn.close()
-    return None
-
-
-def _noted(answer: Answer) -> Tree:
-    """All the server keeps of a client: the round to go on from, and how good the model is that it
-    keeps to itself.
-    """
-    last = {"last": np.array(answer.round)} if answer.remembers else {}
-    return last | ({} if isnan(answer.accuracy) else {"accuracy": np.array(answer.accuracy)})
+    return f"{type(error).__name__}: {error}"[:200]
 
 
 def _token(folder: Path) -> str:

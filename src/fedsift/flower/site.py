@@ -21,7 +21,17 @@ from fedsift.config import Experiment
 from fedsift.data import NORMALISATIONS, Task
 from fedsift.federation import Clients, Federation, assign_models
 from fedsift.flower.settings import Settings
-from fedsift.types import Array, Client, Labelled, Model, PeerToPeer, Samples, Store, UserError
+from fedsift.types import (
+    Algorithm,
+    Array,
+    Client,
+    Labelled,
+    Model,
+    PeerToPeer,
+    Samples,
+    Store,
+    UserError,
+)
 
 Node = Mapping[str, Any]  # a node's own settings (--node-config); empty on the server
 
@@ -58,13 +68,8 @@ class Site:
         clients.models = tuple(
             dict.fromkeys(self.models)
         )  # the server has a student of each, whoever is there
-        algorithm = config.build_algorithm(e)
-        if isinstance(algorithm, PeerToPeer):
-            raise UserError(
-                f"{e.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`"
-            )
         return Federation(
-            algorithm, clients, Task(nobody, self.public, test), e.clients.cohort, e.seed
+            self.algorithm, clients, Task(nobody, self.public, test), e.clients.cohort, e.seed
         )
 
     def client(self) -> Client:
@@ -83,6 +88,13 @@ class Site:
             "private", self.task.private(self.experiment, self.node), self.public, self.classes
         )
         return Client(id, model, private)
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        algorithm, name = config.build_algorithm(self.experiment), self.experiment.algorithm.name
+        if isinstance(algorithm, PeerToPeer):
+            raise UserError(f"{name} has no server, so it cannot run on Flower; use `fedsift run`")
+        return algorithm
 
     @cached_property
     def digest(self) -> str:

@@ -1,6 +1,4 @@
-"""Letters out and replies in over Flower's grid, against a deadline, counting what Flower adds to
-our bytes.
-"""
+"""Messages out and answers in over Flower's grid, before a deadline. It counts Flower's bytes."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from fedsift.flower.messages import FedsiftMessage, Refusal
 
 @dataclass
 class Traffic:
-    """Bytes as Flower serialises them, payloads included, and replies that answer nothing that was
-    asked.
-    """
+    """Bytes as Flower serialises them, with payloads, and replies to nothing that was asked."""
 
     sent: int = 0
     received: int = 0
@@ -29,10 +25,10 @@ class Traffic:
 
 
 @dataclass
-class Replies:
-    """By node: a letter of the expected kind, or why there is none."""
+class Answers:
+    """By node: a message of the expected kind, or why there is none."""
 
-    letters: dict[int, Any] = field(default_factory=dict)
+    messages: dict[int, Any] = field(default_factory=dict)
     refusals: dict[int, Refusal] = field(default_factory=dict)
     silent: dict[int, str] = field(default_factory=dict)  # no word from the node itself
 
@@ -50,14 +46,12 @@ class Transport:
         expected: type[FedsiftMessage],
         deadline: float,
         group: str = "",
-    ) -> Replies:
-        """One letter a node; the replies that come before the deadline. Messages are dead after it:
-        ttl is the deadline.
-        """
-        replies, until = Replies(), time.monotonic() + deadline
+    ) -> Answers:
+        """One message per node; the answers that come before the deadline, when messages expire."""
+        answers, until = Answers(), time.monotonic() + deadline
         waiting: dict[str, int] = {}
-        for node, letter in out.items():
-            content = messages.write(letter) if letter else messages.nothing()
+        for node, asked in out.items():
+            content = messages.write(asked) if asked else messages.nothing()
             message = Message(
                 content, dst_node_id=node, message_type=kind, ttl=deadline, group_id=group
             )
@@ -66,34 +60,34 @@ class Transport:
             if id:
                 waiting[id] = node
             else:
-                replies.silent[node] = "Flower did not take the message"
+                answers.silent[node] = "Flower did not take the message"
         while waiting and time.monotonic() < until:
             for reply in self.grid.pull_messages(list(waiting)):
                 self.traffic.received += size(reply)
                 if reply.metadata.reply_to_message_id in waiting:
-                    _sort(replies, waiting.pop(reply.metadata.reply_to_message_id), reply, expected)
+                    _sort(answers, waiting.pop(reply.metadata.reply_to_message_id), reply, expected)
                 else:
                     self.traffic.ignored += 1
             if waiting:
                 time.sleep(self.poll)
-        replies.silent |= dict.fromkeys(waiting.values(), f"no reply within {deadline:g} s")
-        return replies
+        answers.silent |= dict.fromkeys(waiting.values(), f"no reply within {deadline:g} s")
+        return answers
 
 
-def _sort(replies: Replies, node: int, reply: Message, expected: type[FedsiftMessage]) -> None:
+def _sort(answers: Answers, node: int, reply: Message, expected: type[FedsiftMessage]) -> None:
     if reply.has_error():
-        replies.silent[node] = messages.one_line(
+        answers.silent[node] = messages.one_line(
             f"Flower error {reply.error.code}: {reply.error.reason}"
         )
         return
     try:
-        letter = messages.read(reply.content, expected, Refusal)
+        answer = messages.read(reply.content, expected, Refusal)
     except WireError as error:
-        letter = Refusal(str(error))
-    if isinstance(letter, Refusal):
-        replies.refusals[node] = letter
+        answer = Refusal(str(error))
+    if isinstance(answer, Refusal):
+        answers.refusals[node] = answer
     else:
-        replies.letters[node] = letter
+        answers.messages[node] = answer
 
 
 def size(thing: Any) -> int:

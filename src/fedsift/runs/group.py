@@ -9,10 +9,11 @@ from pathlib import Path
 
 from fedsift import files
 from fedsift.config import Experiment
-from fedsift.federation import Record, run_turns
+from fedsift.federation import Record
 from fedsift.runs.folder import CHECKPOINT
 from fedsift.runs.history import describe_error, is_finished, read_config
 from fedsift.runs.run import Built, Run, begin_run, build, changed_settings
+from fedsift.turns import run_turns
 from fedsift.types import Engine, UserError
 
 

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,12 +20,11 @@ from typing import Any
 import torch
 
 from fedsift import __version__, config, files
-from fedsift.checkpoints import to_bytes
+from fedsift.checkpoints import restore_state, to_bytes
 from fedsift.config import Experiment
 from fedsift.data import Task
 from fedsift.environment import environment
 from fedsift.federation import Federation, FederationState, Record
-from fedsift.models import initial_state
 from fedsift.runs.folder import (
     CHECKPOINT,
     CLIENTS,
@@ -232,47 +231,15 @@ def _rows_up_to(rounds: int, path: Path) -> list[Row]:
 def _read_checkpoint(
     folder: Path, experiment: Experiment, federation: Federation, first: FederationState
 ) -> FederationState:
-    state = last_state(folder) or first
+    saved = last_state(folder)
+    if saved is None:
+        return first
     try:
-        if not 0 <= state.round <= experiment.rounds:
-            raise ValueError(f"it has {state.round} rounds, the config {experiment.rounds}")
-        _check_state(state, federation, first)
-    except ValueError as error:
+        if not 0 <= saved.round <= experiment.rounds:
+            raise UserError(f"it has {saved.round} rounds, the config {experiment.rounds}")
+        return restore_state(saved, federation)
+    except UserError as error:
         raise UserError(f"cannot read {folder / CHECKPOINT}: {error}") from None
-    return state
-
-
-def _check_state(state: FederationState, federation: Federation, first: FederationState) -> None:
-    """Hold the tensors of a checkpoint against the models they are for."""
-    expected, found = first.server.students, state.server.students
-    if set(found) != set(expected):
-        there, here = (", ".join(sorted(names)) or "no model" for names in (found, expected))
-        raise ValueError(f"it has {there}, the experiment {here}")
-    for name, weights in expected.items():
-        _check_weights(f"model {name}", found[name], weights)
-    for client, memory in state.memories.items():
-        if not 0 <= client < len(federation.clients):
-            raise ValueError(f"it has a client {client} of {len(federation.clients)}")
-        if "model" in memory:
-            own = initial_state(federation.clients.model_of(client), federation.seed)
-            _check_weights(f"the model of client {client}", memory["model"], own)
-
-
-def _check_weights(whose: str, found: Any, expected: Mapping[str, torch.Tensor]) -> None:
-    if not isinstance(found, dict):
-        raise ValueError(f"{whose} is not a set of tensors")
-    for name in expected.keys() ^ found.keys():
-        raise ValueError(f"{whose} {'lacks' if name in expected else 'should not have'} {name}")
-    for name, tensor in expected.items():
-        there, here = _describe_tensor(found[name]), _describe_tensor(tensor)
-        if there != here:
-            raise ValueError(f"{name} of {whose} is {there}, not {here}")
-
-
-def _describe_tensor(value: Any) -> str:
-    if not isinstance(value, torch.Tensor):
-        return "no tensor"
-    return f"{value.dtype} {tuple(value.shape)}".removeprefix("torch.")
 
 
 # --- what a run writes down at its start ---

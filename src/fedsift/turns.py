@@ -1,0 +1,91 @@
+"""The driver: many turns advanced in lockstep, with all their work handed to an engine at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from fedsift.types import Engine, R, Turn
+
+
+def batch_turns(turns: Sequence[Turn[Any]]) -> Turn[list[Any]]:
+    """Many turns as one: advance them in lockstep and ask for all their work at once.
+
+    A turn yields one piece of work or a list of them. The result is itself such a turn, so cohorts
+    nest in rounds and rounds in sweeps. It returns what the turns returned.
+    """
+    returned: dict[int, Any] = {}
+    answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
+    while answers:
+        asked = _advance(turns, answers, returned)
+        for outcome in returned.values():
+            if isinstance(outcome, Exception):
+                raise outcome
+        if not asked:
+            break
+        done = iter((yield [job for work in asked.values() for job in _as_list(work)]))
+        answers = {
+            i: [next(done) for _ in work] if isinstance(work, list) else next(done)
+            for i, work in asked.items()
+        }
+    return [returned[i] for i in range(len(turns))]
+
+
+def run_turn(turn: Turn[R], engine: Engine) -> R:
+    """Run one turn to its end on an engine; what it returned."""
+    (outcome,) = run_turns([turn], engine)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def run_turns(turns: Sequence[Turn[R]], engine: Engine) -> list[R | Exception]:
+    """Run turns in lockstep. One that fails fails alone: its exception stands for its result."""
+    groups = [batch_turns([turn]) for turn in turns]
+    ended: dict[int, Any] = {}
+    answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
+    while answers:
+        answers = _answer(_advance(groups, answers, ended), engine)
+    outcomes = [ended[i] for i in range(len(turns))]
+    return [outcome if isinstance(outcome, Exception) else outcome[0] for outcome in outcomes]
+
+
+def _advance(
+    turns: Sequence[Turn[Any]], answers: Mapping[int, Any], ended: dict[int, Any]
+) -> dict[int, Any]:
+    """Send each turn its answer, or throw its error; what each asks for next.
+
+    A turn that ends goes to `ended` with its result or its exception.
+    """
+    asked: dict[int, Any] = {}
+    for i, answer in answers.items():
+        try:
+            failed = isinstance(answer, Exception)
+            asked[i] = turns[i].throw(answer) if failed else turns[i].send(answer)
+        except StopIteration as end:
+            ended[i] = end.value
+        except Exception as error:
+            ended[i] = error
+    return asked
+
+
+def _answer(asked: Mapping[int, list[Any]], engine: Engine) -> dict[int, Any]:
+    """All work at once. If that fails, each turn's work by itself, which finds the guilty one:
+    jobs are pure.
+    """
+    if not asked:
+        return {}
+    try:
+        done = iter(engine.run([job for jobs in asked.values() for job in jobs]))
+        return {i: list(islice(done, len(jobs))) for i, jobs in asked.items()}
+    except Exception as error:
+        if len(asked) == 1:
+            return dict.fromkeys(asked, error)
+    return {
+        i: answer for i, jobs in asked.items() for answer in _answer({i: jobs}, engine).values()
+    }
+
+
+def _as_list(work: Any) -> list[Any]:
+    return work if isinstance(work, list) else [work]
