@@ -4,7 +4,7 @@ import pytest
 
 from fedsift import runs
 from fedsift.engines import choose_engine
-from fedsift.federation import run_turns
+from fedsift.turns import run_turns
 from fedsift.runs import CHECKPOINT
 from tests.helpers.runs import bits, rounds_in, straight, tiny
 from tests.helpers.turns import Doubling, counting

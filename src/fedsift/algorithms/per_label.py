@@ -262,7 +262,8 @@ def mean_of_others(means: Mapping[int, SoftLabels], client: int, r: Round) -> So
     are left out.
     """
     uploads = ((id, labels) for id, labels in means.items() if id != client)
-    return mean(uploads, r.classes, r.classes)
+    labels = mean(uploads, r.classes, r.classes)
+    return SoftLabels(labels.index, labels.probs)
 
 
 def pull_targets(data: Labelled, pull: SoftLabels, gamma: float) -> torch.Tensor:

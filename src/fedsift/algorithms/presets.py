@@ -14,17 +14,23 @@ A = TypeVar("A")
 def preset(factory: Callable[P, A], name: str, summary: str, **defaults: Any) -> Callable[P, A]:
     """The factory with other defaults. `help` shows the summary, then every argument."""
 
-    @wraps(factory)
-    def make(*args: P.args, **kwargs: P.kwargs) -> A:
-        return factory(*args, **{**defaults, **kwargs})
-
-    signature = inspect.signature(factory)
+    base = inspect.signature(factory)
     parameters = [
         parameter.replace(default=defaults.get(key, parameter.default))
-        for key, parameter in signature.parameters.items()
+        for key, parameter in base.parameters.items()
     ]
+    signature = base.replace(parameters=parameters)
+
+    @wraps(factory)
+    def make(*args: P.args, **kwargs: P.kwargs) -> A:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{name}(): {error}") from None
+        return factory(*args, **{**defaults, **kwargs})
+
     make.__name__ = make.__qualname__ = name
-    make.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    make.__signature__ = signature  # type: ignore[attr-defined]
     settings = ", ".join(f"{key}={value!r}" for key, value in defaults.items())
     _, _, details = inspect.cleandoc(factory.__doc__ or "").partition("\n\n")
     make.__doc__ = f"{summary}\n\nThe same as {factory.__name__}({settings}).\n\n{details}\n"
