@@ -59,7 +59,7 @@ def assert_survives(state: FederationState) -> None:
     back = runs.from_bytes(runs.to_bytes(state))
     assert back.round == state.round
     assert spelt_out(back.server.students) == spelt_out(state.server.students)
-    assert spelt_out(back.server.notes) == spelt_out(state.server.notes)
+    assert spelt_out(back.server.memory) == spelt_out(state.server.memory)
     assert spelt_out(back.memories) == spelt_out(state.memories)
 
 
