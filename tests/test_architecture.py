@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "fedsift"
 LAYERS = [
     {"seeding"},
     {"types"},
-    {"files", "registry", "numerics", "graphs"},
+    {"files", "registry", "memory", "turns", "numerics", "graphs"},
     {
         "samplers",
         "aggregators",
