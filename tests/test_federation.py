@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 import fedsift
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import ClientModels, Federation
+from fedsift.memory import to_tree
 from fedsift.turns import batch_turns, run_turn
 from fedsift.types import Algorithm, UserError
 from tests.helpers import toys
@@ -91,7 +93,9 @@ def play(federation, rounds, engine, state=None):
 
 
 def equal(a, b):
-    """Bit for bit, whatever is nested in what."""
+    """Bit for bit, whatever is nested in what; memories by what is stored of them."""
+    if is_dataclass(a) or is_dataclass(b):
+        return type(a) is type(b) and equal(to_tree(a), to_tree(b))
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
     return bool(torch.equal(torch.as_tensor(a), torch.as_tensor(b)))
@@ -102,7 +106,8 @@ def same_records(one, other):
         a.accuracies == b.accuracies
         and a.bytes == b.bytes
         and equal(a.state.server.students, b.state.server.students)
-        and equal(a.state.server.notes, b.state.server.notes)
+        and equal(a.state.server.memory, b.state.server.memory)
+        and a.state.server.counts == b.state.server.counts
         and equal(a.state.memories, b.state.memories)
         for a, b in zip(one, other, strict=True)
     )
@@ -237,7 +242,7 @@ def test_models_given_one_by_one_stay_where_they_were_given():
     assert list(mix) == given and mix.distinct == (one, other) and ClientModels.of(mix) is mix
 
 
-def test_a_model_for_fewer_than_no_clients_is_a_mistake():
+def test_a_model_for_fewer_than_no_clients_is_an_error():
     with pytest.raises(UserError, match="a model cannot be given to -1 clients"):
         fedsift.make_clients(a_task().private, 6, model={"mlp": -1, toys.linear: 7})
 

@@ -11,6 +11,7 @@ from safetensors.torch import save
 
 from fedsift import config, runs
 from fedsift.algorithms import ALGORITHMS
+from fedsift.checkpoints import restore_state
 from fedsift.codecs import entropy, indexes
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import federate
@@ -28,7 +29,7 @@ BUDGET, CLASSES = 10, 3
 
 
 def made(name, recipe=RECIPE, **axes):
-    """Any algorithm on the shelf, small."""
+    """Any registered algorithm, small."""
     known = inspect.signature(ALGORITHMS[name]).parameters
     common = {"budget": BUDGET, "local": recipe, "distill": recipe}
     return ALGORITHMS[name](**{key: value for key, value in common.items() if key in known}, **axes)
@@ -72,7 +73,7 @@ def test_going_on_is_the_same_where_soft_labels_go_down(name, absent):
     axes = {"download": "soft-labels"} if name == "fas" else {}
     federation = a_system(name, absent=absent, **axes)
     straight = play(federation, 5, ENGINE)
-    state = runs.from_bytes(runs.to_bytes(straight[2].state))
+    state = restore_state(runs.from_bytes(runs.to_bytes(straight[2].state)), federation)
     assert same(straight[3:], play(federation, 5, ENGINE, state=state))
 
 
@@ -82,8 +83,9 @@ def test_a_checkpoint_comes_back_whole_and_goes_on_the_same(name, alpha):
     federation = a_system(name, alpha=alpha)
     straight = play(federation, 4, ENGINE)
     blob = runs.to_bytes(straight[1].state)
-    state = runs.from_bytes(blob)
+    state = restore_state(runs.from_bytes(blob), federation)
     assert runs.to_bytes(state) == blob and state.round == 2
+    assert type(state.server.memory) is type(straight[1].state.server.memory)
     assert same(straight[2:], play(federation, 4, ENGINE, state=state))
 
 
@@ -119,7 +121,7 @@ def per_label(federation, client, first):
     return 18 + 4 + len(indexes.encode(labels, CLASSES)) + len(labels) * CLASSES * 4
 
 
-def per_label_and_seeds(federation, client, first):
+def per_label_and_mixtures(federation, client, first):
     """A length; and with the first upload a header, a count and per mixture two labels and four
     float16.
     """
@@ -143,7 +145,7 @@ EXACTLY = {
     "ds-fl": shared_subset,
     "fas": own_choice,
     "fd-jeong": per_label,
-    "mix2fld": per_label_and_seeds,
+    "mix2fld": per_label_and_mixtures,
     "gossip": to_neighbours,
     "fedavg": all_weights,
     "feddf": all_weights,

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import fedsift
-from fedsift.algorithms.soft_labels import checked
+from fedsift.algorithms.soft_label_downlink import DownlinkMemory
+from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, check_picks
 from fedsift.algorithms.students import apply_ema
 from fedsift.algorithms.weights import average
 from fedsift.codecs import CODECS, WEIGHT_CODECS
+from fedsift.memory import is_empty
 from fedsift.models import initial_state
 from fedsift.types import Fit, Link, Predict, Recipe, Server, SoftLabels, UserError
 from tests.helpers import toys
@@ -30,6 +32,11 @@ def finish(turn, answer):
 
 def weights(value):
     return {"1.weight": torch.full((2, 2), float(value))}
+
+
+def at(value):
+    """A server whose student has these weights and which remembers nothing."""
+    return Server({"linear": weights(value)}, ServerMemory())
 
 
 def upload(index, probs, r, client):
@@ -53,28 +60,27 @@ def test_the_average_is_weighted_by_data_size():
     assert joint["count"].item() == 9 and joint["count"].dtype == torch.int64
 
 
-def test_averaging_nothing_is_a_mistake():
+def test_averaging_nothing_is_an_error():
     with pytest.raises(UserError, match="nothing to average"):
         average([({"w": torch.ones(1)}, 0)])
 
 
-def test_a_fedavg_client_trains_what_it_heard_and_says_how_many_samples_it_has():
+def test_a_fedavg_client_trains_what_it_downloads_and_tells_how_many_samples_it_has():
     fedavg, r, client = fedsift.fedavg(local=LOCAL), toys.a_round(3), toys.client(7)
-    heard = fedavg.prepare_downloads(Server({"linear": weights(1)}), [client], r)[7]
-    turn = fedavg.client_turn(client, {}, heard, r)
+    download = fedavg.prepare_downloads(Server({"linear": weights(1)}), [client], r)[7]
+    turn = fedavg.client_turn(client, toys.no_memory(fedavg), download, r)
     work = next(turn)
     assert isinstance(work, Fit) and torch.equal(work.state["1.weight"], weights(1)["1.weight"])
     assert work.data is client.data and work.recipe == LOCAL and work.epoch == 6
     memory, message = finish(turn, weights(5))
     state, count = W32.decode(message, 3, weights(0))
-    assert memory == {} and count == 2 and torch.equal(state["1.weight"], weights(5)["1.weight"])
+    assert memory is None and count == 2 and torch.equal(state["1.weight"], weights(5)["1.weight"])
 
 
-def test_the_fedavg_server_averages_what_was_said():
+def test_the_fedavg_server_averages_the_uploads():
     fedavg, r = fedsift.fedavg(), toys.a_round(2)
-    said = {4: W32.encode(weights(1), 2, samples=1), 9: W32.encode(weights(5), 2, samples=3)}
-    turn = fedavg.server_turn(Server({"linear": weights(0)}), said, r)
-    server = finish(turn, None)
+    uploads = {4: W32.encode(weights(1), 2, samples=1), 9: W32.encode(weights(5), 2, samples=3)}
+    server = finish(toys.serve(fedavg, Server({"linear": weights(0)}), uploads, r), None)
     assert torch.equal(
         server.students["linear"]["1.weight"], weights(4)["1.weight"]
     )  # (1 + 15) / 4
@@ -86,8 +92,9 @@ def test_fedavg_carries_and_averages_batch_norm_statistics():
     states = [
         initial_state(model, 0) | {"0.running_mean": torch.tensor([m, 0.0])} for m in (1.0, 5.0)
     ]
-    said = {i: W32.encode(state, 0, samples=1) for i, state in enumerate(states)}
-    server = finish(fedsift.fedavg().server_turn(Server({model.name: states[0]}), said, r), None)
+    uploads = {i: W32.encode(state, 0, samples=1) for i, state in enumerate(states)}
+    before = Server({model.name: states[0]})
+    server = finish(toys.serve(fedsift.fedavg(), before, uploads, r), None)
     assert server.students[model.name]["0.running_mean"].tolist() == [3.0, 0.0]
 
 
@@ -106,8 +113,8 @@ def test_an_fd_client_trains_predicts_picks_and_uploads():
     3."""
     fas = fedsift.fas(2, sampler="low-entropy", temperature=2.0, local=LOCAL, distill=DISTILL)
     r, client = toys.a_round(1), toys.client(7)
-    heard = fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[7]
-    turn = fas.client_turn(client, {}, heard, r)
+    download = fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[7]
+    turn = fas.client_turn(client, ClientMemory(), download, r)
     fit = next(turn)
     assert (
         isinstance(fit, Fit) and fit.data is client.data and fit.recipe == LOCAL and fit.epoch == 2
@@ -120,7 +127,8 @@ def test_an_fd_client_trains_predicts_picks_and_uploads():
     memory, message = finish(turn, logits)
     labels = F32.decode(message, r.link(7))
     e, f = math.e / (math.e + 1), math.exp(2.5) / (math.exp(2.5) + 1)
-    assert memory == {} and labels.index.tolist() == [0, 3]
+    assert isinstance(memory, ClientMemory) and is_empty(memory)
+    assert labels.index.tolist() == [0, 3]
     assert np.allclose(labels.probs, [[e, 1 - e], [f, 1 - f]], atol=1e-7)
 
 
@@ -130,8 +138,8 @@ def test_local_batches_are_named_after_the_client_not_its_place_in_the_cohort():
     cohorts = ([toys.client(7)], [toys.client(2), toys.client(7)])
     keys = []
     for cohort in cohorts:
-        heard = fd.prepare_downloads(server, cohort, r)
-        keys.append(next(fd.client_turn(cohort[-1], {}, heard[7], r)).key)
+        downloads = fd.prepare_downloads(server, cohort, r)
+        keys.append(next(fd.client_turn(cohort[-1], ClientMemory(), downloads[7], r)).key)
     assert keys == [(5, 1, "local", 7)] * 2
 
 
@@ -139,9 +147,8 @@ def test_local_batches_are_named_after_the_client_not_its_place_in_the_cohort():
 def test_a_sampler_that_breaks_its_promise_is_told_so(picks):
     fas = fedsift.fas(2, sampler=lambda probs, counts, budget, draws: np.array(picks, int))
     r, client = toys.a_round(), toys.client(0)
-    turn = fas.client_turn(
-        client, {}, fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[0], r
-    )
+    download = fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[0]
+    turn = fas.client_turn(client, ClientMemory(), download, r)
     next(turn)
     turn.send(weights(1))
     with pytest.raises(UserError, match="1 to 2 distinct indexes below 4"):
@@ -154,9 +161,8 @@ def test_a_sampler_cannot_change_what_is_sent():
         return np.arange(budget)
 
     fas, r, client = fedsift.fas(2, sampler=careless), toys.a_round(), toys.client(0)
-    turn = fas.client_turn(
-        client, {}, fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[0], r
-    )
+    download = fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[0]
+    turn = fas.client_turn(client, ClientMemory(), download, r)
     next(turn)
     turn.send(weights(1))
     with pytest.raises(ValueError, match="read-only"):
@@ -170,11 +176,11 @@ def test_the_server_distils_per_index_means_on_the_union():
     """Sample 0: one vote (1, 0). Sample 2: votes (.6, .4) and (.2, .8), mean (.4, .6). Sample 3:
     one vote (.5, .5). Sample 1 was uploaded by nobody and is not distilled."""
     fd, r = fedsift.fd(2, distill=DISTILL), toys.a_round(4)
-    said = {
+    uploads = {
         3: upload([0, 2], [[1, 0], [0.6, 0.4]], r, 3),
         5: upload([2, 3], [[0.2, 0.8], [0.5, 0.5]], r, 5),
     }
-    turn = fd.server_turn(Server({"linear": weights(1)}), said, r)
+    turn = toys.serve(fd, at(1), uploads, r)
     (fit,) = next(turn)
     assert fit.data.samples.rows.tolist() == [0, 2, 3]
     assert torch.allclose(fit.data.targets, torch.tensor([[1.0, 0.0], [0.4, 0.6], [0.5, 0.5]]))
@@ -185,7 +191,7 @@ def test_the_server_distils_per_index_means_on_the_union():
     )
     server = finish(turn, [weights(9)])
     assert torch.equal(server.students["linear"]["1.weight"], weights(9)["1.weight"])
-    assert server.notes == {}
+    assert isinstance(server.memory, ServerMemory) and is_empty(server.memory)
 
 
 def test_a_moving_average_by_hand():
@@ -208,7 +214,7 @@ def test_a_moving_average_that_keeps_nothing_is_the_new_state_bit_for_bit():
 def test_the_server_keeps_a_share_of_each_students_old_weights(ema, value):
     """From 1 to 9: half way is 5."""
     fd, r = fedsift.fd(1, ema=ema), toys.a_round()
-    turn = fd.server_turn(Server({"linear": weights(1)}), {0: upload([1], [[1, 0]], r, 0)}, r)
+    turn = toys.serve(fd, at(1), {0: upload([1], [[1, 0]], r, 0)}, r)
     (fit,) = next(turn)
     assert torch.equal(fit.state["1.weight"], weights(1)["1.weight"])
     server = finish(turn, [weights(9)])
@@ -219,7 +225,7 @@ def test_with_several_architectures_each_student_moves_from_its_own_weights():
     models = [toys.model(), toys.model(toys.with_batch_norm)]
     fd, r = fedsift.fd(1, ema=0.5), toys.a_round(models=models)
     server = fd.start(r)
-    turn = fd.server_turn(server, {0: upload([1], [[0.3, 0.7]], r, 0)}, r)
+    turn = toys.serve(fd, server, {0: upload([1], [[0.3, 0.7]], r, 0)}, r)
     next(turn)
     taught = [{name: w + 2 for name, w in server.students[m.name].items()} for m in models]
     students = finish(turn, taught).students
@@ -231,15 +237,9 @@ def test_with_several_architectures_each_student_moves_from_its_own_weights():
 
 def test_predictions_sent_down_are_those_of_the_moved_student():
     fd, r = fedsift.cfd(1, ema=0.5), toys.a_round()
-    turn = fd.server_turn(
-        Server({"linear": weights(1)}),
-        {
-            0: fd.up.encode_stateful(
-                SoftLabels(np.array([1]), np.array([[1.0, 0.0]])), r.link(0), {}
-            )[0]
-        },
-        r,
-    )
+    labels = SoftLabels(np.array([1]), np.array([[1.0, 0.0]]))
+    message, _ = fd.up.encode_stateful(labels, r.link(0), None)
+    turn = toys.serve(fd, at(1), {0: message}, r)
     next(turn)
     (asked,) = turn.send([weights(9)])
     assert isinstance(asked, Predict)
@@ -247,7 +247,7 @@ def test_predictions_sent_down_are_those_of_the_moved_student():
 
 
 @pytest.mark.parametrize("ema", [1.0, -0.1, 2, math.nan])
-def test_an_ema_outside_zero_to_one_is_a_mistake(ema):
+def test_an_ema_outside_zero_to_one_is_an_error(ema):
     with pytest.raises(
         UserError, match=f"ema is a share of the old weights, from 0 to below 1, not {ema}"
     ):
@@ -261,7 +261,7 @@ def test_a_sampler_that_returns_no_indexes_is_told_so(picks, kind):
     with pytest.raises(
         UserError, match=f"the sampler returned {kind}, not indexes of public samples"
     ):
-        checked(picks, 2, 4)
+        check_picks(picks, 2, 4)
 
 
 # --- a pool of public samples for every round ---
@@ -276,7 +276,8 @@ def with_pool(pool, samples=20, number=0):
 
 def pool_of(fd, r, client=0):
     """The samples a client is asked about."""
-    turn = fd.client_turn(toys.client(client), {}, W32.encode(weights(1), r.number), r)
+    download = W32.encode(weights(1), r.number)
+    turn = fd.client_turn(toys.client(client), ClientMemory(), download, r)
     next(turn)
     return turn, turn.send(weights(1)).samples
 
@@ -301,7 +302,7 @@ def test_what_was_chosen_from_a_pool_is_taught_on_the_same_samples_and_its_index
     logits = np.zeros((5, 2), np.float32)
     logits[[1, 3], 0] = 9
     _, message = finish(turn, logits)
-    (fit,) = next(fd.server_turn(Server({"linear": weights(1)}), {0: message}, r))
+    (fit,) = next(toys.serve(fd, at(1), {0: message}, r))
     assert fit.data.samples.rows.tolist() == pool.rows[[1, 3]].tolist()
     assert fit.data.samples.tensor()[:, 0].tolist() == [float(row) for row in pool.rows[[1, 3]]]
     assert (
@@ -315,7 +316,7 @@ def test_a_pool_is_at_least_the_budget_and_at_most_the_public_set(pool):
     fd, r = with_pool(pool)
     with pytest.raises(
         UserError,
-        match=rf"a pool of {pool} samples will not do; .* the budget \(2\) to the public set \(20",
+        match=rf"a pool of {pool} samples does not fit; give the budget \(2\) to the public set \(20",
     ):
         fd.start(r)
 
@@ -324,15 +325,13 @@ def test_a_pool_is_at_least_the_budget_and_at_most_the_public_set(pool):
     "settings", [{"download": "soft-labels"}, {"codec": "delta(quantized(2))"}]
 )
 def test_a_pool_cannot_go_with_what_looks_back_at_earlier_rounds(settings):
-    with pytest.raises(UserError, match="a pool is another one every round"):
+    with pytest.raises(UserError, match="a pool changes every round"):
         fedsift.fd(2, pool=5, **settings)
 
 
 def test_the_temperature_reaches_the_students_loss():
     fd, r = fedsift.fd(1, temperature=3.0), toys.a_round()
-    (fit,) = next(
-        fd.server_turn(Server({"linear": weights(1)}), {0: upload([1], [[1, 0]], r, 0)}, r)
-    )
+    (fit,) = next(toys.serve(fd, at(1), {0: upload([1], [[1, 0]], r, 0)}, r))
     assert fit.temperature == 3.0
 
 
@@ -340,7 +339,7 @@ def test_one_student_per_architecture_learns_from_the_same_aggregate():
     models = [toys.model(), toys.model(toys.with_batch_norm)]
     fd, r = fedsift.fd(1), toys.a_round(models=models)
     server = fd.start(r)
-    fits = next(fd.server_turn(server, {0: upload([1], [[0.3, 0.7]], r, 0)}, r))
+    fits = next(toys.serve(fd, server, {0: upload([1], [[0.3, 0.7]], r, 0)}, r))
     assert [fit.model for fit in fits] == models
     assert all(torch.allclose(fit.data.targets, torch.tensor([[0.3, 0.7]])) for fit in fits)
 
@@ -350,9 +349,9 @@ def test_every_client_downloads_the_student_of_its_own_architecture():
     fd, r = fedsift.fd(1), toys.a_round(models=models)
     server = fd.start(r)
     clients = [toys.client(0), toys.client(1, factory=toys.with_batch_norm), toys.client(2)]
-    heard = fd.prepare_downloads(server, clients, r)
-    assert heard[0] == heard[2] != heard[1]
-    state, _ = W32.decode(heard[1], 0, server.students["with_batch_norm"])
+    downloads = fd.prepare_downloads(server, clients, r)
+    assert downloads[0] == downloads[2] != downloads[1]
+    state, _ = W32.decode(downloads[1], 0, server.students["with_batch_norm"])
     assert torch.equal(state["1.weight"], server.students["with_batch_norm"]["1.weight"])
     assert "0.running_mean" in state
 
@@ -367,33 +366,32 @@ def soft_down():
     return fedsift.fd(2, download="soft-labels", local=LOCAL, distill=DISTILL)
 
 
-def test_in_the_first_round_nothing_is_heard_and_a_client_starts_from_the_shared_weights():
+def test_in_the_first_round_nothing_is_downloaded_and_a_client_starts_from_the_shared_weights():
     fd, r, client = soft_down(), toys.a_round(), toys.client(1)
-    heard = fd.prepare_downloads(fd.start(r), [client], r)
-    assert heard == {1: b""}
-    fit = next(fd.client_turn(client, {}, b"", r))
+    assert fd.prepare_downloads(fd.start(r), [client], r) == {1: b""}
+    fit = next(fd.client_turn(client, ClientMemory(), b"", r))
     assert torch.equal(fit.state["1.weight"], initial_state(client.model, r.seed)["1.weight"])
 
 
-def test_with_soft_labels_down_the_server_remembers_and_announces_the_aggregate():
+def test_with_soft_labels_down_the_server_remembers_and_sends_the_aggregate():
     fd, r = soft_down(), toys.a_round(0)
-    turn = fd.server_turn(fd.start(r), {0: upload([1, 3], [[0.9, 0.1], [0.2, 0.8]], r, 0)}, r)
+    uploads = {0: upload([1, 3], [[0.9, 0.1], [0.2, 0.8]], r, 0)}
+    turn = toys.serve(fd, fd.start(r), uploads, r)
     next(turn)
     server = finish(turn, [weights(2)])
-    heard = fd.prepare_downloads(server, [toys.client(1), toys.client(2)], toys.a_round(1))
-    assert heard[1] == heard[2]
-    labels = F32.decode(heard[1], Link(1, 4, 2, ((0, 0, "pick"),)))
+    downloads = fd.prepare_downloads(server, [toys.client(1), toys.client(2)], toys.a_round(1))
+    assert downloads[1] == downloads[2]
+    labels = F32.decode(downloads[1], Link(1, 4, 2, ((0, 0, "pick"),)))
     assert labels.index.tolist() == [1, 3]
     assert np.allclose(labels.probs, [[0.9, 0.1], [0.2, 0.8]])
 
 
 def test_a_returning_client_distils_the_latest_labels_into_its_own_model_before_it_trains():
     fd, r, client = soft_down(), toys.a_round(5), toys.client(1)
-    lesson = {"index": np.array([2]), "probs": np.array([[0.4, 0.6]])}
-    server = Server({"linear": weights(0)}, {"lessons": {"4": lesson}})
-    turn = fd.client_turn(
-        client, {"model": weights(3)}, fd.prepare_downloads(server, [client], r)[1], r
-    )
+    labels = SoftLabels(np.array([2]), np.array([[0.4, 0.6]]))
+    memory = ServerMemory(downlink=DownlinkMemory({4: labels}))
+    download = fd.prepare_downloads(Server({"linear": weights(0)}, memory), [client], r)[1]
+    turn = fd.client_turn(client, ClientMemory(weights(3)), download, r)
     distil = next(turn)
     assert (
         torch.equal(distil.state["1.weight"], weights(3)["1.weight"]) and distil.recipe == DISTILL
@@ -406,14 +404,12 @@ def test_a_returning_client_distils_the_latest_labels_into_its_own_model_before_
         torch.equal(local.state["1.weight"], weights(4)["1.weight"]) and local.data is client.data
     )
     turn.send(weights(6))
-    memory, _ = finish(turn, np.zeros((4, 2), np.float32))
-    assert torch.equal(memory["model"]["1.weight"], weights(6)["1.weight"])
+    after, _ = finish(turn, np.zeros((4, 2), np.float32))
+    assert torch.equal(after.model["1.weight"], weights(6)["1.weight"])
+    assert after.received.last == 4
 
 
-# --- mistakes
-#
-#
-# -----------------------------------------------------------------------------------------------------------
+# --- errors ---
 
 
 def test_a_budget_must_fit_the_public_set():
@@ -441,8 +437,6 @@ def test_parts_are_found_by_name_or_refused_by_the_nearest():
 
 def test_a_message_of_another_round_is_refused_by_the_server():
     fd, r = fedsift.fd(1), toys.a_round(4)
-    turn = fd.server_turn(
-        Server({"linear": weights(1)}), {0: upload([1], [[1, 0]], toys.a_round(3), 0)}, r
-    )
+    message = upload([1], [[1, 0]], toys.a_round(3), 0)
     with pytest.raises(fedsift.WireError, match="round 3 where round 4 was expected"):
-        next(turn)
+        fd.check_upload(at(1), 0, message, r)

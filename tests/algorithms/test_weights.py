@@ -24,7 +24,7 @@ W32, W16 = WEIGHT_CODECS["float32"], WEIGHT_CODECS["float16"]
 LOGITS = [np.array([row] * 4, np.float32) for row in ([4.0, 0.0], [0.0, 1.0], [0.0, 1.0])]
 
 
-def said(values_and_sizes, number=0):
+def encoded(values_and_sizes, number=0):
     return {
         i: W32.encode(weights(v), number, samples=n) for i, (v, n) in enumerate(values_and_sizes)
     }
@@ -38,9 +38,9 @@ def said(values_and_sizes, number=0):
 
 def test_the_feddf_student_starts_at_the_average_weighted_by_data_size():
     """(1 x 2 + 1 x 6 + 2 x 12) / 4 = 8."""
-    turn = feddf(distill=DISTILL).server_turn(
-        Server({"linear": weights(0)}), said([(2, 1), (6, 1), (12, 2)], 3), toys.a_round(3)
-    )
+    server, r = Server({"linear": weights(0)}), toys.a_round(3)
+    uploads = encoded([(2, 1), (6, 1), (12, 2)], 3)
+    turn = toys.serve(feddf(distill=DISTILL), server, uploads, r)
     asked = next(turn)
     assert all(isinstance(work, Predict) for work in asked)
     assert [work.state["1.weight"][0, 0].item() for work in asked] == [2, 6, 12]
@@ -55,9 +55,8 @@ def test_the_feddf_teacher_averages_logits_not_probabilities():
     the probabilities (0.982, 0.269, 0.269) would be 0.507. It does not count how many samples a
     client has."""
     r = toys.a_round()
-    turn = feddf(distill=DISTILL).server_turn(
-        Server({"linear": weights(0)}), said([(2, 1), (6, 1), (12, 9)]), r
-    )
+    server, uploads = Server({"linear": weights(0)}), encoded([(2, 1), (6, 1), (12, 9)])
+    turn = toys.serve(feddf(distill=DISTILL), server, uploads, r)
     next(turn)
     (fit,) = turn.send(LOGITS)
     assert fit.data.samples.rows.tolist() == [0, 1, 2, 3]  # the whole public set
@@ -78,7 +77,7 @@ def test_with_mixed_models_each_group_starts_at_its_own_average_and_all_teach_al
     """
     r = toys.a_round(models=two_architectures())
     server = Server({"one": weights(0), "two": weights(0)})
-    turn = feddf(distill=DISTILL).server_turn(server, said([(2, 1), (10, 1), (6, 3)]), r)
+    turn = toys.serve(feddf(distill=DISTILL), server, encoded([(2, 1), (10, 1), (6, 3)]), r)
     assert [work.model.name for work in next(turn)] == ["one", "two", "one"]
     fits = turn.send(LOGITS)
     assert [fit.model.name for fit in fits] == ["one", "two"]
@@ -92,9 +91,8 @@ def test_with_mixed_models_each_group_starts_at_its_own_average_and_all_teach_al
 
 def test_an_architecture_nobody_uploaded_keeps_its_student_and_still_learns():
     r = toys.a_round(models=two_architectures())
-    turn = feddf(distill=DISTILL).server_turn(
-        Server({"one": weights(0), "two": weights(9)}), said([(2, 1)]), r
-    )
+    server = Server({"one": weights(0), "two": weights(9)})
+    turn = toys.serve(feddf(distill=DISTILL), server, encoded([(2, 1)]), r)
     next(turn)
     fits = turn.send(LOGITS[:1])
     assert equal(fits[0].state, weights(2)) and equal(fits[1].state, weights(9))
@@ -104,9 +102,8 @@ def test_feddf_with_one_client_is_plain_distillation_from_it_started_at_its_weig
     engine, r = SequentialEngine("cpu", threads=1), toys.a_round()
     client = initial_state(toys.model(), seed=3)
     server = Server({"linear": initial_state(toys.model(), seed=4)})
-    taught = run_turn(
-        feddf(distill=DISTILL).server_turn(server, {0: W32.encode(client, 0, samples=2)}, r), engine
-    )
+    upload = W32.encode(client, 0, samples=2)
+    taught = run_turn(toys.serve(feddf(distill=DISTILL), server, {0: upload}, r), engine)
     (logits,) = engine.run([Predict(toys.model(), client, r.public)])
     targets = torch.softmax(torch.from_numpy(logits), 1)
     net = toys.model().build()
@@ -179,8 +176,8 @@ def test_fedavg_of_clients_with_the_same_data_and_batches_is_any_one_of_them():
 # -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_fedpaq_server_adds_the_weighted_mean_of_updates_to_what_clients_heard():
-    """Float16 near 2049 has steps of 2: a student at 2049 is heard as 2048. An update with a single
+def test_the_fedpaq_server_adds_the_weighted_mean_of_updates_to_what_clients_downloaded():
+    """Float16 near 2049 has steps of 2: a student at 2049 arrives as 2048. An update with a single
     entry that is not 0 has that entry as its norm, so it crosses exactly: 4 from one sample, 8 from
     three, 2048 + (4 + 3 x 8) / 4 = 2055."""
     paq, r = fedpaq(codec="qsgd(2)", down_codec="float16"), toys.a_round(1)
@@ -188,12 +185,12 @@ def test_the_fedpaq_server_adds_the_weighted_mean_of_updates_to_what_clients_hea
     uploads = {}
     for id, (move, labels) in enumerate([(4.0, (0,)), (8.0, (0, 1, 0))]):
         client = toys.client(id, values=((1.0, 0.0),) * len(labels), labels=labels)
-        turn = paq.client_turn(client, {}, paq.prepare_downloads(server, [client], r)[id], r)
+        turn = paq.client_turn(client, None, paq.prepare_downloads(server, [client], r)[id], r)
         base = next(turn).state["1.weight"]
         assert torch.equal(base, torch.full((2, 2), 2048.0))
         moved = base + torch.tensor([[move, 0.0], [0.0, 0.0]])
         uploads[id] = finish(turn, {"1.weight": moved})[1]
-    student = finish(paq.server_turn(server, uploads, r), None).students["linear"]["1.weight"]
+    student = finish(toys.serve(paq, server, uploads, r), None).students["linear"]["1.weight"]
     assert student.tolist() == [[2055.0, 2048.0], [2048.0, 2048.0]]
 
 
@@ -207,12 +204,11 @@ def test_fedpaq_is_unbiased_over_seeds():
     for seed in range(400):
         r = toys.a_round(2, seed=seed)
         server = Server({"linear": weights(1)})
-        turn = paq.client_turn(client, {}, paq.prepare_downloads(server, [client], r)[0], r)
+        turn = paq.client_turn(client, None, paq.prepare_downloads(server, [client], r)[0], r)
         next(turn)
         _, message = finish(turn, {"1.weight": 1 + update})
-        results.append(
-            finish(paq.server_turn(server, {0: message}, r), None).students["linear"]["1.weight"]
-        )
+        taught = finish(toys.serve(paq, server, {0: message}, r), None).students
+        results.append(taught["linear"]["1.weight"])
     assert len({str(result.tolist()) for result in results}) > 5  # it is random, and
     bound = 5 * float(update.norm()) / 7 / 2 / 20
     assert torch.allclose(torch.stack(results).mean(0), 1 + update, atol=bound)
@@ -245,16 +241,13 @@ def test_feddf_takes_quantised_uploads_too():
         i: qsgd.encode(weights(v), 0, 2, weights(v), r.key("local", i))
         for i, v in enumerate((3, 5))
     }
-    turn = df.server_turn(server, uploads, r)
+    turn = toys.serve(df, server, uploads, r)
     next(turn)
     fits = turn.send(LOGITS[:2])
     assert equal(fits[0].state, weights(3)) and equal(fits[1].state, weights(5))
 
 
-# --- mistakes
-#
-#
-# -----------------------------------------------------------------------------------------------------------
+# --- errors ---
 
 
 @pytest.mark.parametrize("make", [fedavg, fedpaq, feddf, mix2fld, lambda **k: fd(5, **k)])

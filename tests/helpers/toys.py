@@ -1,10 +1,13 @@
 """A federation small enough to work out by hand, and networks whose every number is known."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
 
-from fedsift.types import Client, Labelled, Model, Round, Samples, Store
+from fedsift.types import Algorithm, Client, Labelled, Model, Round, Samples, Server, Store, Turn
 
 
 def linear(shape, classes):
@@ -44,6 +47,22 @@ def a_round(number=0, public=((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 0.0)), s
     return Round(
         number, seed, samples(public), 2, models, lambda client: models[client % len(models)]
     )
+
+
+def serve(
+    algorithm: Algorithm, server: Server, uploads: Mapping[int, bytes], r: Round
+) -> Turn[Server]:
+    """The server's turn on these uploads, each checked first; they can be read once."""
+    checked = [
+        (client, algorithm.check_upload(server, client, upload, r))
+        for client, upload in uploads.items()
+    ]
+    return algorithm.server_turn(server, iter(checked), r)
+
+
+def no_memory(algorithm: Algorithm) -> Any:
+    """What a client has before its first turn."""
+    return getattr(algorithm, "client_memory", dict)()
 
 
 def gaussians(n, classes=3, features=4, seed=0):
