@@ -24,10 +24,15 @@ def upload(rows: dict[int, list[float]], weight: list[float] | None = None) -> S
 # Three clients, four samples, two classes. Sample 1 has three votes: (.5 + .25 + 0) / 3 = .25;
 # sample 2 has none.
 THREE = [
-    upload({0: [1.0, 0.0], 1: [0.5, 0.5]}),
-    upload({1: [0.25, 0.75], 3: [0.2, 0.8]}),
-    upload({1: [0.0, 1.0]}),
+    (0, upload({0: [1.0, 0.0], 1: [0.5, 0.5]})),
+    (5, upload({1: [0.25, 0.75], 3: [0.2, 0.8]})),
+    (7, upload({1: [0.0, 1.0]})),
 ]
+
+
+def by_client(*uploads: SoftLabels) -> list[tuple[int, SoftLabels]]:
+    """Each upload with the id of its client."""
+    return list(enumerate(uploads))
 
 
 def sharpened(p: list[float], temperature: float) -> list[float]:
@@ -51,7 +56,8 @@ def test_the_mean_divides_by_the_votes_of_each_sample():
 
 def test_a_row_counts_as_often_as_its_weight_says():
     # Three votes for (1, 0) and one for (0, 1).
-    labels = mean([upload({2: [1.0, 0.0]}, [3]), upload({2: [0.0, 1.0]})], 4, 2)
+    uploads = by_client(upload({2: [1.0, 0.0]}, [3]), upload({2: [0.0, 1.0]}))
+    labels = mean(uploads, 4, 2)
     assert labels.probs == pytest.approx(np.array([[0.75, 0.25]]))
     assert labels.weight is not None
     assert labels.weight.tolist() == [4]
@@ -60,7 +66,7 @@ def test_a_row_counts_as_often_as_its_weight_says():
 def test_one_upload_is_its_own_mean():
     labels = mean(THREE[:1], 4, 2)
     assert labels.index.tolist() == [0, 1]
-    assert labels.probs.tolist() == THREE[0].probs.tolist()
+    assert labels.probs.tolist() == THREE[0][1].probs.tolist()
 
 
 def test_no_uploads_give_no_labels():
@@ -122,7 +128,7 @@ def test_sharpening_keeps_the_votes(aggregate):
 
 
 @pytest.mark.parametrize("value", [0, -1, math.nan])
-def test_a_temperature_or_beta_that_is_not_above_zero_is_a_mistake(value):
+def test_a_temperature_or_beta_that_is_not_above_zero_is_an_error(value):
     with pytest.raises(UserError, match=f"era needs a temperature above 0, not {value}"):
         Era(value)
     with pytest.raises(UserError, match=f"enhanced-era needs a beta above 0, not {value}"):
@@ -138,22 +144,18 @@ SURE, UNSURE, HALF = [1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.0, 0.5, 0.5, 0.0]
 
 def test_a_client_counts_as_much_as_it_is_sure():
     """(1 x (1, 0, 0, 0) + 1/2 x (0, 1/2, 1/2, 0)) / (3/2) = (2/3, 1/6, 1/6, 0)."""
-    labels = certainty([upload({2: SURE}), upload({2: HALF})], 4, 4)
+    labels = certainty(by_client(upload({2: SURE}), upload({2: HALF})), 4, 4)
     assert labels.index.tolist() == [2]
     assert labels.probs == pytest.approx(np.array([[2 / 3, 1 / 6, 1 / 6, 0]]))
     assert labels.weight == pytest.approx([1.5])
 
 
-def test_a_client_that_knows_nothing_has_next_to_nothing_to_say():
-    labels = certainty([upload({0: SURE}), upload({0: UNSURE})], 1, 4)
+def test_a_client_that_knows_nothing_counts_next_to_nothing():
+    uploads = by_client(upload({0: SURE}), upload({0: UNSURE}))
+    labels = certainty(uploads, 1, 4)
     assert labels.probs == pytest.approx(np.array([SURE]), abs=1e-6)
     assert labels.probs[0, 1] == pytest.approx(LEAST / 4 / (1 + LEAST))
-    assert mean([upload({0: SURE}), upload({0: UNSURE})], 1, 4).probs[0].tolist() == [
-        0.625,
-        0.125,
-        0.125,
-        0.125,
-    ]
+    assert mean(uploads, 1, 4).probs[0].tolist() == [0.625, 0.125, 0.125, 0.125]
 
 
 @pytest.mark.parametrize(
@@ -166,21 +168,21 @@ def test_where_nobody_knows_anything_the_label_is_uniform(aggregate):
         10,
     ):  # 1 / 3 and 1 / 10 are rounded: their entropy may come out above log C
         nothing = upload({0: [1 / classes] * classes})
-        assert aggregate([nothing, nothing], 1, classes).probs == pytest.approx(
+        assert aggregate(by_client(nothing, nothing), 1, classes).probs == pytest.approx(
             np.full((1, classes), 1 / classes)
         )
 
 
 def test_certainty_multiplies_the_weight_a_row_has():
     """Three votes for (1, 0, 0, 0) and one, worth a half, for (0, 1/2, 1/2, 0): 3 / 3.5 = 6/7."""
-    labels = certainty([upload({2: SURE}, [3]), upload({2: HALF})], 4, 4)
+    labels = certainty(by_client(upload({2: SURE}, [3]), upload({2: HALF})), 4, 4)
     assert labels.probs == pytest.approx(np.array([[6 / 7, 1 / 14, 1 / 14, 0]]))
     assert labels.weight == pytest.approx([3.5])
 
 
 def test_era_and_enhanced_era_of_votes_weighted_by_certainty():
     """Of (2/3, 1/6, 1/6, 0): softmax at temperature 1/2; and squares 16 : 1 : 1."""
-    uploads = [upload({2: SURE}), upload({2: HALF})]
+    uploads = by_client(upload({2: SURE}), upload({2: HALF}))
     era = Era(0.5, weights="certainty")(uploads, 4, 4)
     assert era.probs[0] == pytest.approx(sharpened([2 / 3, 1 / 6, 1 / 6, 0], 0.5))
     enhanced = EnhancedEra(2, weights="certainty")(uploads, 4, 4)
@@ -188,7 +190,7 @@ def test_era_and_enhanced_era_of_votes_weighted_by_certainty():
     assert era.weight == pytest.approx([1.5]) and enhanced.weight == pytest.approx([1.5])
 
 
-def test_weights_are_equal_unless_said_otherwise_and_a_typo_is_a_mistake():
+def test_weights_are_equal_by_default_and_a_typo_is_an_error():
     assert Era(0.5)(THREE, 4, 2).probs.tolist() == Era(0.5, "equal")(THREE, 4, 2).probs.tolist()
     for make in (Era, EnhancedEra):
         with pytest.raises(
@@ -221,12 +223,12 @@ BY_CERTAINTY: list[Aggregator] = [certainty, Era(0.1, "certainty"), EnhancedEra(
 def test_uploads_are_read_once_and_not_kept(aggregate):
     made: list[weakref.ref[SoftLabels]] = []
 
-    def uploads() -> Iterator[SoftLabels]:
-        for _ in range(5):
+    def uploads() -> Iterator[tuple[int, SoftLabels]]:
+        for client in range(5):
             assert sum(ref() is not None for ref in made) <= 1  # at most the one that was just read
             fresh = upload({1: [0.3, 0.7]})
             made.append(weakref.ref(fresh))
-            yield fresh
+            yield client, fresh
             del fresh
 
     labels = aggregate(uploads(), 4, 2)
@@ -242,11 +244,11 @@ def test_a_generator_gives_what_a_list_gives(aggregate):
 
 
 def test_uploads_are_left_as_they_were():
-    before = [u.probs.copy() for u in THREE]
+    before = [u.probs.copy() for _, u in THREE]
     Era(0.1)(THREE, 4, 2)
     certainty(THREE, 4, 2)
     assert all(
-        (u.probs == b).all() and u.weight is None for u, b in zip(THREE, before, strict=True)
+        (u.probs == b).all() and u.weight is None for (_, u), b in zip(THREE, before, strict=True)
     )
 
 
@@ -259,14 +261,14 @@ SAMPLES, CLASSES = 6, 3
 
 
 @st.composite
-def many_uploads(draw: st.DrawFn) -> list[SoftLabels]:
+def many_uploads(draw: st.DrawFn) -> list[tuple[int, SoftLabels]]:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     subsets = draw(
         st.lists(st.sets(st.integers(0, SAMPLES - 1), min_size=1), min_size=1, max_size=8)
     )
     return [
-        SoftLabels(np.array(sorted(s)), rng.dirichlet(np.full(CLASSES, 0.5), len(s)))
-        for s in subsets
+        (client, SoftLabels(np.array(sorted(s)), rng.dirichlet(np.full(CLASSES, 0.5), len(s))))
+        for client, s in enumerate(subsets)
     ]
 
 
@@ -287,19 +289,24 @@ def test_any_grouping_of_uploads_gives_the_mean_of_all(uploads, data):
         mean([u for u, g in zip(uploads, groups, strict=True) if g == group], SAMPLES, CLASSES)
         for group in range(4)
     ]
-    assert same(mean(partial, SAMPLES, CLASSES), mean(uploads, SAMPLES, CLASSES))
+    joint = mean(by_client(*partial), SAMPLES, CLASSES)
+    assert same(joint, mean(uploads, SAMPLES, CLASSES))
 
 
 @given(many_uploads(), st.integers(0, 8))
 def test_the_mean_of_partial_means_by_certainty_is_the_mean_of_all_by_certainty(uploads, cut):
     partial = [certainty(some, SAMPLES, CLASSES) for some in (uploads[:cut], uploads[cut:])]
-    assert same(mean(partial, SAMPLES, CLASSES), certainty(uploads, SAMPLES, CLASSES))
+    joint = mean(by_client(*partial), SAMPLES, CLASSES)
+    assert same(joint, certainty(uploads, SAMPLES, CLASSES))
 
 
 @given(many_uploads())
 def test_where_all_are_equally_sure_certainty_changes_nothing(uploads):
     """Every client uploads some order of the same three probabilities."""
-    equal = [SoftLabels(u.index, np.take([0.7, 0.2, 0.1], np.argsort(u.probs, 1))) for u in uploads]
+    equal = [
+        (client, SoftLabels(u.index, np.take([0.7, 0.2, 0.1], np.argsort(u.probs, 1))))
+        for client, u in uploads
+    ]
     by_certainty, plain = certainty(equal, SAMPLES, CLASSES), mean(equal, SAMPLES, CLASSES)
     assert by_certainty.index.tolist() == plain.index.tolist()
     assert np.allclose(by_certainty.probs, plain.probs, rtol=0, atol=1e-12)
@@ -309,7 +316,7 @@ def test_where_all_are_equally_sure_certainty_changes_nothing(uploads):
 def test_certainty_is_what_a_plain_loop_computes(uploads):
     labels = certainty(uploads, SAMPLES, CLASSES)
     for i, row in zip(labels.index, labels.probs, strict=True):
-        votes = [u.probs[u.index == i][0] for u in uploads if i in u.index]
+        votes = [u.probs[u.index == i][0] for _, u in uploads if i in u.index]
         sure = [
             max(1 + sum(p * math.log(p) for p in vote if p > 0) / math.log(CLASSES), LEAST)
             for vote in votes
@@ -330,9 +337,9 @@ def test_the_order_of_uploads_does_not_matter(uploads, random):
 def test_the_mean_is_what_a_plain_loop_computes(uploads):
     labels = mean(uploads, SAMPLES, CLASSES)
     for i, row in zip(labels.index, labels.probs, strict=True):
-        votes = [u.probs[u.index == i][0] for u in uploads if i in u.index]
+        votes = [u.probs[u.index == i][0] for _, u in uploads if i in u.index]
         assert row == pytest.approx(sum(votes) / len(votes))
-    assert set(labels.index) == {i for u in uploads for i in u.index}
+    assert set(labels.index) == {i for _, u in uploads for i in u.index}
 
 
 @given(many_uploads(), st.floats(0.02, 5))
@@ -351,7 +358,7 @@ def test_a_lower_temperature_never_raises_the_entropy(uploads, temperature, fact
 def test_era_lowers_the_entropy_of_an_unsure_mean():
     # (.5, .3, .2) has entropy 1.03; divided by .1 and exponentiated (e^5, e^3, e^2) it is (.84,
     # .11, .04), entropy .52.
-    one = [upload({0: [0.5, 0.3, 0.2]})]
+    one = by_client(upload({0: [0.5, 0.3, 0.2]}))
     assert entropy(mean(one, 1, 3).probs)[0] == pytest.approx(1.0297, abs=1e-4)
     assert entropy(Era(0.1)(one, 1, 3).probs)[0] == pytest.approx(0.5243, abs=1e-4)
 
@@ -373,11 +380,11 @@ def test_results_are_probabilities_with_the_same_likeliest_class(uploads):
         assert (labels.probs.argmax(1) == average.probs.argmax(1)).all()
 
 
-def test_the_shelf_holds_the_aggregators_of_this_file():
-    shelved = [
+def test_the_registry_holds_the_aggregators_of_this_file():
+    registered = [
         ("mean", mean),
         ("certainty", certainty),
         ("era", Era),
         ("enhanced-era", EnhancedEra),
     ]
-    assert list(AGGREGATORS.items()) == shelved
+    assert list(AGGREGATORS.items()) == registered

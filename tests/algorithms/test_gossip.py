@@ -1,4 +1,4 @@
-"""Decentralised distillation: estimates that keep the network's mean, whoever hears whom."""
+"""Decentralised distillation: estimates that keep the network's mean, whatever the graph."""
 
 import json
 from dataclasses import replace
@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from fedsift import evaluation
 from fedsift.algorithms import fedavg
-from fedsift.algorithms.gossip import gossip, on_simplex
+from fedsift.algorithms.gossip import GossipMemory, gossip, on_simplex
 from fedsift.codecs import WireError
 from fedsift.codecs.estimates import ESTIMATE_CODECS
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.ledger import RoundBytes
 from fedsift.models import initial_state
-from fedsift.types import Fit, Predict, Recipe, Server, Tree, UserError
+from fedsift.types import Fit, Predict, Recipe, UserError
 from tests.algorithms.test_all_algorithms import same
 from tests.algorithms.test_soft_labels import finish, weights
 from tests.helpers import toys
@@ -54,20 +54,25 @@ def table(a, b):
     return np.array([[a, b]] * 4)
 
 
+def remembered():
+    """A client whose estimate is its own soft labels."""
+    return GossipMemory(weights(3), table(0.9, 0.1), table(0.9, 0.1))
+
+
 # --- a turn by hand
 #
 #
 # -----------------------------------------------------------------------------------------------------
 
 
-def test_in_the_first_round_a_client_trains_and_says_its_own_soft_labels():
+def test_in_the_first_round_a_client_trains_and_sends_its_own_soft_labels():
     system, r, client = three_on_a_path(), a_round(0), toys.client(0)
     assert system.prepare_downloads(system.start(r), [toys.client(i) for i in range(3)], r) == {
         0: b"",
         1: b"",
         2: b"",
     }
-    turn = system.client_turn(client, {}, b"", r)
+    turn = system.client_turn(client, GossipMemory(), b"", r)
     fit = next(turn)
     assert isinstance(fit, Fit) and fit.data is client.data and fit.recipe == LOCAL
     assert equal(fit.state, initial_state(client.model, r.seed))
@@ -75,36 +80,32 @@ def test_in_the_first_round_a_client_trains_and_says_its_own_soft_labels():
     assert isinstance(predict, Predict) and predict.samples.rows.tolist() == [0, 1, 2, 3]
     memory, message = finish(turn, np.array([[0.0, np.log(3)]] * 4, np.float32))
     assert np.allclose(E32.decode(message, 0, 4, 2), table(0.25, 0.75))
-    assert np.allclose(memory["own"], table(0.25, 0.75)) and equal(memory["model"], weights(2))
+    assert np.allclose(memory.own, table(0.25, 0.75)) and equal(memory.model, weights(2))
 
 
 def test_a_client_mixes_learns_and_accounts_for_what_it_learnt():
     """u_0 = s_0 = (.9, .1), u_1 = (.3, .7): the mixture is 2/3 (.9, .1) + 1/3 (.3, .7) = (.7, .3).
-    Having learnt it says (.5, .5): the new estimate is (.7, .3) + (.5, .5) - (.9, .1) = (.3,
+    Having learnt it predicts (.5, .5): the new estimate is (.7, .3) + (.5, .5) - (.9, .1) = (.3,
     .7)."""
     system, r, client = three_on_a_path(), a_round(2), toys.client(0)
-    memory = {"model": weights(3), "estimate": table(0.9, 0.1), "own": table(0.9, 0.1)}
-    turn = system.client_turn(client, memory, E32.encode(table(0.3, 0.7), 1), r)
-    lesson = next(turn)
-    assert torch.allclose(lesson.data.targets, torch.tensor([[0.7, 0.3]] * 4), atol=1e-6)
-    assert lesson.recipe == DISTILL and lesson.epoch == 3 and equal(lesson.state, weights(3))
+    turn = system.client_turn(client, remembered(), E32.encode(table(0.3, 0.7), 1), r)
+    distil = next(turn)
+    assert torch.allclose(distil.data.targets, torch.tensor([[0.7, 0.3]] * 4), atol=1e-6)
+    assert distil.recipe == DISTILL and distil.epoch == 3 and equal(distil.state, weights(3))
     local = turn.send(weights(4))
     assert local.data is client.data and local.epoch == 4 and equal(local.state, weights(4))
     turn.send(weights(5))
     memory, message = finish(turn, np.zeros((4, 2), np.float32))
-    assert np.allclose(memory["estimate"], table(0.3, 0.7), atol=1e-6) and np.allclose(
-        memory["own"], table(0.5, 0.5)
-    )
-    assert np.array_equal(
-        E32.decode(message, 2, 4, 2), memory["estimate"]
-    )  # what it keeps is what the others have
+    assert np.allclose(memory.estimate, table(0.3, 0.7), atol=1e-6)
+    assert np.allclose(memory.own, table(0.5, 0.5))
+    # what it keeps is what the others have
+    assert np.array_equal(E32.decode(message, 2, 4, 2), memory.estimate)
 
 
-def test_the_post_brings_each_client_the_letters_of_its_neighbours_in_order():
+def test_each_client_downloads_the_messages_of_its_neighbours_in_order():
     system, r = three_on_a_path(), a_round(0)
-    server = finish(
-        system.server_turn(system.start(r), {0: b"zero", 1: b"one!", 2: b"two."}, r), None
-    )
+    uploads = [(0, b"zero"), (1, b"one!"), (2, b"two.")]
+    server = finish(system.server_turn(system.start(r), uploads, r), None)
     clients = [toys.client(i) for i in range(3)]
     assert system.prepare_downloads(server, clients, a_round(1)) == {
         0: b"one!",
@@ -129,7 +130,7 @@ def test_the_mean_of_the_estimates_is_the_mean_of_the_soft_labels_after_every_ro
     for record in play(a_network(graph), 4, ENGINE):
         memories = record.state.memories.values()
         estimates, own = (
-            np.array([memory[what] for memory in memories]) for what in ("estimate", "own")
+            np.array([getattr(memory, what) for memory in memories]) for what in ("estimate", "own")
         )
         assert np.allclose(estimates.mean(0), own.mean(0), atol=1e-5)
         moved |= not np.allclose(estimates, own, atol=1e-2)
@@ -139,18 +140,19 @@ def test_the_mean_of_the_estimates_is_the_mean_of_the_soft_labels_after_every_ro
 def test_float16_keeps_the_mean_up_to_its_rounding():
     record = play(a_network(codec="float16"), 4, ENGINE)[-1]
     estimates, own = (
-        np.mean([m[what] for m in record.state.memories.values()], 0)
+        np.mean([getattr(m, what) for m in record.state.memories.values()], 0)
         for what in ("estimate", "own")
     )
     assert np.allclose(estimates, own, atol=4 * 2**-10)
 
 
-def lessons(federation, state):
+def mixed_targets(federation, state):
     """What each client is about to learn."""
     r, clients = federation.round(state.round), list(federation.clients)
-    heard = federation.algorithm.prepare_downloads(state.server, clients, r)
+    downloads = federation.algorithm.prepare_downloads(state.server, clients, r)
     turns = [
-        federation.algorithm.client_turn(c, state.memories[c.id], heard[c.id], r) for c in clients
+        federation.algorithm.client_turn(c, state.memories[c.id], downloads[c.id], r)
+        for c in clients
     ]
     return torch.stack([next(turn).data.targets for turn in turns])
 
@@ -159,33 +161,33 @@ def lessons(federation, state):
 def test_on_the_complete_graph_all_learn_the_same_in_one_step(graph, agree):
     federation = a_network(graph)
     state = play(federation, 1, ENGINE)[0].state
-    mixtures = lessons(federation, state)
+    mixtures = mixed_targets(federation, state)
     assert torch.allclose(mixtures, mixtures[:1].expand_as(mixtures), atol=1e-5) == agree
-    mean = np.mean([memory["own"] for memory in state.memories.values()], 0)
+    mean = np.mean([memory.own for memory in state.memories.values()], 0)
     assert np.allclose(mixtures.mean(0).numpy(), mean, atol=1e-5)
 
 
 @pytest.mark.parametrize("graph", ["ring", "complete", "edges(0-1 1-2)"])
 def test_while_nobody_changes_all_estimates_go_to_the_mean(graph):
-    """Models that always answer the same: client i says (p_i, 1 - p_i)."""
+    """Models that always answer the same: client i sends (p_i, 1 - p_i)."""
     system, logits = (
         gossip(4, graph=graph),
         {i: np.array([[z, 0.0]] * 4, np.float32) for i, z in enumerate((3, 0, -1))},
     )
-    memories: dict[int, Tree] = {}
-    server = Server({})
+    memories = {id: GossipMemory() for id in range(3)}
+    server = system.start(a_round(0))
     for number in range(60):
-        r, said = a_round(number), {}
-        heard = system.prepare_downloads(server, [toys.client(i) for i in range(3)], r)
+        r, uploads = a_round(number), {}
+        downloads = system.prepare_downloads(server, [toys.client(i) for i in range(3)], r)
         for id in range(3):
-            turn = system.client_turn(toys.client(id), memories.get(id, {}), heard[id], r)
+            turn = system.client_turn(toys.client(id), memories[id], downloads[id], r)
             work = next(turn)
             while isinstance(work, Fit):
                 work = turn.send(weights(0))
-            memories[id], said[id] = finish(turn, logits[id])
-        server = finish(system.server_turn(server, said, r), None)
-    target = np.mean([memory["own"] for memory in memories.values()], 0)
-    assert all(np.allclose(memory["estimate"], target, atol=1e-5) for memory in memories.values())
+            memories[id], uploads[id] = finish(turn, logits[id])
+        server = finish(toys.serve(system, server, uploads, r), None)
+    target = np.mean([memory.own for memory in memories.values()], 0)
+    assert all(np.allclose(memory.estimate, target, atol=1e-5) for memory in memories.values())
 
 
 def test_all_clients_estimate_the_same_samples_in_every_round():
@@ -217,8 +219,8 @@ def test_the_graph_is_drawn_from_the_seed_and_stays():
 # --------------------------------------------------------------------------------------------------------------
 
 
-def test_every_letter_is_counted_once_for_each_neighbour_by_hand():
-    """On the path 0 - 1 - 2 letters of 5, 7 and 9 bytes: 1 sends two of 7, and gets 5 + 9."""
+def test_every_message_is_counted_once_for_each_neighbour_by_hand():
+    """On the path 0 - 1 - 2 messages of 5, 7 and 9 bytes: 1 sends two of 7, and gets 5 + 9."""
     row = RoundBytes.count(
         4, {0: b"x" * 5, 1: b"x" * 7, 2: b"x" * 9}, {}, {0: [1], 1: [0, 2], 2: [1]}
     )
@@ -274,7 +276,7 @@ def test_the_record_of_a_network_reports_every_client_and_their_disagreement():
     assert record.disagreement is not None and 0 <= record.disagreement <= 1
 
 
-# --- mistakes and bad letters ---
+# --- errors and bad messages ---
 
 
 def test_everyone_takes_part():
@@ -304,19 +306,16 @@ def test_only_codecs_for_real_numbers_are_known_here():
 
 
 @pytest.mark.parametrize(
-    "letter", [b"", E32.encode(table(0.5, 0.5), 1)[:-1], E32.encode(table(0.5, 0.5), 1) * 2]
+    "download", [b"", E32.encode(table(0.5, 0.5), 1)[:-1], E32.encode(table(0.5, 0.5), 1) * 2]
 )
-def test_mail_of_the_wrong_size_is_refused(letter):
-    memory = {"model": weights(3), "estimate": table(0.9, 0.1), "own": table(0.9, 0.1)}
+def test_mail_of_the_wrong_size_is_refused(download):
     with pytest.raises(WireError, match="bytes from 1 neighbours"):
-        next(three_on_a_path().client_turn(toys.client(0), memory, letter, a_round(2)))
+        next(three_on_a_path().client_turn(toys.client(0), remembered(), download, a_round(2)))
 
 
-def test_a_letter_of_another_round_is_refused():
-    memory = {"model": weights(3), "estimate": table(0.9, 0.1), "own": table(0.9, 0.1)}
+def test_a_message_of_another_round_is_refused():
+    system, old = three_on_a_path(), E32.encode(table(0.5, 0.5), 0)
     with pytest.raises(WireError, match="round 0 where round 1 was expected"):
-        next(
-            three_on_a_path().client_turn(
-                toys.client(0), memory, E32.encode(table(0.5, 0.5), 0), a_round(2)
-            )
-        )
+        next(system.client_turn(toys.client(0), remembered(), old, a_round(2)))
+    with pytest.raises(WireError, match="round 0 where round 1 was expected"):
+        system.check_upload(system.start(a_round(0)), 0, old, a_round(1))

@@ -1,4 +1,4 @@
-"""Mixed-up samples as bytes: their length to the byte, and mixtures that are none are refused."""
+"""Mixtures of samples as bytes: their length to the byte, and mixtures that are none are refused."""
 
 import struct
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedsift.codecs import wire
 from fedsift.codecs.mixtures import MixtureCodec, Mixtures
 from fedsift.codecs.wire import WireError
+from fedsift.memory import to_tree
 
 ROUND = 3
 CODEC = MixtureCodec(shape=(2, 2), classes=3, most=4)
@@ -44,12 +45,12 @@ def test_a_message_byte_by_byte():
 
 
 def test_a_message_by_hand_is_read():
-    seeds = CODEC.decode(sealed(2, [[0, 2], [1, 0]], [0.5, 1, -2, 0, 4, 5, 6, 7]), ROUND)
-    assert seeds.a.tolist() == [0, 1]
-    assert seeds.b.tolist() == [2, 0]
-    assert seeds.x.tolist() == [[[0.5, 1], [-2, 0]], [[4, 5], [6, 7]]]
-    assert seeds.x.dtype == np.float32
-    assert list(seeds.to_tree()) == ["x", "a", "b"]
+    mixtures = CODEC.decode(sealed(2, [[0, 2], [1, 0]], [0.5, 1, -2, 0, 4, 5, 6, 7]), ROUND)
+    assert mixtures.a.tolist() == [0, 1]
+    assert mixtures.b.tolist() == [2, 0]
+    assert mixtures.x.tolist() == [[[0.5, 1], [-2, 0]], [[4, 5], [6, 7]]]
+    assert mixtures.x.dtype == np.float32
+    assert list(to_tree(mixtures)) == ["x", "a", "b"]
 
 
 @given(
@@ -58,15 +59,15 @@ def test_a_message_by_hand_is_read():
     st.integers(2, 300),
     st.integers(0, 10**6),
 )
-def test_a_seed_takes_two_labels_and_a_float16_a_value(count, shape, classes, seed):
-    codec, seeds = MixtureCodec(shape, classes, 9), made(count, shape, classes, seed)
-    message = codec.encode(seeds, ROUND)
+def test_a_mixture_takes_two_labels_and_a_float16_a_value(count, shape, classes, seed):
+    codec, mixtures = MixtureCodec(shape, classes, 9), made(count, shape, classes, seed)
+    message = codec.encode(mixtures, ROUND)
     assert len(message) == 13 + 4 + count * (2 + 2 + 2 * int(np.prod(shape)))
     back = codec.decode(message, ROUND)
     assert back.x.shape == (count, *shape)
-    np.testing.assert_array_equal(back.a, seeds.a)
-    np.testing.assert_array_equal(back.b, seeds.b)
-    np.testing.assert_array_equal(back.x, seeds.x.astype(np.float16))
+    np.testing.assert_array_equal(back.a, mixtures.a)
+    np.testing.assert_array_equal(back.b, mixtures.b)
+    np.testing.assert_array_equal(back.x, mixtures.x.astype(np.float16))
 
 
 @pytest.mark.parametrize("labels", [[3, 0], [0, 3], [65_535, 1], [1, 1], [0, 0]], ids=str)
@@ -88,20 +89,20 @@ def test_signalling_nans_are_refused():
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 2**32 - 1])
-def test_another_number_of_seeds_than_there_are_is_refused(count):
+def test_another_number_of_mixtures_than_there_are_is_refused(count):
     with pytest.raises(WireError, match="do not hold"):
         CODEC.decode(sealed(count, [[0, 1], [1, 2]], [1] * 8), ROUND)
 
 
-def test_the_most_seeds_are_taken_and_one_more_is_refused():
+def test_the_most_mixtures_are_taken_and_one_more_is_refused():
     assert len(CODEC.decode(CODEC.encode(made(4), ROUND), ROUND).x) == 4
     with pytest.raises(WireError, match="at most"):
         CODEC.decode(CODEC.encode(made(5), ROUND), ROUND)
 
 
 @pytest.mark.parametrize("size", range(4))
-def test_a_message_without_a_number_of_seeds_is_refused(size):
-    with pytest.raises(WireError, match="no room for the number of seeds"):
+def test_a_message_without_a_number_of_mixtures_is_refused(size):
+    with pytest.raises(WireError, match="no room for the number of mixtures"):
         CODEC.decode(wire.seal(wire.MIXTURES, 1, ROUND, bytes(size)), ROUND)
 
 

@@ -378,13 +378,15 @@ def test_a_payload_that_makes_no_sense_is_refused_by_name(codec, payload, says):
 
 @BOTH
 @pytest.mark.parametrize("mode", [SHARED, OWN, CODED])
-@pytest.mark.parametrize("count", [2**32 - 1, 2**31, 2001])
+@pytest.mark.parametrize("count", [2**32 - 1, 2**31, 2**31 - 1, 2**31 + 2001, 2001])
 def test_a_header_that_announces_billions_of_rows_allocates_nothing(codec, mode, count):
-    to = link(samples=2000, classes=10)
+    """The highest bit says that votes are sent; 2^31 is no row at all, and refused for the rest."""
+    to, rows = link(samples=2000, classes=10), count % 2**31
+    says = f"{rows} soft labels" if rows else "checksum|indexes are cut short"
     message = wire.seal(
         wire.SOFT_LABELS, codec.values.id, 3, struct.pack("<BII", mode, count, 2**32 - 1)
     )
-    assert peak_bytes_while_refused(codec, message, to, f"{count} soft labels") < 5_000_000
+    assert peak_bytes_while_refused(codec, message, to, says) < 5_000_000
 
 
 def test_an_index_code_that_announces_billions_of_bytes_allocates_nothing():
@@ -393,11 +395,11 @@ def test_an_index_code_that_announces_billions_of_bytes_allocates_nothing():
 
 
 def test_a_message_longer_than_any_right_one_is_refused_before_it_is_read():
-    # At most: 40 rows of 12 bytes, 5 + 4 bytes before them, and 40 / 8 + 64 for the indexes.
+    # At most: 40 rows of 12 bytes, 5 + 4 bytes before them, 40 / 8 + 64 for the indexes, and 4 for
+    # the votes of each row.
     message = FLOAT32.encode(labels_on(drawn(SHARED, 10)), link()) + bytes(10_000)
-    with pytest.raises(
-        WireError, match=f"at most {13 + 5 + 4 + 40 // 8 + 64 + 40 * 12} can be right"
-    ):
+    most = 13 + 5 + 4 + 40 // 8 + 64 + 40 * 4 + 40 * 12
+    with pytest.raises(WireError, match=f"at most {most} can be right"):
         FLOAT32.decode(message, link())
 
 
@@ -430,6 +432,8 @@ def taken(codec, message, to=None):
     assert labels.probs.dtype == np.float32
     assert np.isfinite(labels.probs).all()
     assert (labels.probs >= 0).all()
+    votes = np.ones(len(labels)) if labels.weight is None else labels.weight
+    assert votes.shape == (len(labels),) and ((votes > 0) & (votes <= to.votes)).all()
     assert (
         np.abs(labels.probs.sum(1, dtype=float) - 1) < (0.01 if codec is FLOAT32 else 1e-6)
     ).all()

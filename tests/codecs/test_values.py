@@ -24,7 +24,7 @@ from fedsift.codecs import (
 )
 from fedsift.codecs.values import Delta, Hard, Quantized, TopK, on_grid
 from fedsift.codecs.wire import WireError
-from fedsift.types import Link, SoftLabels, Tree, UserError
+from fedsift.types import Link, SoftLabels, UserError
 
 PLAIN = [
     "float32",
@@ -270,19 +270,25 @@ def test_the_largest_of_no_distribution_are_refused(code, says):
 # --- only what changed ---
 
 
-def conversation(codec, said, to):
-    """Says each of some labels after the other; the messages, and what the receiver makes of
+def conversation(codec, sent, to):
+    """Sends each of some labels after the other; the messages, and what the receiver makes of
     them.
     """
-    here: Tree = {}
-    there: Tree = {}
-    messages, heard = [], []
-    for labels in said:
+    here = there = None
+    messages, received = [], []
+    for labels in sent:
         message, here = codec.encode_stateful(labels, to, here)
         labels, there = codec.decode_stateful(message, to, there)
         messages.append(message)
-        heard.append(labels)
-    return messages, heard
+        received.append(labels)
+    return messages, received
+
+
+def after(codec, labels, to):
+    """The first message of these labels, and the reference it leaves at both ends."""
+    message, reference = codec.encode_stateful(labels, to, None)
+    assert reference is not None
+    return message, reference
 
 
 def test_a_first_message_sends_all_rows_and_a_second_equal_one_none():
@@ -291,11 +297,11 @@ def test_a_first_message_sends_all_rows_and_a_second_equal_one_none():
     # Nothing new: 8 bytes say so, and a flag.
     to = link()
     labels = SoftLabels(np.arange(40), one_hot(np.arange(40) % 10))
-    messages, heard = conversation(delta("hard"), [labels, labels], to)
+    messages, received = conversation(delta("hard"), [labels, labels], to)
     assert messages[0][HEADER : HEADER + 8] == struct.pack("<II", 40, 0)
     assert messages[1][HEADER:] == struct.pack("<II", 0, 0) + b"\0"
     assert [len(message) for message in messages] == [HEADER + 8 + 1 + 17, HEADER + 8 + 1]
-    for arrived in heard:
+    for arrived in received:
         np.testing.assert_array_equal(arrived.probs, labels.probs)
 
 
@@ -303,24 +309,24 @@ def test_three_changed_rows_arrive_and_are_all_that_is_sent():
     # binom(40, 3) = 9880 sets are 14 bits, two bytes; three labels of ten are 10 bits, two bytes.
     to = link()
     before = np.arange(40) % 10
-    after = before.copy()
-    after[[3, 17, 30]] = [9, 9, 9]
-    said = [SoftLabels(np.arange(40), one_hot(labels)) for labels in (before, after)]
-    messages, heard = conversation(delta("quantized(1)"), said, to)
+    changed = before.copy()
+    changed[[3, 17, 30]] = [9, 9, 9]
+    sent = [SoftLabels(np.arange(40), one_hot(labels)) for labels in (before, changed)]
+    messages, received = conversation(delta("quantized(1)"), sent, to)
     assert len(messages[1]) == HEADER + 8 + 2 + 1 + 2
-    np.testing.assert_array_equal(heard[1].probs, one_hot(after))
+    np.testing.assert_array_equal(received[1].probs, one_hot(changed))
 
 
 @pytest.mark.parametrize("plain", PLAIN)
 def test_unchanged_rows_cost_nine_bytes_at_most_in_every_code(plain):
     to = link()
     labels = SoftLabels(drawn(30, to), rows(30))
-    messages, heard = conversation(delta(plain), [labels, labels], to)
+    messages, received = conversation(delta(plain), [labels, labels], to)
     symbols = not plain.startswith(
         ("float", "topk")
     )  # no symbols are a flag, no floats are nothing
     assert len(messages[1]) == HEADER + 8 + symbols
-    assert heard[0].probs.tobytes() == heard[1].probs.tobytes()
+    assert received[0].probs.tobytes() == received[1].probs.tobytes()
 
 
 def test_a_change_that_the_inner_code_does_not_show_is_not_sent():
@@ -337,35 +343,35 @@ def test_rows_never_sent_before_are_sent_along_with_changes():
     to = Link(3, 40, 10)
     first = SoftLabels(np.arange(0, 20), one_hot(np.zeros(20, int)))
     second = SoftLabels(np.arange(10, 30), one_hot(np.zeros(20, int)))
-    messages, heard = conversation(delta("hard"), [first, second], to)
+    messages, received = conversation(delta("hard"), [first, second], to)
     start = HEADER + 4 + len(indexes.encode(second.index, 40))
     assert struct.unpack_from("<I", messages[1], start) == (10,)  # ten of the twenty are new
-    np.testing.assert_array_equal(heard[1].index, second.index)
-    np.testing.assert_array_equal(heard[1].probs, second.probs)
+    np.testing.assert_array_equal(received[1].index, second.index)
+    np.testing.assert_array_equal(received[1].probs, second.probs)
 
 
 def test_a_message_against_another_reference_is_refused():
     to, codec = link(), delta("hard")
     labels = SoftLabels(np.arange(40), one_hot(np.arange(40) % 10))
-    message, memory = codec.encode_stateful(labels, to, {})
-    second, _ = codec.encode_stateful(labels, to, memory)
-    other = {"index": memory["index"], "probs": np.roll(memory["probs"], 1, axis=0)}
-    some = {"index": memory["index"][:39], "probs": memory["probs"][:39]}
-    for wrong in (other, some, {}):
+    message, reference = after(codec, labels, to)
+    second, _ = codec.encode_stateful(labels, to, reference)
+    other = SoftLabels(reference.index, np.roll(reference.probs, 1, axis=0))
+    some = SoftLabels(reference.index[:39], reference.probs[:39])
+    for wrong in (other, some, None):
         with pytest.raises(WireError, match="checksum"):
             codec.decode_stateful(second, to, wrong)
     with pytest.raises(WireError, match="checksum"):
-        codec.decode_stateful(message, to, memory)
+        codec.decode_stateful(message, to, reference)
 
 
 def test_a_reference_that_differs_only_elsewhere_does_not_matter():
     to, codec = link(), delta("hard")
     labels = SoftLabels(drawn(10, to), one_hot(np.arange(10)))
-    _, memory = codec.encode_stateful(labels, to, {})
-    message, _ = codec.encode_stateful(labels, to, memory)
+    _, reference = after(codec, labels, to)
+    message, _ = codec.encode_stateful(labels, to, reference)
     elsewhere = np.setdiff1d(np.arange(40), labels.index)[:1]
-    index = np.append(memory["index"], elsewhere)
-    more = {"index": index, "probs": np.concatenate([memory["probs"], one_hot([3])])}
+    index = np.append(reference.index, elsewhere)
+    more = SoftLabels(index, np.concatenate([reference.probs, one_hot([3])]))
     np.testing.assert_array_equal(codec.decode_stateful(message, to, more)[0].probs, labels.probs)
 
 
@@ -401,12 +407,12 @@ def test_changes_that_are_none_are_refused(code, says):
 )
 @settings(max_examples=100)
 def test_both_ends_remember_the_same_over_many_rounds(plain, rounds, share, seed):
-    # Each round another subset, in which some rows are as they were; what is heard is what the
+    # Each round another subset, in which some rows are as they were; what is received is what the
     # plain code carries.
     generator = np.random.default_rng(seed)
     codec, inner = delta(plain), soft_label_codec(plain)
-    here: Tree = {}
-    there: Tree = {}
+    here: SoftLabels | None = None
+    there: SoftLabels | None = None
     truth = rows(40, 5, seed)
     ever = np.zeros(40, bool)
     for number in range(rounds):
@@ -421,11 +427,12 @@ def test_both_ends_remember_the_same_over_many_rounds(plain, rounds, share, seed
         labels = SoftLabels(index, truth[index])
         ever[index] = True
         message, here = codec.encode_stateful(labels, to, here)
-        heard, there = codec.decode_stateful(message, to, there)
-        np.testing.assert_array_equal(heard.index, index)
-        np.testing.assert_array_equal(heard.probs, inner.decode(inner.encode(labels, to), to).probs)
-        assert here["index"].tolist() == there["index"].tolist() == np.flatnonzero(ever).tolist()
-        assert here["probs"].tobytes() == there["probs"].tobytes()
+        found, there = codec.decode_stateful(message, to, there)
+        np.testing.assert_array_equal(found.index, index)
+        np.testing.assert_array_equal(found.probs, inner.decode(inner.encode(labels, to), to).probs)
+        assert here is not None and there is not None
+        assert here.index.tolist() == there.index.tolist() == np.flatnonzero(ever).tolist()
+        assert here.probs.tobytes() == there.probs.tobytes()
 
 
 # --- all of them, by their text ---
