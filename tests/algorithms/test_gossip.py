@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,8 +187,10 @@ def test_while_nobody_changes_all_estimates_go_to_the_mean(graph):
                 work = turn.send(weights(0))
             memories[id], uploads[id] = finish(turn, logits[id])
         server = finish(toys.serve(system, server, uploads, r), None)
-    target = np.mean([memory.own for memory in memories.values()], 0)
-    assert all(np.allclose(memory.estimate, target, atol=1e-5) for memory in memories.values())
+    own: list[Any] = [memory.own for memory in memories.values()]
+    estimates: list[Any] = [memory.estimate for memory in memories.values()]
+    target = np.mean(own, 0)
+    assert all(np.allclose(estimate, target, atol=1e-5) for estimate in estimates)
 
 
 def test_all_clients_estimate_the_same_samples_in_every_round():

@@ -50,7 +50,8 @@ def test_votes_follow_the_clients_history_by_hand():
     r, rule = toys.a_round(), Loyalty()
     _, memory = run_aggregator(rule, [(3, one(0.2))], {}, r)
     labels, memory = run_aggregator(rule, [(5, one(0.5)), (3, one(0.8))], memory, r)
-    assert labels.probs[0, 0] == pytest.approx(0.7) and labels.weight.tolist() == [3.0]
+    assert labels.weight is not None and labels.weight.tolist() == [3.0]
+    assert labels.probs[0, 0] == pytest.approx(0.7)
     assert {key: value.item() for key, value in memory["rounds"].items()} == {"3": 2, "5": 1}
     assert forget_client(rule, memory, 3)["rounds"].keys() == {"5"}
     assert forget_client(mean, {}, 3) == {}

@@ -80,6 +80,7 @@ def test_a_mean_of_partial_means_sent_over_the_wire_is_the_mean_of_all(counts):
     joint, direct = mean(sent, 3, 2), mean(uploads, 3, 2)
     assert joint.index.tolist() == direct.index.tolist()
     assert np.allclose(joint.probs, direct.probs, atol=1e-6)
+    assert joint.weight is not None and direct.weight is not None
     assert np.array_equal(joint.weight, direct.weight)
 
 

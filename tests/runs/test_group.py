@@ -4,8 +4,8 @@ import pytest
 
 from fedsift import runs
 from fedsift.engines import choose_engine
-from fedsift.turns import run_turns
 from fedsift.runs import CHECKPOINT
+from fedsift.turns import run_turns
 from tests.helpers.runs import bits, rounds_in, straight, tiny
 from tests.helpers.turns import Doubling, counting
 

@@ -319,8 +319,8 @@ def of_a_client(state: FederationState) -> dict[str, Any]:
     return next(memory["model"] for memory in state.memories.values())
 
 
-def lesson(state: FederationState) -> dict[str, Any]:
-    return next(iter(state.server.notes["lessons"].values()))
+def posted(state: FederationState) -> dict[str, Any]:
+    return next(iter(state.server.memory["downlink"]["posted"].values()))
 
 
 CHANGES = {
@@ -350,15 +350,15 @@ CHANGES = {
         "1.bias of the model of client ",
     ),
     "a client that is not there": (lambda s: s.memories.update({5: {"last": np.ones(1)}}), "it has a client 5 of 4"),
-    "a client of its own kind": (lambda s: s.memories[min(s.memories)].update(model=np.ones(3)), "the model of client "),
+    "a client of its own kind": (lambda s: s.memories[min(s.memories)].update(model=np.ones(3)), "the memory of client "),
     "more rounds than asked for": (lambda s: replace(s, round=4), "it has 4 rounds, the config 3"),
-    "lessons lost": (lambda s: s.server.notes.pop("lessons") and None, "KeyError: 'lessons'"),
+    "posted labels lost": (lambda s: s.server.memory["downlink"].pop("posted") and None, "KeyError"),
     "an index beyond the public set": (
-        lambda s: lesson(s).update(index=lesson(s)["index"] + 2**40),
+        lambda s: posted(s).update(index=posted(s)["index"] + 2**40),
         "",
     ),
-    "a negative index": (lambda s: lesson(s).update(index=lesson(s)["index"] - 91), ""),
-    "fewer probabilities": (lambda s: lesson(s).update(probs=lesson(s)["probs"][:, :3]), ""),
+    "a negative index": (lambda s: posted(s).update(index=posted(s)["index"] - 91), ""),
+    "fewer probabilities": (lambda s: posted(s).update(probs=posted(s)["probs"][:, :3]), ""),
 }  # fmt: skip
 
 

@@ -30,7 +30,6 @@ from fedsift.runs import (
     METRICS,
 )
 from fedsift.sweeps import SWEEP, Sweep
-from fedsift.turns import run_turns
 from fedsift.types import UserError
 from tests.helpers.cli import (
     by_shell,
