@@ -1,4 +1,4 @@
-"""The user's side of Flower: tasks, settings, projects, certificates, letters, and the verbs of the
+"""The user's side of Flower: tasks, settings, projects, certificates, messages, and the verbs of the
 command line.
 """
 
@@ -239,14 +239,14 @@ def test_simulation_without_ray_names_what_to_install(tmp_path, monkeypatch):
     assert done.exit_code == 2 and "install it with: pip install 'flwr[simulation]'" in done.stderr
 
 
-# --- letters
+# --- messages
 #
 #
 # ---------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(-1, 2**31), st.integers(0, 2**31), st.binary(max_size=300))
-def test_letters_arrive_as_they_were_sent(last, more, payload):
+def test_messages_arrive_as_they_were_sent(last, more, payload):
     call = Call("ab" * 16, last + 1 + more, last, payload)
     assert messages.read(messages.write(call), Call) == call
     assert messages.read(messages.write(Refusal("no", True)), Answer, Refusal) == Refusal(
@@ -266,7 +266,7 @@ values = st.one_of(
     st.sampled_from(["Call", "Answer", "Hello", "Refusal"]),
     st.booleans(),
 )
-def test_whatever_arrives_is_a_letter_or_a_wire_error(values, kind, payload):
+def test_whatever_arrives_is_a_message_or_a_wire_error(values, kind, payload):
     records = RecordDict({"fedsift": ConfigRecord({"kind": kind} | values)})
     if payload:
         records["payload"] = ArrayRecord({"bytes": Array("uint8", (3,), "bytes", b"abc")})
@@ -300,7 +300,7 @@ def test_a_call_for_a_round_beyond_the_end_is_refused(task, tmp_path):
     assert messages.read(node(message).content, Refusal).why == "round 2 of an experiment of 2"
 
 
-def test_without_flower_the_mistake_names_the_extra():
+def test_without_flower_the_error_names_the_extra():
     script = "import sys; sys.modules['flwr'] = None; import fedsift.flower"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "install it with: pip install 'fedsift[flower]'" in done.stderr

@@ -89,8 +89,8 @@ def test_a_node_that_says_nothing_or_nonsense_at_first_does_not_stop_the_others(
 
 def answer(payload=b"", accuracy=float("nan"), off=0):
     def meddle(message, reply):
-        said = Answer(int(message.metadata.group_id) + off, False, payload, accuracy)
-        return Message(messages.write(said), reply_to=message)
+        changed = Answer(int(message.metadata.group_id) + off, False, payload, accuracy)
+        return Message(messages.write(changed), reply_to=message)
 
     return meddle
 
@@ -106,7 +106,7 @@ def answer(payload=b"", accuracy=float("nan"), off=0):
         (lambda message, reply: None, "no reply within 0.1 s"),
         (
             lambda message, reply: Message(RecordDict(), reply_to=message),
-            "foreign message: it is not the letter",
+            "foreign message: it is not the message that was expected",
         ),
         (
             lambda message, reply: Message(messages.write(Refusal("no time")), reply_to=message),
@@ -144,10 +144,10 @@ def test_no_system_stumbles_over_a_message_it_cannot_read(system, task, tmp_path
     def damage(message, reply):
         if not message.metadata.group_id:
             return reply
-        said = messages.read(reply.content, Answer)
-        half = said.payload[: len(said.payload) // 2]
+        full = messages.read(reply.content, Answer)
+        half = full.payload[: len(full.payload) // 2]
         broken[message.metadata.group_id] = len(half)
-        return Message(messages.write(Answer(said.round, said.remembers, half)), reply_to=message)
+        return Message(messages.write(Answer(full.round, full.remembers, half)), reply_to=message)
 
     grid.nodes[17].meddle = damage
     run = play(task, grid, how)

@@ -8,6 +8,8 @@ import torch
 from flwr.app import Error, Message, RecordDict
 
 from fedsift import config, runs
+from fedsift.algorithms.per_label import MixtureSent
+from fedsift.algorithms.soft_labels import ClientMemory
 from fedsift.engines import choose_engine
 from fedsift.federation import Federation, FederationState
 from fedsift.flower import messages
@@ -15,8 +17,11 @@ from fedsift.flower.client_state import ClientState, RunStore
 from fedsift.flower.messages import Answer
 from fedsift.flower.settings import Settings
 from fedsift.flower.site import make_site
+from fedsift.ledger import RoundBytes
+from fedsift.memory import is_empty
 from fedsift.turns import run_turn
-from fedsift.types import Forgets, UserError
+from fedsift.types import Forgets, SoftLabels, UserError
+from tests.helpers import toys
 from tests.helpers.fake_flower import (
     ROUNDS,
     SYSTEMS,
@@ -30,17 +35,24 @@ from tests.helpers.fake_flower import (
 
 
 @pytest.fixture
-def spoken(monkeypatch):
-    """Every upload the server takes up, in order: (round, {client: message})."""
-    heard = []
-    original = Federation.finish_round
+def taken(monkeypatch):
+    """Every upload the server takes, in order: (round, [(client, message)])."""
+    found, came = [], {}
+    count, finish = RoundBytes.count, Federation.finish_round
 
-    def finish_round(self, state, heard_by, said, learnt, missing=None):
-        heard.append((state.round, dict(said)))
-        return original(self, state, heard_by, said, learnt, missing)
+    def count_messages(round, uploads, *args, **kwargs):
+        came[round] = dict(uploads)
+        return count(round, uploads, *args, **kwargs)
 
+    def finish_round(self, state, uploads, *args, **kwargs):
+        uploads, messages = list(uploads), came[state.round]
+        assert [client for client, _ in uploads] == list(messages)
+        found.append((state.round, list(messages.items())))
+        return finish(self, state, uploads, *args, **kwargs)
+
+    monkeypatch.setattr(RoundBytes, "count", count_messages)
     monkeypatch.setattr(Federation, "finish_round", finish_round)
-    return heard
+    return found
 
 
 def experiment(task, system, rounds=ROUNDS):
@@ -61,13 +73,13 @@ def simulated(task, system, folder, rounds=ROUNDS):
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_run_on_flower_is_the_simulated_run(system, task, spoken, tmp_path):
+def test_a_run_on_flower_is_the_simulated_run(system, task, taken, tmp_path):
     simulated_run = simulated(task, system, tmp_path / "simulated")
-    messages = spoken[:]
-    spoken.clear()
+    messages = taken[:]
+    taken.clear()
     grid, how = federation(task, overrides(system), 4, tmp_path / "flower")
     run = play(task, grid, how)
-    assert spoken == messages and len(messages) == ROUNDS
+    assert taken == messages and len(messages) == ROUNDS
     assert same_server(run.state, simulated_run.state)
     assert (tmp_path / "flower" / runs.LEDGER).read_bytes() == (
         tmp_path / "simulated" / runs.LEDGER
@@ -99,11 +111,11 @@ def test_memory_is_kept_where_it_should_be(task, tmp_path):
 def without(task, system, lost, amnesia=ROUNDS):
     """The reference: a simulation in which the turns in `lost`, {(round, client)}, never happened.
 
-    After the round `amnesia` all clients forget everything; the server forgets each when it hears
+    After the round `amnesia` all clients forget everything; the server forgets each when it learns
     of it.
     """
     federation = config.build_federation(experiment(task, system))
-    state, engine = federation.start(), choose_engine()[0]
+    algorithm, state, engine = federation.algorithm, federation.start(), choose_engine()[0]
     forgot: set[int] = set()
     for number in range(ROUNDS):
         r = federation.round(number)
@@ -113,29 +125,27 @@ def without(task, system, lost, amnesia=ROUNDS):
             if client.id in forgot:
                 forgot.remove(client.id)
                 memories.pop(client.id)
-                if isinstance(federation.algorithm, Forgets):
-                    server = federation.algorithm.forget(server, client.id)
-        heard = federation.algorithm.prepare_downloads(server, cohort, r)
-        said, learnt = {}, {}
+                if isinstance(algorithm, Forgets):
+                    server = algorithm.forget(server, client.id)
+        downloads = algorithm.prepare_downloads(server, cohort, r)
+        uploads, client_memories = {}, {}
         for client in cohort:
             if (number, client.id) not in lost:
-                turn = federation.algorithm.client_turn(
-                    client, memories.get(client.id, {}), heard[client.id], r
-                )
-                learnt[client.id], said[client.id] = run_turn(turn, engine)
-        state = run_turn(
-            federation.finish_round(FederationState(number, server, memories), heard, said, learnt),
-            engine,
-        ).state
-        forgot |= (
-            {id for id, memory in state.memories.items() if memory} if number == amnesia else set()
-        )
+                memory = memories.get(client.id, toys.no_memory(algorithm))
+                turn = algorithm.client_turn(client, memory, downloads[client.id], r)
+                client_memories[client.id], uploads[client.id] = run_turn(turn, engine)
+        checked = [(id, algorithm.check_upload(server, id, uploads[id], r)) for id in uploads]
+        sent = RoundBytes.count(number, uploads, downloads)
+        before = FederationState(number, server, memories)
+        turn = federation.finish_round(before, checked, client_memories, sent)
+        state = run_turn(turn, engine).state
+        forgot |= set(state.memories) if number == amnesia else set()
     return state
 
 
 @pytest.mark.parametrize("system", [*WITH_MEMORY, "fas"])
 def test_a_reply_that_never_came_is_a_turn_that_never_happened(system, task, tmp_path):
-    """The client has taken its turn and remembers it; the server has not heard of it. Both go on
+    """The client has taken its turn and remembers it; the server knows nothing of it. Both go on
     together.
     """
     grid, how = federation(task, overrides(system), 4, tmp_path / "run", deadline=0.05)
@@ -171,7 +181,7 @@ def swallow(client, lost):
 
 @pytest.mark.parametrize("system", WITH_MEMORY)
 def test_late_and_repeated_messages_change_nothing(system, task, tmp_path):
-    """Every node hears each message twice, and all its old ones again and again."""
+    """Every node receives each message twice, and all its old ones again and again."""
     grid, how = federation(task, overrides(system), 4, tmp_path / "run")
     for number, node in grid.nodes.items():
         grid.nodes[number] = Stutterer(node)
@@ -301,7 +311,7 @@ def test_a_server_killed_and_resumed_ends_as_one_that_was_not(system, turns, tas
 
 
 @pytest.mark.parametrize("system", WITH_MEMORY)
-def test_a_client_that_lost_its_memory_starts_anew(system, task, tmp_path, caplog):
+def test_a_client_that_lost_its_memory_starts_over(system, task, tmp_path, caplog):
     """Server and client both go on as if they met for the first time, in the same round."""
     grid, how = federation(task, overrides(system), 4, tmp_path / "run")
     push = grid.push_messages
@@ -317,23 +327,24 @@ def test_a_client_that_lost_its_memory_starts_anew(system, task, tmp_path, caplo
 
     grid.push_messages = restart
     run = play(task, grid, how)
-    assert "has lost its memory and starts anew" in caplog.text
+    assert "has lost its memory and starts over" in caplog.text
     assert not any("missing" in row for row in rows(run.folder, runs.METRICS))
     assert same_server(run.state, without(task, system, set(), amnesia=1))
 
 
 def test_a_damaged_memory_is_a_lost_one():
     client_state = ClientState(RunStore(RecordDict(), "a" * 32))
-    client_state.save(3, -1, {"model": {"w": torch.ones(2)}, "sent": {"index": np.arange(3)}})
-    recalled = client_state.load(3) or {}
-    assert recalled["model"]["w"].tolist() == [1, 1] and recalled["sent"]["index"].tolist() == [
-        0,
-        1,
-        2,
-    ]
-    assert client_state.load(-1) == {} and client_state.load(2) is None
+    sent = SoftLabels(np.arange(3), np.full((3, 2), 0.5))
+    client_state.save(3, -1, ClientMemory({"w": torch.ones(2)}, sent))
+    recalled = client_state.load(3, ClientMemory)
+    assert isinstance(recalled, ClientMemory) and recalled.model and recalled.sent
+    assert recalled.model["w"].tolist() == [1, 1] and recalled.sent.index.tolist() == [0, 1, 2]
+    first = client_state.load(-1, ClientMemory)
+    assert isinstance(first, ClientMemory) and is_empty(first)
+    assert client_state.load(2, ClientMemory) is None
+    assert client_state.load(3, MixtureSent) is None  # of another algorithm
     client_state.store.put(3, (client_state.store.get(3) or b"")[:-3])
-    assert client_state.load(3) is None
+    assert client_state.load(3, ClientMemory) is None
 
 
 def test_two_memories_are_kept_and_an_old_message_adds_none():

@@ -56,8 +56,8 @@ def a_task(folder: Path):
 
 
 class Node:
-    """A SuperNode: its settings, its app, its state; `meddle(letter type, reply) -> reply` may
-    change what it says.
+    """A SuperNode: its settings, its app, its state; `meddle(message, reply) -> reply` may
+    change its reply.
     """
 
     def __init__(self, task, partition, run_config, **node_config):
@@ -82,7 +82,7 @@ class FakeGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.nodes = dict(nodes)
         self.mail = {}
-        self.sent = []  # (type, round, node, letter)
+        self.sent = []  # messages, in order
         self.extra = []  # replies nobody asked for
 
     def set_run(self, run): ...
@@ -148,7 +148,7 @@ def rows(folder, name):
 
 
 def same_server(one: FederationState, other: FederationState):
-    """Students and notes, bit for bit."""
+    """Students and memory, bit for bit."""
     return runs.to_bytes(FederationState(0, one.server)) == runs.to_bytes(
         FederationState(0, other.server)
     )

@@ -447,10 +447,10 @@ class Broken:
     def __getattr__(self, name):
         return getattr(self.algorithm, name)
 
-    def server_turn(self, server, said, r):
+    def server_turn(self, server, uploads, r):
         if r.number == 1:
             yield from self.instead()
-        return (yield from self.algorithm.server_turn(server, said, r))
+        return (yield from self.algorithm.server_turn(server, uploads, r))
 
 
 def an_error():
