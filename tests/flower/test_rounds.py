@@ -137,8 +137,8 @@ def without(task, system, lost, amnesia=ROUNDS):
         checked = [(id, algorithm.check_upload(server, id, uploads[id], r)) for id in uploads]
         sent = RoundBytes.count(number, uploads, downloads)
         before = FederationState(number, server, memories)
-        turn = federation.finish_round(before, checked, client_memories, sent)
-        state = run_turn(turn, engine).state
+        rest = federation.finish_round(before, checked, client_memories, sent)
+        state = run_turn(rest, engine).state
         forgot |= set(state.memories) if number == amnesia else set()
     return state
 
