@@ -40,10 +40,7 @@ def sharpened(p: list[float], temperature: float) -> list[float]:
     return [math.exp(q / temperature) / total for q in p]
 
 
-# --- by hand
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- by hand ---
 
 
 def test_the_mean_divides_by_the_votes_of_each_sample():
@@ -210,10 +207,7 @@ def test_weights_are_given_in_the_text_of_an_aggregator():
     assert registry.build(AGGREGATORS, "aggregator", "certainty") is certainty
 
 
-# --- one pass
-#
-#
-# ------------------------------------------------------------------------------------------------------
+# --- one pass ---
 
 ALL: list[Aggregator] = [mean, Era(0.1), EnhancedEra(2)]
 BY_CERTAINTY: list[Aggregator] = [certainty, Era(0.1, "certainty"), EnhancedEra(2, "certainty")]
@@ -252,10 +246,7 @@ def test_uploads_are_left_as_they_were():
     )
 
 
-# --- properties
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- properties ---
 
 SAMPLES, CLASSES = 6, 3
 

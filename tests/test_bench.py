@@ -23,10 +23,7 @@ def test_a_spread_is_the_median_and_the_ends_to_four_figures():
     assert bench.spread([3.00004, 1.0, 2.0, 12.34567]) == {"median": 2.5, "low": 1.0, "high": 12.35}
 
 
-# --- engines
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- engines ---
 
 
 def test_a_cohort_is_equal_jobs_on_data_of_their_own():
@@ -134,10 +131,7 @@ def test_bench_complains_about_unknown_names():
     )
 
 
-# --- scale
-#
-#
-# ---------------------------------------------------------------------------------------------------------
+# --- scale ---
 
 
 def test_a_ratio_is_that_of_the_median_rounds_pair_by_pair(monkeypatch):

@@ -57,10 +57,7 @@ def test_a_turn_that_asks_for_nothing_returns_at_once():
     assert engine.lists == []
 
 
-# --- federations
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- federations ---
 
 
 def a_task(seed=0):

@@ -91,10 +91,7 @@ def test_a_random_graph_is_drawn_again_until_it_is_connected():
     )
 
 
-# --- mistakes
-#
-#
-# -----------------------------------------------------------------------------------------------------------
+# --- mistakes ---
 
 
 def test_a_graph_must_be_connected():
@@ -130,10 +127,7 @@ def test_an_unknown_graph_is_refused_by_the_nearest():
         edges("complet", 3)
 
 
-# --- mixing weights
-#
-#
-# ---------------------------------------------------------------------------------------------------
+# --- mixing weights ---
 
 
 def test_metropolis_weights_of_a_path_by_hand():

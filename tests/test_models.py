@@ -77,10 +77,7 @@ def test_a_tiny_width_leaves_one_channel():
     assert parameters("cnn(width=0.001)", (1, 4, 4), 2) == (9 + 1) + (9 + 1) + (1 * 2 + 2)
 
 
-# --- group norm
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- group norm ---
 
 
 def test_group_norm_has_groups_of_eight_channels_and_no_running_statistics():
@@ -118,10 +115,7 @@ def test_only_batch_norm_mixes_the_samples_of_a_batch(norm, independent):
     assert torch.allclose(net(x)[0], net(changed)[0], atol=1e-5) == independent
 
 
-# --- any input
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- any input ---
 
 
 @pytest.mark.parametrize("name", MODELS)

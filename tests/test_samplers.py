@@ -209,10 +209,7 @@ def test_mixed_of_a_client_whose_class_is_never_predicted_takes_the_surest():
     assert sure_half(SIX[:3], np.array([0, 0, 7]), 2) == {1}
 
 
-# --- quotas
-#
-#
-# --------------------------------------------------------------------------------------------------------
+# --- quotas ---
 
 
 @pytest.mark.parametrize(
@@ -237,10 +234,7 @@ def test_shares_add_up_and_are_less_than_one_from_exact(weights, total):
         assert abs(Fraction(weight * total, sum(weights)) - share) < 1
 
 
-# --- properties
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- properties ---
 
 
 @st.composite

@@ -60,10 +60,7 @@ def spread(values: Sequence[float]) -> Spread:
     }
 
 
-# --- engines
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- engines ---
 
 
 @dataclass(frozen=True)
@@ -193,10 +190,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# --- scale
-#
-#
-# ---------------------------------------------------------------------------------------------------------
+# --- scale ---
 
 FEW = 1_000  # the federation that the large one is measured against
 SMALL = ("model=mlp", "local.epochs=2", "distill.epochs=2", "partition.kind=views")

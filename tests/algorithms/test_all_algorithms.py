@@ -184,10 +184,7 @@ def test_every_algorithm_has_its_bytes_checked():
     assert EXACTLY.keys() | {"fedpaq", "cfd"} == ALGORITHMS.keys()
 
 
-# --- mixed models
-#
-#
-# ---------------------------------------------------------------------------------------------------------
+# --- mixed models ---
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - ONE_MODEL))
@@ -220,10 +217,7 @@ def test_with_mixed_models_one_at_a_time_equals_lockstep_too(name):
     )
 
 
-# --- the digits presets
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- the digits presets ---
 
 AFTER_FOUR_ROUNDS = {  # chance is 0.1; in brackets what was measured, seeds 0 and 1
     "fedavg": 0.4,  # (0.55, 0.61)

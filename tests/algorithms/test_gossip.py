@@ -60,10 +60,7 @@ def remembered():
     return GossipMemory(weights(3), table(0.9, 0.1), table(0.9, 0.1))
 
 
-# --- a turn by hand
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- a turn by hand ---
 
 
 def test_in_the_first_round_a_client_trains_and_sends_its_own_soft_labels():
@@ -216,10 +213,7 @@ def test_the_graph_is_drawn_from_the_seed_and_stays():
     assert edges[0] == edges[1] == edges[2]
 
 
-# --- bytes
-#
-#
-# --------------------------------------------------------------------------------------------------------------
+# --- bytes ---
 
 
 def test_every_message_is_counted_once_for_each_neighbour_by_hand():
@@ -247,10 +241,7 @@ def test_a_client_sends_a_message_to_each_neighbour(graph):
         assert RoundBytes.from_json(json.loads(json.dumps(record.bytes.to_json()))) == record.bytes
 
 
-# --- disagreement
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- disagreement ---
 
 
 def test_disagreement_by_hand():

@@ -67,10 +67,7 @@ def means(index, probs, number=0):
     return F32.encode(SoftLabels(np.array(index), np.array(probs)), link(number))
 
 
-# --- per-label means
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- per-label means ---
 
 
 def test_per_label_means_by_hand():
@@ -140,10 +137,7 @@ def test_the_loss_on_pulled_targets_is_the_two_cross_entropies(gamma):
     assert training.loss(logits, targets).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-# --- FD of Jeong et al.
-#
-#
-# ---------------------------------------------------------------------------------------------------
+# --- FD of Jeong et al. ---
 
 
 def test_in_the_first_round_nobody_pulls():
@@ -204,10 +198,7 @@ def test_jeongs_accuracy_is_the_mean_over_the_clients_that_took_part():
     assert records[1].accuracy == pytest.approx(np.mean(list(records[1].accuracies.values())))
 
 
-# --- mixtures
-#
-#
-# -----------------------------------------------------------------------------------------------------------
+# --- mixtures ---
 
 
 def basis_client(labels, id=0):
@@ -327,10 +318,7 @@ def test_no_mixture_is_lost_or_used_twice(seed):
     )  # a pair keeps its sum
 
 
-# --- Mix2FLD
-#
-#
-# --------------------------------------------------------------------------------------------------------------
+# --- Mix2FLD ---
 
 
 def later_upload(message):

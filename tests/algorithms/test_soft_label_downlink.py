@@ -236,10 +236,7 @@ def test_an_unknown_way_to_treat_the_absent_is_refused_by_the_nearest():
         fd(1, download="soft-labels", teach="prediction")
 
 
-# --- DS-FL
-#
-#
-# --------------------------------------------------------------------------------------------------------------
+# --- DS-FL ---
 
 
 def test_ds_fl_sharpens_what_it_distils_and_what_it_teaches():
@@ -260,10 +257,7 @@ def test_ds_fl_sharpens_what_it_distils_and_what_it_teaches():
     assert torch.allclose(taught.data.targets, fit.data.targets, atol=1e-6)
 
 
-# --- CFD
-#
-#
-# --------------------------------------------------------------------------------------------------------------
+# --- CFD ---
 
 
 def test_cfd_teaches_the_students_predictions_not_the_aggregate():

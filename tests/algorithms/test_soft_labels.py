@@ -43,10 +43,7 @@ def upload(index, probs, r, client):
     return F32.encode(SoftLabels(np.array(index), np.array(probs)), r.link(client))
 
 
-# --- FedAvg
-#
-#
-# ---------------------------------------------------------------------------------------------------------
+# --- FedAvg ---
 
 
 def test_the_average_is_weighted_by_data_size():
@@ -356,10 +353,7 @@ def test_every_client_downloads_the_student_of_its_own_architecture():
     assert "0.running_mean" in state
 
 
-# --- soft labels down
-#
-#
-# ---------------------------------------------------------------------------------------------------
+# --- soft labels down ---
 
 
 def soft_down():

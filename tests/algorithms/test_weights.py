@@ -30,10 +30,7 @@ def encoded(values_and_sizes, number=0):
     }
 
 
-# --- FedDF
-#
-#
-# --------------------------------------------------------------------------------------------------------------
+# --- FedDF ---
 
 
 def test_the_feddf_student_starts_at_the_average_weighted_by_data_size():
@@ -119,10 +116,7 @@ def test_feddf_with_one_client_is_plain_distillation_from_it_started_at_its_weig
     )
 
 
-# --- FedAvg, in full
-#
-#
-# ------------------------------------------------------------------------------------------------------
+# --- FedAvg, in full ---
 
 
 def test_fedavg_equals_a_plain_loop_of_training_and_averaging():
@@ -170,10 +164,7 @@ def test_fedavg_of_clients_with_the_same_data_and_batches_is_any_one_of_them():
     assert torch.allclose(many["linear"]["1.weight"], alone["linear"]["1.weight"], atol=1e-5)
 
 
-# --- FedPAQ
-#
-#
-# -------------------------------------------------------------------------------------------------------------
+# --- FedPAQ ---
 
 
 def test_the_fedpaq_server_adds_the_weighted_mean_of_updates_to_what_clients_downloaded():

@@ -114,10 +114,7 @@ def test_without_a_verb_the_help_is_shown():
     assert all(f"│ {verb} " in result.stdout + result.stderr for verb in VERBS)
 
 
-# --- demo
-#
-#
-# ----------------------------------------------------------------------------------------------------------
+# --- demo ---
 
 
 @pytest.fixture(scope="module")
@@ -217,10 +214,7 @@ def test_an_interrupted_demo_goes_on_with_the_command_it_prints(shown, tmp_path)
         assert bits(half / run) == bits(straight_through / run)
 
 
-# --- run
-#
-#
-# -----------------------------------------------------------------------------------------------------------
+# --- run ---
 
 
 def test_json_is_one_object_on_stdout_and_nothing_else():
@@ -408,10 +402,7 @@ def test_resume_of_a_folder_that_is_not_there_yet_starts_it():
     )
 
 
-# --- Ctrl-C
-#
-#
-# --------------------------------------------------------------------------------------------------------
+# --- Ctrl-C ---
 
 
 def test_ctrl_c_prints_the_command_that_goes_on_to_the_same_bits(tmp_path):
@@ -457,10 +448,7 @@ def test_a_reader_that_goes_away_is_no_error(words):
     assert result.stderr == ""
 
 
-# --- ls and new
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- ls and new ---
 
 PARTS = {
     "datasets": [
@@ -755,10 +743,7 @@ def test_plot_refuses_other_endings_and_names_its_own(file):
     assert not Path(file).exists()
 
 
-# --- mistakes
-#
-#
-# ------------------------------------------------------------------------------------------------------
+# --- mistakes ---
 
 
 @pytest.mark.parametrize(
@@ -997,10 +982,7 @@ def test_sizes_are_rounded_to_a_thousand():
     ]
 
 
-# --- theory
-#
-#
-# ----------------------------------------------------------------------------------------------------------
+# --- theory ---
 
 
 def test_theory_prints_the_grid_and_draws_it():

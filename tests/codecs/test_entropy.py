@@ -30,10 +30,7 @@ def comes_back(symbols, base):
     return back.dtype == np.int64 and back.tolist() == symbols.tolist()
 
 
-# --- by hand
-#
-#
-# ---------------------------------------------------------------------------------------------------------
+# --- by hand ---
 
 
 def test_three_decimal_digits_byte_by_byte():
@@ -78,10 +75,7 @@ def test_equal_symbols_come_back_however_many_they_are(count):
     assert comes_back(np.full(count, 3), 10)
 
 
-# --- sizes
-#
-#
-# -----------------------------------------------------------------------------------------------------------
+# --- sizes ---
 
 
 @pytest.mark.parametrize("base", [2, 3, 10, 16, 100, 255, 256])
@@ -136,10 +130,7 @@ def test_skewed_symbols_cost_about_their_entropy(base, count):
     assert entropy.decode(code, count, base).tolist() == symbols.tolist()
 
 
-# --- round trips
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- round trips ---
 
 
 @given(st.integers(2, 256), st.integers(0, 700), st.integers(0, 10**6))

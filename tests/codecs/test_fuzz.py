@@ -36,10 +36,7 @@ from tests.helpers import toys
 
 ROUND, MEGABYTES = 3, 2**20
 
-# --- damage
-#
-#
-# ----------------------------------------------------------------------------------------------------------
+# --- damage ---
 
 
 def flip(code, generator):
@@ -141,10 +138,7 @@ def peak(decode, messages, reseal, count=1000):
         tracemalloc.stop()
 
 
-# --- soft labels
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- soft labels ---
 
 LINK = Link(ROUND, 24, 5, ((7, ROUND, "pick"), (7, ROUND, "pick", 4)))
 SOFT = [
@@ -273,10 +267,7 @@ def test_a_hostile_message_leaves_the_reference_as_it_was():
     assert (reference.index.tobytes(), reference.probs.tobytes()) == before
 
 
-# --- weights
-#
-#
-# ---------------------------------------------------------------------------------------------------------
+# --- weights ---
 
 WEIGHTS = ["float32", "float16", "qsgd(4)", "qsgd(2)"]
 
@@ -343,10 +334,7 @@ def test_hostile_weights_take_little_memory(text):
     assert peak(weight_decode(codec), weight_messages(codec), weight_reseal(codec)) < 2 * MEGABYTES
 
 
-# --- mixtures
-#
-#
-# -----------------------------------------------------------------------------------------------------------
+# --- mixtures ---
 
 MIXTURES = MixtureCodec(shape=(2, 3), classes=4, most=5)
 
@@ -385,10 +373,7 @@ def test_hostile_mixtures_take_little_memory():
     assert peak(mixture_decode, mixture_messages(), mixture_reseal) < MEGABYTES
 
 
-# --- estimates
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- estimates ---
 
 
 def estimate_messages(codec):

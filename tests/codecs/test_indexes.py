@@ -108,10 +108,7 @@ def test_bytes_where_none_are_needed_are_refused(size):
         indexes.decode(b"\0", 10, size)
 
 
-# --- sizes
-#
-#
-# -----------------------------------------------------------------------------------------------------------
+# --- sizes ---
 
 
 def test_ideal_bits_by_hand():
@@ -154,10 +151,7 @@ def test_large_sets_cost_no_more_however_they_lie(index):
     assert 8 * len(check_round_trip(index, 10_000)) <= entropy + 64
 
 
-# --- properties
-#
-#
-# ------------------------------------------------------------------------------------------------------
+# --- properties ---
 
 
 @st.composite

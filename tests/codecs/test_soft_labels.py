@@ -48,10 +48,7 @@ def labels_on(index, classes=3, seed=0):
     return SoftLabels(index, rows(len(index), classes, seed))
 
 
-# --- by hand
-#
-#
-# ---------------------------------------------------------------------------------------------------------
+# --- by hand ---
 
 
 def test_a_message_with_coded_indexes_byte_by_byte():
@@ -100,10 +97,7 @@ def test_400_of_2000_soft_labels_on_ten_classes_to_the_byte(codec, way, size):
     assert message[13] == way
 
 
-# --- round trips
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- round trips ---
 
 
 @WAYS

@@ -54,10 +54,7 @@ def tensor(norm, levels, codec=QSGD):
     return struct.pack("<fI", norm, len(code)) + code
 
 
-# --- by hand
-#
-#
-# ---------------------------------------------------------------------------------------------------------
+# --- by hand ---
 
 
 @pytest.mark.parametrize(
@@ -120,10 +117,7 @@ def test_other_bits_are_a_mistake(bits):
         Qsgd(bits)
 
 
-# --- unbiased
-#
-#
-# --------------------------------------------------------------------------------------------------------
+# --- unbiased ---
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -160,10 +154,7 @@ def test_every_entry_is_off_by_less_than_a_level_and_keeps_its_sign(x, bits, see
     assert (np.abs(norm * level / levels - x) <= norm / levels * (1 + 1e-6) + 1e-40).all()
 
 
-# --- round trips
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- round trips ---
 
 
 def test_no_update_arrives_as_the_base_itself():

@@ -183,10 +183,7 @@ def test_200000_rows_at_once_arrive_as_each_alone():
         np.testing.assert_array_equal(back[row], through(Quantized(4), probs[row : row + 1])[0])
 
 
-# --- hard labels
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- hard labels ---
 
 
 def test_hard_labels_byte_by_byte():
@@ -206,10 +203,7 @@ def test_a_hard_label_costs_at_most_5_percent_more_than_its_bits(codec, size, cl
     np.testing.assert_array_equal(codec.decode(message, to).probs.argmax(1), labels)
 
 
-# --- the k largest
-#
-#
-# ---------------------------------------------------------------------------------------------------
+# --- the k largest ---
 
 
 def test_the_largest_two_byte_by_byte():

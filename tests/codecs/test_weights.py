@@ -59,10 +59,7 @@ def same(found, expected):
     )
 
 
-# --- by hand
-#
-#
-# ---------------------------------------------------------------------------------------------------------
+# --- by hand ---
 
 
 def test_a_message_byte_by_byte():
@@ -99,10 +96,7 @@ def test_a_message_is_17_bytes_and_the_safetensors(name):
     assert len(FLOAT16.encode(state, ROUND, 5)) == 13 + 4 + len(save(halves))
 
 
-# --- round trips
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- round trips ---
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet8", "resnet8(norm=group, width=0.5)"])

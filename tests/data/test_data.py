@@ -29,10 +29,7 @@ def numbers(part: Samples | Labelled) -> list[int]:
     return raw(part.samples if isinstance(part, Labelled) else part)[:, 0].astype(int).tolist()
 
 
-# --- digits
-#
-#
-# --------------------------------------------------------------------------------------------------------
+# --- digits ---
 
 
 def test_digits_are_1797_images_of_8_by_8_with_17_grey_levels():
@@ -167,10 +164,7 @@ def test_arrays_that_make_no_data_set_are_a_mistake(arguments, said):
     assert said in str(caught.value)
 
 
-# --- npz files
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- npz files ---
 
 
 def saved(folder: Path, **arrays: Any) -> str:
@@ -247,10 +241,7 @@ def test_an_unknown_name_gets_the_nearest():
     )
 
 
-# --- the split
-#
-#
-# -----------------------------------------------------------------------------------------------------
+# --- the split ---
 
 
 @given(st.data(), st.integers(3, 50), st.integers(0, 1000))

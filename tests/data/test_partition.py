@@ -48,10 +48,7 @@ def fixed(*wishes: Sequence[float]) -> Any:
     return Fixed(*wishes)
 
 
-# --- by hand
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- by hand ---
 
 
 def test_dirichlet_gives_each_client_its_proportions():
@@ -171,10 +168,7 @@ def test_a_view_of_more_samples_than_there_are_is_a_mistake():
         deal(np.arange(4) % 2, 1, Views(1.0, 5), seeding.rng(0))
 
 
-# --- label skew
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- label skew ---
 
 
 def test_a_small_alpha_gives_few_classes_to_a_client():
@@ -265,10 +259,7 @@ def test_no_clients_is_a_mistake(clients):
         deal(TEN, clients, iid, seeding.rng(0))
 
 
-# --- properties
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- properties ---
 
 ALPHAS = st.floats(1e-4, 1e4)
 KINDS = {

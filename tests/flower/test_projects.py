@@ -239,10 +239,7 @@ def test_simulation_without_ray_names_what_to_install(tmp_path, monkeypatch):
     assert done.exit_code == 2 and "install it with: pip install 'flwr[simulation]'" in done.stderr
 
 
-# --- messages
-#
-#
-# ---------------------------------------------------------------------------------------------------------
+# --- messages ---
 
 
 @given(st.integers(-1, 2**31), st.integers(0, 2**31), st.binary(max_size=300))

@@ -66,10 +66,7 @@ def simulated(task, system, folder, rounds=ROUNDS):
     return run
 
 
-# --- parity
-#
-#
-# ----------------------------------------------------------------------------------------------------------
+# --- parity ---
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -263,10 +260,7 @@ def test_nodes_may_come_late_and_come_back_under_another_number(task, tmp_path):
     assert same_server(run.state, without(task, "cfd", set()))
 
 
-# --- restarts
-#
-#
-# --------------------------------------------------------------------------------------------------------
+# --- restarts ---
 
 
 class Killed(BaseException):

@@ -46,10 +46,7 @@ def labels(*histories: History) -> list[str]:
     return [method.label for method in report.methods(histories)]
 
 
-# --- figures
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- figures ---
 
 
 def test_the_row_of_one_run_is_worked_out_by_hand():
@@ -158,10 +155,7 @@ def test_a_folder_without_one_of_the_three_has_no_finished_round(missing, folder
         runs.load_run(folder)
 
 
-# --- methods
-#
-#
-# -------------------------------------------------------------------------------------------------------
+# --- methods ---
 
 
 def test_runs_that_differ_in_seed_name_engine_or_device_are_one_method():
@@ -315,10 +309,7 @@ def test_all_that_differs_is_named_in_order():
     ]
 
 
-# --- pictures
-#
-#
-# ------------------------------------------------------------------------------------------------------
+# --- pictures ---
 
 
 def replace_name(run: History, name: str) -> History:

