@@ -1,5 +1,19 @@
-"""`python -m fedsift`."""
+"""`python -m fedsift`, and the program `fedsift`: Ctrl-C leaves no traceback, not even while
+modules are imported.
+"""
 
-from fedsift.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    try:
+        from fedsift import cli
+
+        cli.main()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -24,6 +24,24 @@ SHORT = {
     "aggregator": "algorithm.aggregator",
     "algorithm": "algorithm.name",
 }
+# Names that other libraries use, and the keys they mean here.
+SYNONYMS = {
+    "learning_rate": ("local.lr", "distill.lr"),
+    "local_epochs": ("local.epochs",),
+    "batch_size": ("local.batch", "distill.batch"),
+    "dataset": ("data.name",),
+    "num_clients": ("clients",),
+    "n_clients": ("clients",),
+    "num_rounds": ("rounds",),
+    "n_rounds": ("rounds",),
+    "clients_per_round": ("cohort",),
+    "fraction_fit": ("cohort",),
+    "dirichlet_alpha": ("alpha",),
+    "random_seed": ("seed",),
+    "method": ("algorithm",),
+    "net": ("model",),
+    "network": ("model",),
+}
 SWEPT = "sweep."
 LONGEST = 60  # letters of a text that are quoted back
 DEEPEST = 20  # tables and lists in each other

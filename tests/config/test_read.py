@@ -108,10 +108,50 @@ def test_a_file_is_read_and_gives_its_name(tmp_path):
 
 
 def test_what_is_not_said_is_the_default(tmp_path):
-    (tmp_path / "empty.toml").write_text("")
+    (tmp_path / "short.toml").write_text("seed = 0\n")
     assert config.differences(
-        config.read_experiment(str(tmp_path / "empty.toml")), Experiment()
-    ) == {"name": ("empty", "experiment")}
+        config.read_experiment(str(tmp_path / "short.toml")), Experiment()
+    ) == {"name": ("short", "experiment")}
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n"])
+def test_an_empty_file_is_refused_in_words(tmp_path, text):
+    (tmp_path / "empty.toml").write_text(text)
+    with pytest.raises(UserError, match=r"empty\.toml is empty; `fedsift new PRESET FILE\.toml`"):
+        config.read_experiment(str(tmp_path / "empty.toml"))
+
+
+@pytest.mark.parametrize(
+    "key, meant",
+    {
+        "learning_rate": "local.lr or distill.lr",
+        "lr": "local.lr or distill.lr",
+        "epochs": "local.epochs or distill.epochs",
+        "batch_size": "local.batch or distill.batch",
+        "dataset": "data.name",
+        "num_clients": "clients",
+        "n_clients": "clients",
+        "num_rounds": "rounds",
+    }.items(),
+)
+def test_usual_names_of_other_libraries_lead_to_the_key(key, meant):
+    with pytest.raises(UserError, match=f"^unknown key '{key}'; did you mean {meant}[?]$"):
+        config.read_experiment("digits-fas", [f"{key}=1"])
+
+
+def test_every_synonym_leads_to_keys_that_exist():
+    from fedsift.overrides import SYNONYMS
+
+    known = config.resolved(config.read_experiment("digits-fas")) | config.SHORT
+    meant = {key for keys in SYNONYMS.values() for key in keys}
+    assert sorted(key for key in meant if key not in known) == []
+    assert [key for key in SYNONYMS if key in known] == []
+
+
+@pytest.mark.parametrize("name", ["mnist", "digits", "cifar10"])
+def test_a_data_set_given_as_a_preset_is_told_apart(name):
+    with pytest.raises(UserError, match=f"{name} is a data set, .*data.name={name}"):
+        config.read_experiment(name)
 
 
 def test_a_missing_file_is_named():

@@ -4,6 +4,8 @@ are imported inside each verb, so that help stays fast.
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -25,7 +27,7 @@ from fedsift.cli import (
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Federated distillation: clients share soft labels on a public set; every byte is counted.",
@@ -43,21 +45,16 @@ def _root(
         raise typer.Exit
 
 
-for verb in (
-    demo.demo,
-    run.run,
-    ls.ls,
-    new.new,
-    show.show,
-    compare.compare,
-    plot.plot,
-    reproduce.reproduce,
-    theory.theory,
-):
+for verb in (demo.demo, run.run, ls.ls, new.new, show.show, compare.compare, plot.plot):
     app.command()(verb)
+app.command()(reproduce.reproduce)
+app.command()(theory.theory)
 for name, group in (("data", data.app), ("flower", flower.app), ("bench", bench.app)):
     app.add_typer(group, name=name)
 
 
 def main() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by `>&-`
+            setattr(sys, name, open(os.devnull, "w"))
     app()

@@ -35,17 +35,16 @@ def engines(
         int | None, typer.Option("--clients", min=1, help="Models in the cohort.")
     ] = None,
     samples: Annotated[
-        int | None, typer.Option("--samples", min=2, help="Samples a client.")
+        int | None, typer.Option("--samples", min=2, help="Samples per client.")
     ] = None,
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Samples a step.")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Samples per step.")] = None,
     epochs: Annotated[
         int | None, typer.Option("--epochs", min=1, help="Passes over the samples.")
     ] = None,
     repeats: Repeats = 5,
     as_json: Json = False,
 ) -> None:
-    """Every engine against the plain loop: the same cohort of clients, trained in turn; a minute or
-    two.
+    """Time every engine against the plain loop on one cohort; takes a minute or two.
 
     By default 20 clients: cnn with 40 samples, batch 16, 10 epochs; resnet8 with 100 samples, batch
     8, one epoch."""
@@ -69,7 +68,7 @@ def engines(
             about = f"{case['clients']} clients x {case['samples']} samples, batch {case['batch']}"
             title = f"{case['model']}, {'x'.join(map(str, case['shape']))}, {about}, on {result['device']}"
             table = new_table(
-                title, "way", "ms a model-step", "models a second", "times the plain loop"
+                title, "way", "ms per model-step", "models per second", "times the plain loop"
             )
             for row in case["ways"]:
                 figures = (
@@ -86,16 +85,14 @@ def scale(
     clients: Annotated[
         int, typer.Option("--clients", min=1, help="Clients of the large federation.")
     ] = 1_000_000,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds measured a run.")] = 5,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds measured per run.")] = 5,
     cohort: Annotated[
         int, typer.Option("--cohort", min=1, help="Clients that take part in a round.")
     ] = 100,
     repeats: Repeats = 3,
     as_json: Json = False,
 ) -> None:
-    """A large federation beside one of 1,000 clients: set-up, time a round and memory, each in a
-    process of its own.
-    """
+    """Compare a large federation with one of 1,000 clients: set-up, time and memory."""
     with error_handler():
         from fedsift import bench as benchmark
 
@@ -103,7 +100,7 @@ def scale(
         if as_json:
             typer.echo(json.dumps(result))
             return
-        columns = ("clients", "set-up, s", "a round, s", "CPU a round, s", "peak, MiB")
+        columns = ("clients", "set-up, s", "round, s", "CPU per round, s", "peak, MiB")
         table = new_table(f"FAS, cohorts of {cohort}", *columns)
         for row in result["federations"]:
             figures = (row[key] for key in ("setup_s", "round_s", "round_cpu_s", "peak_mib"))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsift.cli.console import comparison, error_handler, note, print_table
+from fedsift.cli.console import error_handler, note, print_comparison
 from fedsift.cli.options import Json, Runs
 
 
@@ -21,7 +21,7 @@ def compare(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Runs side by side; those that differ only in their seed count as one method."""
+    """Compare runs; those that differ only in their seed are one method."""
     with error_handler():
         from fedsift import report
         from fedsift.report.folders import load_runs
@@ -46,8 +46,7 @@ def compare(
             }
             typer.echo(json.dumps(result))
             return
-        print_table(
-            comparison(histories, target or report.default_target(report.methods(histories)))
-        )
+        goal = report.default_target(report.methods(histories)) if target is None else target
+        print_comparison(histories, goal)
         if differing := report.unpaired(histories):
             note(f"not a paired comparison; the runs differ in {', '.join(differing)}")

@@ -1,27 +1,35 @@
-"""What the command line says: lines, tables of runs, and mistakes without a traceback."""
+"""What the command line prints: lines, tables of runs, and errors without a traceback."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from fedsift.report import Method
     from fedsift.runs import History
 
 
-def say(text: str) -> None:
-    typer.echo(text)
+PIPED = 120  # columns of a table that does not go to a terminal
+DROPPED = ("broadcast", "all down", "all up", "seeds")  # where a comparison is too wide, in turn
+
+
+def say(text: str, end: str = "\n") -> None:
+    """A line on stdout; where its encoding lacks a character, something else in its place."""
+    typer.echo(_make_encodable(text), nl=False, color=True)
+    typer.echo(end, nl=False)
 
 
 def warn(text: str) -> None:
@@ -32,12 +40,46 @@ def note(text: str) -> None:
     warn(f"note: {text}")
 
 
-def print_table(table: Table) -> None:
+def _make_encodable(text: str) -> str:
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.replace("±", "+-").encode(encoding, "replace").decode(encoding)
+    return text
+
+
+def get_width() -> int | None:
+    """The columns of the terminal, or None where there is none; COLUMNS goes before both."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def print_table(table: Table, dropped: Sequence[str] = ()) -> None:
+    """Where the table is too wide, the columns with these names are left out, in turn."""
+    console = _make_console()
+    fit_table(table, console, dropped)
+    with console.capture() as captured:
+        console.print(table)
+    say(captured.get(), end="")
+
+
+def fit_table(table: Table, console: Console, dropped: Sequence[str]) -> bool:
+    """Leave out columns until the table fits, if it can be made to."""
+    for name in (None, *dropped):
+        table.columns = [column for column in table.columns if column.header != name]
+        wide = console.options.update(width=10_000)
+        if console.measure(table, options=wide).maximum <= console.width:
+            return True
+    return False
+
+
+def _make_console() -> Console:
     from rich.console import Console
 
-    Console(
-        width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, markup=False
-    ).print(table)
+    return Console(width=get_width() or PIPED, markup=False, highlight=False)
 
 
 def new_table(title: str, first: str, *others: str) -> Table:
@@ -54,37 +96,49 @@ def new_table(title: str, first: str, *others: str) -> Table:
     return table
 
 
-def comparison(histories: list[History], target: float | None = None) -> Table:
-    """With a target, also the bytes uploaded until its accuracy was first reached."""
-    from fedsift import evaluation, report
+def print_comparison(histories: list[History], target: float | None = None) -> None:
+    """A line per method, its name whole. With a target, also the bytes uploaded until that accuracy
+    was first reached. Where names leave no room for figures, these follow on a line of their own.
+    """
+    from fedsift import report
+
+    goal = [] if target is None else [f"up to {target:g}"]
+    columns = ["method", "seeds", "accuracy", "per upload", "all up", "all down", "broadcast"]
+    table = new_table(_describe_figures(histories), *columns, *goal)
+    rows = [_format_method(method, target) for method in report.methods(histories)]
+    for name, *figures in rows:
+        table.add_row(plain_text(name), *figures)
+    console = _make_console()
+    if fit_table(table, console, (*DROPPED, *goal, "per upload")):
+        print_table(table)
+        return
+    say(textwrap.fill(_describe_figures(histories), console.width) + "\n")
+    for name, seeds, accuracy, upload, *_ in rows:
+        say(f"{name}\n    {accuracy}  seeds {seeds}  {upload} per upload")
+    say("")
+
+
+def _describe_figures(histories: list[History]) -> str:
+    from fedsift import evaluation
 
     lengths = {len(run.metrics) for run in histories}
-    over = evaluation.settled_over(max(lengths)) + (
-        ", or all a run has" if len(lengths) > 1 else ""
-    )
-    title = f"test accuracy ({over}) and bytes on the wire"
-    columns = ["method", "seeds", "accuracy", "an upload", "all up", "all down", "broadcast"]
-    table = new_table(title, *columns, *([] if target is None else [f"up to {target:g}"]))
-    for method in report.methods(histories):
-        cost = [] if target is None else [method.uplink_to(target)]
-        table.add_row(
-            *_cells(method),
-            *("not by all" if bytes is None else format_bytes(bytes) for bytes in cost),
-        )
-    return table
+    over = evaluation.settled_over(max(lengths))
+    shorter = ", or all a run has" if len(lengths) > 1 else ""
+    several = len({run.experiment.seed for run in histories}) > 1
+    spread = "; ± standard deviation over seeds" if several else ""
+    return f"test accuracy ({over}{shorter}{spread}) and bytes on the wire"
 
 
-def _cells(method: Method) -> list[str]:
+def _format_method(method: Method, target: float | None) -> list[str]:
     row = method.row()
     spread = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.3f}"
     sizes = ("uplink_bytes_per_upload", "uplink_bytes", "downlink_bytes", "broadcast_bytes")
-    seeds = str(len(row["seeds"]))
-    return [
-        plain_text(row["method"]),
-        seeds,
-        f"{row['accuracy']:.3f}{spread}",
-        *(format_bytes(row[s]) for s in sizes),
-    ]
+    cells = [row["method"], str(len(row["seeds"])), f"{row['accuracy']:.3f}{spread}"]
+    cells += [format_bytes(row[name]) for name in sizes]
+    if target is not None:
+        cost = method.uplink_to(target)
+        cells.append("not by all" if cost is None else format_bytes(cost))
+    return cells
 
 
 def plain_text(text: str) -> Any:
@@ -94,9 +148,9 @@ def plain_text(text: str) -> Any:
     return Text(text)
 
 
-def shorten_ids(ids: Collection[int]) -> str:
+def shorten_ids(ids: Collection[int], room: int = 60) -> str:
     """As many of them as have room in a table, and how many there are where that is not all."""
-    return textwrap.shorten(" ".join(map(str, ids)), 60, placeholder=f" ... {len(ids):,} in all")
+    return textwrap.shorten(" ".join(map(str, ids)), room, placeholder=f" ... {len(ids):,} in all")
 
 
 def format_bytes(count: float) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsift.cli.console import comparison, error_handler, print_table, say, user_error, warn
+from fedsift.cli.console import error_handler, print_comparison, say, user_error, warn
 from fedsift.cli.progress import new_folder, resume_hint, show_progress
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ Project = Annotated[
 
 @app.command()
 def new(folder: Project) -> None:
-    """Write a project that runs at once on the embedded digits; put your model and data into its
-    task.py.
-    """
+    """Write a project that runs on the embedded digits; put your own into its task.py."""
     with error_handler():
         from fedsift.flower import project
 
@@ -64,9 +62,7 @@ def up(
         bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")
     ] = False,
 ) -> None:
-    """Start a SuperLink and SuperNodes on this machine, play the project's experiment, stop
-    everything.
-    """
+    """Run a project on this machine: start SuperLink and SuperNodes, run, stop all."""
     with error_handler():
         from fedsift import runs
         from fedsift.flower import local_deployment
@@ -74,6 +70,7 @@ def up(
         settings = [*(overrides or []), *([] if nodes is None else [f"clients={nodes}"])]
         experiment = _experiment(folder, settings, nodes)
         settings += [] if nodes is None else [f"cohort={experiment.clients.cohort}"]
+        settings = _keep_last(settings)
         _check_resume(out, resume)
         if simulation:
             _check_ray()
@@ -87,7 +84,7 @@ def up(
         how |= {"wait": 60.0 + 10 * experiment.clients.count} | (
             {} if deadline is None else {"deadline": deadline}
         )
-        go_on = [
+        again = [
             "fedsift",
             "flower",
             "up",
@@ -95,8 +92,8 @@ def up(
             *settings,
             *(["--simulation"] if simulation else []),
         ]
-        go_on += [] if deadline is None else ["--deadline", str(deadline)]
-        command = shlex.join([*go_on, "--resume", "--out", str(run_folder)])
+        again += [] if deadline is None else ["--deadline", str(deadline)]
+        command = shlex.join([*again, "--resume", "--out", str(run_folder)])
         with (
             resume_hint(command, run_folder),
             local_deployment.Deployment(home, simulation=simulation) as deployment,
@@ -109,7 +106,7 @@ def up(
         if as_json:
             typer.echo(json.dumps(history.summary()))
         elif not quiet:
-            print_table(comparison([history]))
+            print_comparison([history])
             say(f"{history.seconds:.1f} s; run folder: {run_folder}; logs of Flower: {home}")
 
 
@@ -127,9 +124,7 @@ def certs(
         int, typer.Option("--days", min=1, help="How long the certificates are good for.")
     ] = 365,
 ) -> None:
-    """Make a private authority, the server's certificate and a key for each node; print the
-    commands that use them.
-    """
+    """Make certificates and a key per node, and print the commands that use them."""
     with error_handler():
         from fedsift.files import write_atomic
         from fedsift.flower import certificates
@@ -145,7 +140,7 @@ def certs(
 
 
 def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experiment:
-    """What will be played, checked before anything is started; --nodes also limits the cohort."""
+    """What will be run, checked before anything is started; --nodes also limits the cohort."""
     from fedsift import config
     from fedsift.flower import project
     from fedsift.types import PeerToPeer
@@ -171,6 +166,14 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
     return experiment
 
 
+def _keep_last(settings: list[str]) -> list[str]:
+    """Each key once, with the value that counts: its last."""
+    from fedsift import config
+
+    last = {config.full_path(setting): setting for setting in settings}
+    return list(last.values())
+
+
 def _check_resume(out: Path | None, resume: bool) -> None:
     if resume and not out:
         raise user_error("--resume needs --out: the folder of the run to resume")
@@ -193,19 +196,19 @@ def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet
     from fedsift.flower import local_deployment
 
     done = runs.rounds_played(folder)
-    playing: Any = SimpleNamespace(
+    shown: Any = SimpleNamespace(
         experiment=experiment, state=SimpleNamespace(round=done), finished=False
     )
-    with show_progress([playing], quiet) as tell:
+    with show_progress([shown], quiet) as tell:
         for count in local_deployment.follow(deployment, run, folder, done, experiment.rounds):
             history = runs.load_run(folder)
             for row, sent in list(zip(history.metrics, history.ledger, strict=True))[done:count]:
                 record: Any = SimpleNamespace(
                     round=row["round"], accuracy=row["accuracy"], uplink_bytes=sent.uplink
                 )
-                playing.state.round = row["round"] + 1
-                playing.finished = playing.state.round >= experiment.rounds
-                tell(playing, record)
+                shown.state.round = row["round"] + 1
+                shown.finished = shown.state.round >= experiment.rounds
+                tell(shown, record)
                 for client, why in sent.missing.items():
                     warn(f"round {row['round'] + 1} without client {client}: {why}")
             done = count

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Annotated, Any
 
 import typer
 
-from fedsift.cli.console import error_handler, say, user_error
+from fedsift.cli.console import error_handler, get_width, say, user_error
 
 
 def ls(
@@ -18,14 +19,24 @@ def ls(
     with error_handler():
         from fedsift import registry
 
-        shelves = list_parts()
-        if kind is not None and kind not in shelves:
-            raise user_error(registry.unknown_name("kind", kind, shelves, "fedsift ls"))
-        for name in [kind] if kind else shelves:
+        kinds = list_parts()
+        if kind is not None and kind not in kinds:
+            raise user_error(registry.unknown_name("kind", kind, kinds, "fedsift ls"))
+        for name in [kind] if kind else kinds:
             if not kind:
                 say(f"{name}:")
-            for part, about in shelves[name].items():
-                say(f"  {part:<24} {about}" if not kind else f"{part:<24} {about}")
+            for part, about in kinds[name].items():
+                say(_format_part(part, about, "" if kind else "  "))
+
+
+def _format_part(name: str, about: str, indent: str) -> str:
+    """Wrapped to the terminal, if there is one; a line per name is easier to search."""
+    text = f"{indent}{name:<24} {about}"
+    width = get_width()
+    hanging = f"{indent}{'':<{24 if (width or 0) >= 60 else 4}} "
+    if width is None:
+        return text
+    return textwrap.fill(text, max(width, 40), subsequent_indent=hanging, break_on_hyphens=False)
 
 
 def list_parts() -> dict[str, dict[str, str]]:
@@ -81,8 +92,8 @@ def _list_published() -> dict[str, str]:
     return {name: f"{known.about}: {state(name)}" for name, known in CATALOGUE.items()}
 
 
-def _describe_all(shelf: Any) -> dict[str, str]:
-    return {name: _describe(part) for name, part in shelf.items()}
+def _describe_all(entries: Any) -> dict[str, str]:
+    return {name: _describe(part) for name, part in entries.items()}
 
 
 def _describe(part: Any) -> str:
@@ -93,4 +104,6 @@ def _describe(part: Any) -> str:
         return f"{part.func.__name__} with " + ", ".join(
             f"{k} = {v}" for k, v in part.keywords.items()
         )
+    if isinstance(dtype := getattr(part, "dtype", None), str):  # one class, several names
+        return f"Each probability as a float of {dtype[-1]} bytes."
     return " ".join((part.__doc__ or "").split("\n\n")[0].split())

@@ -14,7 +14,7 @@ def new(
     preset: Annotated[str, typer.Argument(help="fedsift ls presets")],
     file: Annotated[Path, typer.Argument(help="The TOML file to write.")],
 ) -> None:
-    """Write a preset to a TOML file of your own, every key with its meaning."""
+    """Write a preset to a TOML file, every key with its meaning."""
     with error_handler():
         from fedsift import config, files, sweeps
 

@@ -15,9 +15,7 @@ def plot(
     folders: Runs,
     file: Annotated[Path, typer.Option("-o", "--output", help="FILE.png, .pdf or .svg")],
 ) -> None:
-    """Draw accuracy against rounds and against uplink bytes, and the clients' label
-    distributions.
-    """
+    """Draw accuracy against rounds and uplink bytes, and the labels of the clients."""
     with error_handler():
         from fedsift.report import plots
         from fedsift.report.folders import load_runs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,14 +75,14 @@ def _describe_saved(begun: Path) -> str:
 
 
 @contextlib.contextmanager
-def show_progress(playing: list[Run], quiet: bool) -> Iterator[Tell]:
+def show_progress(runs: list[Run], quiet: bool) -> Iterator[Tell]:
     from rich.console import Console
 
     console = Console(stderr=True)
     if quiet:
         yield lambda run, outcome: None
     elif not console.is_terminal:
-        yield _report_in_lines(playing)
+        yield _report_in_lines(runs)
     else:
         from rich.progress import (
             BarColumn,
@@ -91,95 +92,118 @@ def show_progress(playing: list[Run], quiet: bool) -> Iterator[Tell]:
             TimeRemainingColumn,
         )
 
+        layout = fit_bars([name for name, _ in _group_runs(runs)], console.width)
         columns = (
-            TextColumn("{task.description:<28}", markup=False),
-            BarColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=layout.bar),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console) as progress:
-            yield _report_in_bars(playing, progress)
+            yield _report_in_bars(runs, progress, layout)
 
 
-def _report_in_bars(playing: list[Run], progress: Progress) -> Tell:
-    """A bar shows the rounds played by its runs, and the mean over the last round of each."""
-    groups = [
-        (
-            members,
-            progress.add_task(name, total=sum(run.experiment.rounds for run in members), said=""),
-        )
-        for name, members in _group_runs(playing)
-    ]
-    last: dict[
-        int, tuple[float, int] | None
-    ] = {}  # accuracy and bytes up, or None of a run that failed
+@dataclass(frozen=True)
+class BarLayout:
+    """What a line of the live display has room for."""
+
+    name: int  # columns for the name
+    bar: int  # columns for the bar
+    uplink: bool  # whether the bytes per round are shown
+    words: bool  # whether "accuracy" stands before the figure
+
+    def shorten(self, name: str) -> str:
+        """Both ends of the name: the last word is the seed."""
+        if len(name) <= self.name:
+            return name.ljust(self.name)
+        return f"{name[: self.name - 10]}..{name[-8:]}"
+
+    def format_figures(self, outcomes: list[tuple[float, int] | None]) -> str:
+        """The mean accuracy and bytes of those that run; None stands for one that failed."""
+        figures = [one for one in outcomes if one]
+        failed = len(outcomes) - len(figures)
+        parts = [f"{failed} failed"] if failed else []
+        if figures:
+            accuracy, up = (sum(values) / len(figures) for values in zip(*figures, strict=True))
+            parts.append(f"accuracy {accuracy:.3f}" if self.words else f"{accuracy:.3f}")
+            parts += [f"up {format_bytes(up)} per round"] if self.uplink else []
+        return "  ".join(parts)
+
+
+def fit_bars(names: list[str], width: int) -> BarLayout:
+    """The bytes per round go first, then the word "accuracy", then the middle of long names."""
+    longest = max(map(len, names), default=0)
+    count, time_left, gaps, shortest = 7, 7, 4, 10  # columns; "15/15" is padded to its longest
+    for figures, uplink, words in ((40, True, True), (14, False, True), (8, False, False)):
+        room = width - count - figures - time_left - gaps
+        if room >= longest + shortest:
+            return BarLayout(longest, min(40, room - longest), uplink, words)
+    return BarLayout(max(12, room - shortest), shortest, False, False)
+
+
+def _report_in_bars(runs: list[Run], progress: Progress, layout: BarLayout) -> Tell:
+    """A bar shows the rounds of its runs, and the mean over the last round of each."""
+    groups = []
+    for name, members in _group_runs(runs):
+        total = sum(run.experiment.rounds for run in members)
+        bar = progress.add_task(layout.shorten(name), total=total, figures="")
+        progress.update(bar, completed=sum(one.state.round for one in members))
+        groups.append((members, bar))
+    last: dict[int, tuple[float, int] | None] = {}  # accuracy and bytes up; None: it failed
 
     def tell(run: Run, outcome: Record | Exception) -> None:
         last[id(run)] = (
             None if isinstance(outcome, Exception) else (outcome.accuracy, outcome.uplink_bytes)
         )
         for members, bar in groups:
-            said = _describe_figures([last[id(one)] for one in members if id(one) in last])
-            progress.update(bar, completed=sum(one.state.round for one in members), said=said)
+            figures = layout.format_figures([last[id(one)] for one in members if id(one) in last])
+            progress.update(bar, completed=sum(one.state.round for one in members), figures=figures)
 
-    for members, bar in groups:
-        progress.update(bar, completed=sum(one.state.round for one in members))
     return tell
 
 
-def _describe_figures(told: list[tuple[float, int] | None]) -> str:
-    figures = [one for one in told if one]
-    failed = f"{len(told) - len(figures)} failed  " if len(figures) < len(told) else ""
-    if not figures:
-        return failed
-    accuracy, up = (sum(values) / len(figures) for values in zip(*figures, strict=True))
-    return f"{failed}accuracy {accuracy:.3f}  up {format_bytes(up)} a round"
-
-
-def _group_runs(playing: list[Run]) -> list[tuple[str, list[Run]]]:
+def _group_runs(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     """What gets a bar: each run or, where they are many, all of them and, if not many too, the runs
     of each name.
     """
-    if len(playing) <= FEW:
-        return [(f"{run.experiment.name} seed {run.experiment.seed}", [run]) for run in playing]
+    if len(runs) <= FEW:
+        return [(f"{run.experiment.name} seed {run.experiment.seed}", [run]) for run in runs]
     names = {
-        run.experiment.name: [one for one in playing if one.experiment.name == run.experiment.name]
-        for run in playing
+        run.experiment.name: [one for one in runs if one.experiment.name == run.experiment.name]
+        for run in runs
     }
-    return [(f"{len(playing)} runs", playing), *(names.items() if len(names) <= FEW else ())]
+    return [(f"{len(runs)} runs", runs), *(names.items() if len(names) <= FEW else ())]
 
 
-def _report_in_lines(playing: list[Run]) -> Tell:
-    """A line once every run that goes on has played a round: the mean of each name, or the range of
-    many.
-    """
-    heard: dict[int, tuple[Run, float]] = {}
+def _report_in_lines(runs: list[Run]) -> Tell:
+    """A line once every unfinished run has ended a round: the mean of each name, or the range."""
+    latest: dict[int, tuple[Run, float]] = {}
     failed: set[int] = set()
 
     def tell(run: Run, outcome: Record | Exception) -> None:
         if isinstance(outcome, Exception):
             failed.add(id(run))
         else:
-            heard[id(run)] = run, outcome.accuracy
-        if heard and all(one.finished or id(one) in heard or id(one) in failed for one in playing):
-            warn(_format_line(list(heard.values())))
-            heard.clear()
+            latest[id(run)] = run, outcome.accuracy
+        if latest and all(one.finished or id(one) in latest or id(one) in failed for one in runs):
+            warn(_format_line(list(latest.values())))
+            latest.clear()
 
     return tell
 
 
-def _format_line(heard: list[tuple[Run, float]]) -> str:
+def _format_line(latest: list[tuple[Run, float]]) -> str:
     names: dict[str, list[float]] = {}
-    for run, accuracy in heard:
+    for run, accuracy in latest:
         names.setdefault(run.experiment.name, []).append(accuracy)
     means = {name: sum(accuracies) / len(accuracies) for name, accuracies in names.items()}
     if len(means) <= FEW:
-        told = "  ".join(f"{name} {mean:.3f}" for name, mean in means.items())
+        text = "  ".join(f"{name} {mean:.3f}" for name, mean in means.items())
     else:
-        told = f"{min(means.values()):.3f} to {max(means.values()):.3f} over {len(means)} methods"
-    played = _format_range([run.state.round for run, _ in heard])
-    return f"round {played}/{_format_range([run.experiment.rounds for run, _ in heard])}  accuracy {told}"
+        text = f"{min(means.values()):.3f} to {max(means.values()):.3f} over {len(means)} methods"
+    rounds = _format_range([run.state.round for run, _ in latest])
+    return f"round {rounds}/{_format_range([run.experiment.rounds for run, _ in latest])}  accuracy {text}"
 
 
 def _format_range(values: list[int]) -> str:
@@ -205,13 +229,13 @@ def choose_engine(
     return choose_engine(engine, device, precision, memory)
 
 
-def describe_models(engine: Any, playing: list[Run]) -> list[str]:
+def describe_models(engine: Any, runs: list[Run]) -> list[str]:
     """A line for each architecture: stacked, or one by one and why."""
     import warnings
 
     with warnings.catch_warnings():  # said here in our own words
         warnings.simplefilter("ignore")
-        models = dict.fromkeys(model for run in playing for model in run.federation.clients.models)
+        models = dict.fromkeys(model for run in runs for model in run.federation.clients.models)
         return [f"  {engine.describe(model)}" for model in models]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsift.cli.console import comparison, error_handler, note, print_table, say, user_error, warn
+from fedsift.cli.console import error_handler, note, print_comparison, say, user_error, warn
 from fedsift.cli.options import Device, EngineName, Json, Out, PrecisionName, Quiet
 from fedsift.cli.progress import (
     choose_engine,
@@ -41,7 +41,7 @@ def run(
     seeds: Annotated[
         int | None,
         typer.Option(
-            "--seeds", min=1, help="So many seeds side by side: short for sweep.seed=[0, 1, ...]."
+            "--seeds", min=1, help="Run N seeds side by side (same as sweep.seed=[0,...,N-1])."
         ),
     ] = None,
     resume: Annotated[
@@ -53,6 +53,8 @@ def run(
     """Run an experiment: fedsift run digits-fas alpha=0.1 sampler=low-entropy seed=3
 
     Or many side by side: fedsift run digits-fas --seeds 3 sweep.alpha=[0.1,1,100]
+
+    All keys with their meaning: fedsift new PRESET FILE.toml
     """
     with error_handler():
         from fedsift import config, sweeps
@@ -121,7 +123,7 @@ def run_one(
     elif quiet:
         say(str(folder))
     else:
-        print_table(comparison([history]))
+        print_comparison([history])
         say(f"{history.seconds:.1f} s; run folder: {folder}")
 
 
@@ -150,7 +152,7 @@ def run_sweep(
         say(str(folder))
     else:
         if histories:
-            print_table(comparison(histories))
+            print_comparison(histories)
         say(f"{sum(history.seconds for history in histories):.1f} s; sweep folder: {folder}")
     if group.failed:
         names = ", ".join(cell.name for cell in group.failed)

@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from fedsift.cli.console import (
-    comparison,
+    PIPED,
     error_handler,
     format_bytes,
+    get_width,
     new_table,
     plain_text,
+    print_comparison,
     print_table,
     say,
     shorten_ids,
@@ -27,7 +29,7 @@ def show(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     as_json: Json = False,
 ) -> None:
-    """What a run did: accuracy and bytes, round by round and client by client."""
+    """Show one run: accuracy and bytes per round and per client."""
     with error_handler():
         from fedsift import config, ledger, runs
 
@@ -52,19 +54,22 @@ def show(
         say(
             f"\n{history.environment['engine']}; torch {history.environment['torch']}; {history.environment['processor']}"
         )
+        room = min(60, max(16, (get_width() or PIPED) - 44))
         rounds = new_table(
             "rounds", "round", "accuracy", "cohort", "uplink", "downlink", "broadcast"
         )
         for row, sent in zip(history.metrics, history.ledger, strict=True):
-            cohort = shorten_ids(sent.up)
+            cohort = shorten_ids(sent.up, room)
             sizes = (
                 format_bytes(sent.uplink),
                 format_bytes(sent.downlink),
                 format_bytes(sent.broadcast),
             )
             rounds.add_row(str(row["round"] + 1), f"{row['accuracy']:.4f}", cohort, *sizes)
-        print_table(rounds)
+        print_table(rounds, ("broadcast", "downlink"))
         clients = new_table("clients", "client", "model", "samples per class", "uplink", "downlink")
+        clients.columns[2].no_wrap = False  # a hundred classes need several lines
+        clients.columns[2].overflow = "fold"
         sent_by = ledger.per_client(history.ledger)
         for client in history.clients[:SHOWN]:
             up, down = sent_by.get(client["client"], (0, 0))
@@ -75,9 +80,9 @@ def show(
             )
             about = (str(client["client"]), plain_text(client["model"]), labels)
             clients.add_row(*about, format_bytes(up), format_bytes(down))
-        print_table(clients)
+        print_table(clients, ("downlink",))
         if (everyone := history.experiment.clients.count) > SHOWN:
             say(
                 f"{min(SHOWN, len(history.clients))} of {everyone:,} clients; {runs.CLIENTS} has {len(history.clients):,}\n"
             )
-        print_table(comparison([history]))
+        print_comparison([history])

@@ -13,7 +13,16 @@ from pydantic import ValidationError
 
 from fedsift import registry
 from fedsift.config.schema import Experiment, describe_keys, is_section, section_type
-from fedsift.overrides import SHORT, Axes, apply_override, is_too_deep, read_axes, short_name
+from fedsift.data import DATASETS
+from fedsift.overrides import (
+    SHORT,
+    SYNONYMS,
+    Axes,
+    apply_override,
+    is_too_deep,
+    read_axes,
+    short_name,
+)
 from fedsift.types import UserError
 
 
@@ -47,9 +56,12 @@ def read_values(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, A
             text = Path(source).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read {source}: {error}") from None
-        values = {"name": Path(source).stem} | _parse_toml(text, source)
+        found = _parse_toml(text, source)
+        if not found:
+            raise UserError(f"{source} is empty; `fedsift new PRESET FILE.toml` writes all keys")
+        values = {"name": Path(source).stem} | found
     else:
-        text = registry.lookup(presets(), "preset", source)
+        text = _find_preset(source)
         values = {"name": source} | _parse_toml(text, source)
     axes = read_axes(values.pop("sweep", {}))
     for override in overrides:
@@ -57,6 +69,16 @@ def read_values(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, A
     if is_too_deep(values):
         raise UserError("an override names a key inside too many sections")
     return values, axes
+
+
+def _find_preset(name: str) -> str:
+    known = presets()
+    if name not in known and name in DATASETS:
+        raise UserError(
+            f"{name} is a data set, not a preset; use it with: "
+            f"fedsift run digits-fas data.name={name} (fedsift ls presets)"
+        )
+    return str(registry.lookup(known, "preset", name))
 
 
 def check_experiment(values: dict[str, Any]) -> Experiment:
@@ -103,6 +125,8 @@ def _unknown_key(key: str, keys: list[str], path: str) -> str:
     inside = [f"{s}.{key}" for s, kind in sections.items() if key in describe_keys(kind)]
     if inside:
         return f"unknown key {key!r}; did you mean {' or '.join(inside)}?"
+    if key in SYNONYMS and not path:
+        return f"unknown key {key!r}; did you mean {' or '.join(SYNONYMS[key])}?"
     known = dict.fromkeys([*keys, *([] if path else [*SHORT, "sweep"])])
     everywhere = "run `fedsift new PRESET FILE.toml` to see all keys"
     return registry.unknown_name("key", path + key, [path + k for k in known], everywhere)

@@ -20,6 +20,7 @@ from fedsift.runs import History
 from fedsift.types import UserError
 
 FORMATS = ("png", "pdf", "svg")
+BAND = "line: mean over seeds; band: lowest to highest seed"
 BARS = 40  # clients whose labels are drawn; more could not be told apart
 WIDTH, LETTER = 13.0, 0.075  # inches: of the picture, and of a letter in its legend
 
@@ -87,7 +88,14 @@ def plot(runs: Sequence[History], file: Path) -> None:
     uplink.tick_params(axis="x", which="both", labelsize="x-small")
     handles, names = rounds.get_legend_handles_labels()
     figure.legend(
-        handles, names, loc="outside lower center", ncols=columns, fontsize="small", frameon=False
+        handles,
+        names,
+        loc="outside lower center",
+        ncols=columns,
+        fontsize="small",
+        frameon=False,
+        title=BAND if any(len(method.runs) > 1 for method in compared) else None,
+        title_fontsize="small",
     )
     for axes in (rounds, uplink):
         axes.set_ylim(0, 1)
