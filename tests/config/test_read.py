@@ -142,7 +142,7 @@ def test_usual_names_of_other_libraries_lead_to_the_key(key, meant):
 def test_every_synonym_leads_to_keys_that_exist():
     from fedsift.overrides import SYNONYMS
 
-    known = config.resolved(config.read_experiment("digits-fas")) | config.SHORT
+    known = config.resolve_values(config.read_experiment("digits-fas")) | config.SHORT
     meant = {key for keys in SYNONYMS.values() for key in keys}
     assert sorted(key for key in meant if key not in known) == []
     assert [key for key in SYNONYMS if key in known] == []

@@ -70,6 +70,8 @@ def fit_table(table: Table, console: Console, dropped: Sequence[str]) -> bool:
     """Leave out columns until the table fits, if it can be made to."""
     for name in (None, *dropped):
         table.columns = [column for column in table.columns if column.header != name]
+        for place, column in enumerate(table.columns):
+            column._index = place  # rich pads columns by their place
         wide = console.options.update(width=10_000)
         if console.measure(table, options=wide).maximum <= console.width:
             return True

@@ -124,10 +124,11 @@ class BarLayout:
         figures = [one for one in outcomes if one]
         failed = len(outcomes) - len(figures)
         parts = [f"{failed} failed"] if failed else []
-        if figures:
+        if figures and (self.words or not failed):
             accuracy, up = (sum(values) / len(figures) for values in zip(*figures, strict=True))
-            parts.append(f"accuracy {accuracy:.3f}" if self.words else f"{accuracy:.3f}")
-            parts += [f"up {format_bytes(up)} per round"] if self.uplink else []
+            spelt_out = self.uplink or (self.words and not failed)
+            parts.append(f"accuracy {accuracy:.3f}" if spelt_out else f"{accuracy:.3f}")
+            parts += [f"up {format_bytes(up)} per round"] if self.uplink and not failed else []
         return "  ".join(parts)
 
 
@@ -135,7 +136,7 @@ def fit_bars(names: list[str], width: int) -> BarLayout:
     """The bytes per round go first, then the word "accuracy", then the middle of long names."""
     longest = max(map(len, names), default=0)
     count, time_left, gaps, shortest = 7, 7, 4, 10  # columns; "15/15" is padded to its longest
-    for figures, uplink, words in ((40, True, True), (14, False, True), (8, False, False)):
+    for figures, uplink, words in ((38, True, True), (16, False, True), (9, False, False)):
         room = width - count - figures - time_left - gaps
         if room >= longest + shortest:
             return BarLayout(longest, min(40, room - longest), uplink, words)
