@@ -163,3 +163,14 @@ def test_mixing_again_and_again_brings_everyone_to_the_mean(text):
     start = np.arange(9.0)
     mixed = np.linalg.matrix_power(graphs.mixing(edges(text, 9), 9), 300) @ start
     assert np.allclose(mixed, start.mean(), atol=1e-6)
+
+
+@pytest.mark.parametrize("given", [3, [1, 2], [("a", "b")], [(0, 1, 2)], None])
+def test_a_graph_that_does_not_give_pairs_is_a_mistake(given):
+    with pytest.raises(UserError, match="it must give pairs of client numbers"):
+        graphs.drawn(lambda clients, generator: given, 3, np.random.default_rng(0))
+
+
+def test_the_edges_of_a_graph_may_come_in_any_order_and_type():
+    edges = graphs.drawn(lambda *_: [(1, 0), np.array([2, 1])], 3, np.random.default_rng(0))
+    assert edges == {(0, 1), (1, 2)}

@@ -180,7 +180,7 @@ def _check_part(kind: str, text: str, part: Any) -> None:
     """What a part must be, in words; registered or not."""
     rule = KINDS.get(kind, Kind())
     missing = [name for name in rule.members if not hasattr(part, name)]
-    if not missing or not (rule.members or rule.called_with):
+    if (rule.members and not missing) or not (rule.members or rule.called_with):
         return
     if not rule.called_with or not callable(part):
         needs = f"a function of ({', '.join(rule.called_with)})" if rule.called_with else ""

@@ -142,13 +142,20 @@ def _check_distinct(cells: dict[str, Experiment]) -> None:
 # --- running ---
 
 
-def begin_sweep(folder: Path, sweep: Sweep, *, resume: bool = False, note: str = "") -> Group:
+def begin_sweep(
+    folder: Path,
+    sweep: Sweep,
+    *,
+    resume: bool = False,
+    note: str = "",
+    accept_changes: bool = False,
+) -> Group:
     """Begin all cells, new or where they stopped; finished ones are left alone."""
     old = folder.exists() and not _is_blank(folder)
     if old:
         _check_old(folder, sweep, resume)
     cells = {folder / name: experiment for name, experiment in sweep.cells.items()}
-    group = Group(cells, kind="cell")
+    group = Group(cells, kind="cell", accept_changes=accept_changes)
     folder.mkdir(parents=True, exist_ok=True)
     group.hold(files.lock_folder(folder))
     try:

@@ -330,3 +330,37 @@ def test_a_shard_no_longer_than_a_class_has_at_most_two_classes(shards, more, cl
     labels = np.arange(classes * clients * shards * times) % classes
     held = histograms(Shards(shards), labels, clients, seed)
     assert (held > 0).sum(1).max() <= 2 * shards
+
+
+# --- partitions of the user's own ---
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ([[0, 1], [2]], "the partition gives 2 parts for 3 clients; give each one array"),
+        (3, "the partition gives int for 3 clients; give each one array"),
+        ([[0, 1, 2], [3, 4, 5], []], "the partition gives client 2 no samples; give each client"),
+        ([[0, 1], [2, 3], 4], "the partition gives client 2 4; give each client an array"),
+        ([[0, 1], [2, 3], [4.5, 5]], "the partition gives client 2 something else than indexes"),
+        ([[0, 1], [2, 3], [4, 6]], "the partition gives client 2 something else than indexes from"),
+        ([[0, 1], [2, 3], [4, -1]], "the partition gives client 2 something else than indexes fro"),
+        ([[0, 1], [2], [3, 4]], "the partition leaves out 1 samples and deals 0 more than once"),
+        ([[0, 1], [2, 1], [3, 4, 5]], "the partition leaves out 0 samples and deals 1 more than o"),
+    ],
+)
+def test_a_partition_that_does_not_deal_every_sample_once_is_a_mistake(parts, said):
+    with pytest.raises(UserError) as caught:
+        deal(np.zeros(6, np.int64), 3, lambda *_: parts, np.random.default_rng(0))
+    assert str(caught.value).startswith(said)
+
+
+def test_a_partition_that_says_so_may_share_and_leave_out():
+    class Shared:
+        overlapping = True
+
+        def __call__(self, labels, clients, generator):
+            return [[0, 1]] * clients
+
+    found = deal(np.zeros(6, np.int64), 3, Shared(), np.random.default_rng(0))
+    assert [part.tolist() for part in found] == [[0, 1]] * 3

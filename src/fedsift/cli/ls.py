@@ -58,11 +58,10 @@ def list_parts() -> dict[str, dict[str, str]]:
     weights = {
         name: _describe(part) for name, part in codecs.WEIGHT_CODECS.items() if name not in soft
     }
-    return {
+    found = {
         "datasets": {"digits": _describe(data.digits)} | _list_published() | _OWN_DATA,
         "partitions": _describe_all(partition.PARTITIONS),
-        "models": _describe_all(models.MODELS)
-        | {"module:factory": "your own function (shape, classes) -> nn.Module"},
+        "models": _describe_all(models.MODELS),
         "samplers": _describe_all(samplers.SAMPLERS),
         "codecs": soft | weights,
         "aggregators": _describe_all(aggregators.AGGREGATORS),
@@ -73,8 +72,20 @@ def list_parts() -> dict[str, dict[str, str]]:
             name: text.partition("\n")[0].lstrip("# ") for name, text in config.presets().items()
         },
     }
+    return {kind: parts | _OWN_PARTS.get(kind, {}) for kind, parts in found.items()}
 
 
+_OWN_PARTS = {  # the plug-in form of each kind
+    "datasets": {"mine:load": "your own, in mine.py: a function () -> Dataset or (x, y)"},
+    "partitions": {"mine:deal": "your own: (labels, clients, generator) -> index arrays"},
+    "models": {"mine:net": "your own: a function (shape, classes) -> nn.Module"},
+    "samplers": {"mine:pick": "your own: (probs, label_counts, budget, draws) -> indexes"},
+    "codecs": {"mine:Tiny": "your own: a class with id, pack, unpack, max_bytes"},
+    "aggregators": {"mine:join": "your own: (uploads, samples, classes) -> SoftLabels"},
+    "algorithms": {"mine:fedmd": "your own: a class or function that gives an Algorithm"},
+    "graphs": {"mine:connect": "your own: (clients, generator) -> pairs of clients"},
+    "engines": {"mine:Engine": "your own: a class with run and describe"},
+}
 _OWN_DATA = {
     "npz:FILE": "your own arrays x, y (x_test, y_test, x_public)",
     "sheet:FILE(32)": "tiles of 32x32 in one picture; no labels, so only for data.public_from",

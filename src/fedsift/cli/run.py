@@ -47,6 +47,12 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run or the sweep in --out.")
     ] = False,
+    accept_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changes", help="With --resume: also where the file of a plug-in has changed."
+        ),
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -87,11 +93,13 @@ def run(
         folder = out or new_folder(
             Path("runs"), re.sub(r"[^\w.+-]+", "-", sweep.name).strip("-.") or "run"
         )
+        how = {"resume": resume, "accept_changes": accept_changes}
+        how |= {"quiet": quiet, "as_json": as_json}
         if sweep.axes:
-            run_sweep(sweep, folder, overrides or [], resume=resume, quiet=quiet, as_json=as_json)
+            run_sweep(sweep, folder, overrides or [], **how)
         else:
             (only,) = sweep.cells.values()
-            run_one(only, folder, overrides or [], resume=resume, quiet=quiet, as_json=as_json)
+            run_one(only, folder, overrides or [], **how)
 
 
 def run_one(
@@ -100,14 +108,16 @@ def run_one(
     overrides: list[str],
     *,
     resume: bool,
+    accept_changes: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
     from fedsift import runs
 
+    _check_plugins({folder: experiment}, resume, accept_changes)
     engine, why = choose_engine(*experiment.where)
     with resume_hint(runs.resume_command(folder), folder / runs.CONFIG):
-        group = runs.Group({folder: experiment})
+        group = runs.Group({folder: experiment}, accept_changes=accept_changes)
         group.begin(resume=resume, note=why)
         raise_first_error(group)
         _warn_unused([experiment], overrides)
@@ -128,14 +138,25 @@ def run_one(
 
 
 def run_sweep(
-    sweep: Sweep, folder: Path, overrides: list[str], *, resume: bool, quiet: bool, as_json: bool
+    sweep: Sweep,
+    folder: Path,
+    overrides: list[str],
+    *,
+    resume: bool,
+    accept_changes: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     from fedsift import runs, sweeps
 
+    cells = {folder / name: cell for name, cell in sweep.cells.items()}
+    _check_plugins(cells, resume, accept_changes)
     shared = next(iter(sweep.cells.values()))
     engine, why = choose_engine(*shared.where)
     with resume_hint(runs.resume_command(folder), folder / sweeps.SWEEP):
-        group = sweeps.begin_sweep(folder, sweep, resume=resume, note=why)
+        group = sweeps.begin_sweep(
+            folder, sweep, resume=resume, note=why, accept_changes=accept_changes
+        )
         _warn_unused(list(sweep.cells.values()), overrides)
         if not quiet:
             about = f"{sweep.name}: {len(sweep.cells)} cells side by side: {why}"
@@ -160,6 +181,22 @@ def run_sweep(
         again = f"Once the causes are fixed, try them again with:\n  {runs.resume_command(folder)}"
         warn(f"{told}\n{again}")
         raise typer.Exit(1)
+
+
+def _check_plugins(
+    experiments: dict[Path, Experiment], resume: bool, accept_changes: bool
+) -> None:
+    """Name the user's own code, and refuse changed code before any of it is imported."""
+    from fedsift import config, runs
+
+    if not resume:
+        return
+    for folder, experiment in experiments.items():
+        if not runs.is_finished_as(folder, experiment):
+            runs.check_code(folder, experiment, accept_changes)
+    told = dict.fromkeys(filter(None, map(config.tell_plugins, experiments.values())))
+    if told:
+        warn("plug-ins: " + ", ".join(told))
 
 
 def _warn_unused(experiments: list[Experiment], overrides: list[str]) -> None:

@@ -188,8 +188,9 @@ def deal(
 def _check_part(client: int, part: Any, samples: int) -> Array:
     rows = np.asarray(part)
     if rows.ndim != 1 or not len(rows):
+        given = "no samples" if rows.ndim == 1 else repr(part)
         raise UserError(
-            f"the partition gives client {client} {'no samples' if rows.ndim == 1 else part!r}; "
+            f"the partition gives client {client} {given}; "
             "give each client an array of at least one index"
         )
     if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= samples:

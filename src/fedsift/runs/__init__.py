@@ -30,6 +30,7 @@ from fedsift.runs.folder import OURS as OURS
 from fedsift.runs.folder import TIMING as TIMING
 from fedsift.runs.folder import is_blank as is_blank
 from fedsift.runs.group import Group as Group
+from fedsift.runs.group import is_finished_as as is_finished_as
 from fedsift.runs.history import History as History
 from fedsift.runs.history import blame_version as blame_version
 from fedsift.runs.history import describe_error as describe_error
@@ -44,4 +45,5 @@ from fedsift.runs.run import Run as Run
 from fedsift.runs.run import begin_run as begin_run
 from fedsift.runs.run import build as build
 from fedsift.runs.run import changed_settings as changed_settings
+from fedsift.runs.run import check_code as check_code
 from fedsift.runs.run import fingerprint_task as fingerprint_task

@@ -12,7 +12,7 @@ from fedsift.config import Experiment
 from fedsift.federation import Record
 from fedsift.runs.folder import CHECKPOINT
 from fedsift.runs.history import describe_error, is_finished, read_config
-from fedsift.runs.run import Built, Run, begin_run, build, changed_settings
+from fedsift.runs.run import Built, Run, begin_run, build, changed_settings, check_code
 from fedsift.turns import run_turns
 from fedsift.types import Engine, UserError
 
@@ -31,20 +31,28 @@ class Group:
     """
 
     def __init__(
-        self, experiments: Mapping[Path, Experiment], *, kind: str = "run", strict: bool = True
+        self,
+        experiments: Mapping[Path, Experiment],
+        *,
+        kind: str = "run",
+        strict: bool = True,
+        accept_changes: bool = False,
     ) -> None:
         """`kind` is the word for one of them in an error, where there are several.
 
-        Where it is not `strict`, an experiment that cannot be built fails alone too.
+        Where it is not `strict`, an experiment that cannot be built fails alone too. Plug-ins that
+        have changed since a folder was made are refused unless `accept_changes`.
         """
         self.experiments = dict(experiments)
+        self._accept_changes = accept_changes
         self.runs: list[Run] = []
         self.errors: dict[Path, Exception] = {}
         self._locks: list[files.Lock] = []
         self._built: dict[Path, Built] = {}
         for folder, experiment in self.experiments.items():
-            if not _is_finished(folder, experiment):
+            if not is_finished_as(folder, experiment):
                 try:
+                    check_code(folder, experiment, accept_changes)
                     self._built[folder] = build(experiment)
                 except UserError as error:
                     if strict:
@@ -130,7 +138,14 @@ class Group:
     def _begin(self, folder: Path, resume: bool, note: str) -> None:
         built = self._built.pop(folder)
         try:
-            run = begin_run(folder, self.experiments[folder], resume=resume, note=note, built=built)
+            run = begin_run(
+                folder,
+                self.experiments[folder],
+                resume=resume,
+                note=note,
+                built=built,
+                accept_changes=self._accept_changes,
+            )
             self.runs.append(run)
             _check_next_round(run)
         except Exception as error:
@@ -148,7 +163,7 @@ class Group:
         return outcome
 
 
-def _is_finished(folder: Path, experiment: Experiment) -> bool:
+def is_finished_as(folder: Path, experiment: Experiment) -> bool:
     """Whether there is nothing left to do; of any trouble `begin_run` will complain."""
     with contextlib.suppress(UserError):
         return not changed_settings(read_config(folder), experiment) and is_finished(folder)

@@ -117,16 +117,18 @@ def begin_run(
     resume: bool = False,
     note: str = "",
     built: Built | None = None,
+    accept_changes: bool = False,
 ) -> Run:
     """Begin a new run in a new folder or, with `resume`, an old one where it stopped.
 
     The federation is the one the experiment describes, unless its clients are elsewhere and another
-    was built for them.
+    was built for them. Plug-ins that have changed are refused unless `accept_changes`.
     """
-    federation, first = built or build(experiment)
     old = folder.exists() and not is_blank(folder)
     if old:
         _check_old(folder, experiment, resume)
+    check_code(folder, experiment, accept_changes)  # before it is imported
+    federation, first = built or build(experiment)
     folder.mkdir(parents=True, exist_ok=True)
     lock = files.lock_folder(folder)
     try:
@@ -166,6 +168,22 @@ def _check_same_config(asked: Experiment, kept: Experiment, folder: Path) -> Non
         )
 
 
+def check_code(folder: Path, experiment: Experiment, accept_changes: bool = False) -> None:
+    """Refuse to resume a run with other code of its plug-ins than it was made with."""
+    if accept_changes or not config.list_plugins(experiment) or not (folder / CONFIG).is_file():
+        return
+    was = read_environment(folder)
+    latest = [was, *was.get("resumed", [])][-1]
+    recorded = latest.get("plugins") if isinstance(latest, dict) else None
+    config.check_plugins(recorded, experiment, folder)
+
+
+def _plugins(experiment: Experiment) -> Row:
+    """For environment.json: the files of the user's own code, and their digests."""
+    found = config.describe_plugins(experiment)
+    return {"plugins": found} if found else {}
+
+
 def _resume(
     folder: Path,
     experiment: Experiment,
@@ -184,7 +202,7 @@ def _resume(
     was = read_environment(folder)
     if state.round < experiment.rounds:
         _check_version(folder, was)
-        resumed = [*was.get("resumed", []), environment(note)]
+        resumed = [*was.get("resumed", []), environment(note) | _plugins(experiment)]
         files.write_json(folder / ENVIRONMENT, was | {"resumed": resumed})
     for name, rows in kept.items():
         files.write_atomic(folder / name, "".join(json.dumps(row) + "\n" for row in rows).encode())
@@ -203,7 +221,8 @@ def _check_version(folder: Path, was: Row) -> None:
 def _set_up(
     folder: Path, experiment: Experiment, federation: Federation, first: FederationState, note: str
 ) -> FederationState:
-    files.write_json(folder / ENVIRONMENT, {"format": FORMAT} | environment(note))
+    about = {"format": FORMAT} | environment(note) | _plugins(experiment)
+    files.write_json(folder / ENVIRONMENT, about)
     files.write_json(folder / DATA, fingerprint_task(federation.task))
     files.write_json(folder / CLIENTS, _describe_clients(federation, experiment.rounds))
     config_text = config.to_toml(experiment).encode()
