@@ -456,7 +456,7 @@ PARTS = {
         *("npz:FILE", "sheet:FILE(32)"),
     ],
     "partitions": ["iid", "dirichlet", "dirichlet-free", "shards", "views"],
-    "models": ["mlp", "cnn", "resnet8", "resnet20", "module:factory"],
+    "models": ["mlp", "cnn", "resnet8", "resnet20", "mine:net"],
     "samplers": [
         "none",
         "random",
@@ -480,8 +480,8 @@ PARTS = {
         "mix2fld",
         "gossip",
     ],
-    "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges"],
-    "engines": ["auto", "batched", "sequential"],
+    "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges", "mine:connect"],
+    "engines": ["auto", "batched", "sequential", "mine:Engine"],
     "presets": [
         "cifar10-fas",
         "cifar10-fd",

@@ -183,16 +183,15 @@ def run_sweep(
         raise typer.Exit(1)
 
 
-def _check_plugins(
-    experiments: dict[Path, Experiment], resume: bool, accept_changes: bool
-) -> None:
+def _check_plugins(experiments: dict[Path, Experiment], resume: bool, accept_changes: bool) -> None:
     """Name the user's own code, and refuse changed code before any of it is imported."""
     from fedsift import config, runs
 
     if not resume:
         return
     for folder, experiment in experiments.items():
-        if not runs.is_finished_as(folder, experiment):
+        makes_engine = "engine" in dict(config.list_plugins(experiment))
+        if makes_engine or not runs.is_finished_as(folder, experiment):
             runs.check_code(folder, experiment, accept_changes)
     told = dict.fromkeys(filter(None, map(config.tell_plugins, experiments.values())))
     if told:
@@ -201,6 +200,8 @@ def _check_plugins(
 
 def _warn_unused(experiments: list[Experiment], overrides: list[str]) -> None:
     """Overrides without any effect."""
+    if not overrides:
+        return
     from fedsift import config
     from fedsift.overrides import SWEPT
 

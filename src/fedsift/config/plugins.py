@@ -5,7 +5,6 @@ imports one: a run folder is data.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +32,22 @@ NAMES: dict[str, tuple[str, ...]] = {
 SHOWN = 12  # letters of a digest in a message
 
 
-def list_plugins(experiment: Experiment) -> dict[str, str]:
-    """Each `module:name` in an experiment, and the key that names it."""
-    return {path: key for key, path in _named(experiment)}
-
-
-def _named(experiment: Experiment) -> Iterator[tuple[str, str]]:
+def list_plugins(experiment: Experiment) -> list[tuple[str, str]]:
+    """Each key that names a plug-in, with the `module:name`."""
     values = flat(experiment.model_dump())
+    found: list[tuple[str, str]] = []
     for key, schemes in NAMES.items():
         value = values.get(key)
         for text in value if isinstance(value, dict) else [value]:
             if isinstance(text, str):
-                yield from ((key, path) for path in registry.find_plugins(text, schemes))
+                found += ((key, path) for path in registry.find_plugins(text, schemes))
+    return found
 
 
 def describe_plugins(experiment: Experiment) -> list[dict[str, str | None]]:
     """The file and its digest for each plug-in; None where there is no such file."""
     found = []
-    for path in list_plugins(experiment):
+    for path in dict.fromkeys(path for _, path in list_plugins(experiment)):
         file = registry.locate_module(path.partition(":")[0])
         here = file is not None and file.is_file()
         found.append(
@@ -94,7 +91,7 @@ def _short(digest: Any) -> str:
 
 def check_project_plugins(experiment: Experiment, module: str) -> None:
     """On Flower every machine runs the project's own code and no other."""
-    for path, key in list_plugins(experiment).items():
+    for key, path in list_plugins(experiment):
         if path.partition(":")[0] != module:
             raise UserError(
                 f"{key} names {path}, but on Flower a plug-in must be in the project's own "
