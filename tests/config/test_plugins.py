@@ -36,6 +36,13 @@ def pick_some(share):
     return some
 
 
+def join(uploads, samples, classes):
+    """The mean, but client 0 has no say unless it is alone."""
+    pairs = list(uploads)
+    heard = [pair for pair in pairs if pair[0] != 0] or pairs
+    return fedsift.mean(heard, samples, classes)
+
+
 class Halves:
     """One byte per entry."""
 
@@ -93,6 +100,7 @@ def net(shape, classes, hidden=8):
 SMALL = [*TINY, "budget=6", "rounds=2"]
 EVERYTHING = [
     "sampler=mine:pick_some(0.5)",
+    "aggregator=mine:join",
     "codec=mine:Halves(levels=100)",
     "algorithm=mine:fedmine(beta=2)",
     "partition.kind=mine:Sorted",
@@ -205,7 +213,7 @@ def test_a_run_with_plugins_of_every_kind_resumes_bit_for_bit(mine):
         next(rounds)
     forget()
     told = done("run", "--resume", "--out", "half").stderr
-    assert f"mine:fedmine from {mine} (sha256 " in told
+    assert f"mine:join from {mine} (sha256 " in told
     assert bits(Path("half")) == bits(whole)
 
 
@@ -255,7 +263,7 @@ def test_a_folder_that_does_not_say_what_it_was_made_with_is_refused(mine, recor
 
 
 def test_a_sweep_over_plugins_runs_resumes_and_compares(mine):
-    sweep = ["sweep.sampler=[mine:pick,mixed]", "--out", "sweep"]
+    sweep = ["sweep.sampler=[mine:pick,mixed]", "aggregator=mine:join", "--out", "sweep"]
     done("run", "digits-fas", *SMALL, "model=mlp", *sweep, "--quiet")
     cells = sorted(path.name for path in Path("sweep").iterdir() if path.is_dir())
     assert cells == ["sampler-mine-pick", "sampler-mixed"]
@@ -319,3 +327,18 @@ def test_on_flower_only_the_projects_own_module_may_be_named(mine):
         "task.py; move it there and write task:pick"
     )
     assert "mine" not in sys.modules
+
+
+# --- the example ---
+
+
+def test_fedmd_written_outside_the_package_runs_from_the_command_line(tmp_path):
+    text = (Path(__file__).parents[2] / "examples" / "fedmd.py").read_text()
+    assert len(text.splitlines()) <= 45
+    (tmp_path / "fedmd.py").write_text(text)
+    words = ["clients.models={cnn = 2, mlp = 2}", "algorithm=fedmd:FedMD", "--out", "out", "--json"]
+    result = program("run", "digits-fd", *SMALL, "rounds=3", *words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert summary["rounds"] == 3
+    assert summary["uplink_bytes"] > 0 and summary["downlink_bytes"] > 0

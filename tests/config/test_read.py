@@ -239,7 +239,7 @@ def test_every_key_is_written_also_those_without_a_value():
     text = config.to_toml(read())
     for path in config.flat(read().model_dump()):
         assert re.search(rf"^(# )?{path.split('.')[-1]} =", text, re.MULTILINE), path
-    assert re.search(r"^# sampler = +# which ones", text, re.MULTILINE)
+    assert re.search(r"^# sampler = +# which public samples", text, re.MULTILINE)
 
 
 NAME = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=8)

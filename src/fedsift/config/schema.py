@@ -74,24 +74,6 @@ class NamedAlgorithm(Section):
     name: str = Field("fas", description="fedsift ls algorithms")
 
 
-FALLBACK = {
-    "budget": "soft labels a client uploads per round",
-    "sampler": "which ones: fedsift ls samplers (default: the algorithm's own)",
-    "aggregator": 'fedsift ls aggregators, e.g. "era(0.1)"',
-    "codec": "of the uplink: fedsift ls codecs",
-    "download": "weights or soft-labels",
-    "down_codec": "of the downlink",
-    "temperature": "of the softmax in soft labels and distillation",
-    "teach": "soft labels down: the aggregate, or the server's own predictions",
-    "absent": "soft labels down: a returning client hears the latest, or all it missed",
-    "ema": "share of its old weights the server keeps each round",
-    "pool": "public samples to choose from, drawn again every round; else all",
-    "gamma": "fd-jeong, mix2fld: weight of the pull to the others",
-    "lam": "mix2fld: share of the first sample in a mixture",
-    "seeds": "mix2fld: mixtures a client uploads once",
-    "mixtures": "mix2fld: mixtures a client uploads once",
-    "graph": 'gossip: who hears whom, e.g. "ring", "regular(4)", "edges(0-1 1-2)"',
-}
 DEFAULTS = {"budget": 60}  # where an algorithm has no default of its own
 
 
@@ -103,9 +85,8 @@ def _algorithm_fields() -> dict[str, Any]:
         for key, hint in _hints(make).items():
             if key not in found and (kind := _value_type(hint)):
                 default = DEFAULTS.get(key)
-                told = about.get(key, FALLBACK.get(key))
                 annotation = kind | None if default is None else kind
-                found[key] = (annotation, Field(default, description=told))
+                found[key] = (annotation, Field(default, description=about.get(key)))
     return found
 
 
