@@ -3,6 +3,8 @@ GPU.
 """
 
 import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,3 +34,18 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from tests.helpers.fake_flower import a_task
 
     return a_task(tmp_path_factory.mktemp("project") / "app")
+
+
+@pytest.fixture
+def panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Call `draw(what, path)` and hand back the panels it drew, which nobody closes before."""
+    from matplotlib import pyplot as plt
+
+    def draw_open(draw: Callable[[Any, Path], object], what: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(plt, "close", lambda figure: None)
+            draw(what, tmp_path / "picture.svg")
+        return plt.gcf().axes
+
+    yield draw_open
+    plt.close("all")

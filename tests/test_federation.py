@@ -2,7 +2,6 @@
 
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import is_dataclass
 from functools import partial
 
 import numpy as np
@@ -13,13 +12,18 @@ from torch import nn
 import fedsift
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import ClientModels, Federation
-from fedsift.memory import to_tree
 from fedsift.turns import batch_turns, run_turn
 from fedsift.types import Algorithm, UserError
 from tests.helpers import toys
+from tests.helpers.federations import (
+    RECIPE,
+    OneByOne,
+    a_federation,
+    a_task,
+    run_rounds,
+    same_records,
+)
 from tests.helpers.turns import Doubling, counting
-
-RECIPE = fedsift.Recipe(epochs=1, batch=4, lr=0.05)
 
 
 def test_turns_advance_in_lockstep_and_their_work_is_asked_for_at_once():
@@ -60,17 +64,6 @@ def test_a_turn_that_asks_for_nothing_returns_at_once():
 # --- federations ---
 
 
-def a_task(seed=0):
-    x, y = toys.gaussians(150)
-    return fedsift.split(fedsift.make_dataset(x, y), private=60, public=40, seed=seed)
-
-
-def a_federation(algorithm, model="mlp", seed=0, cohort=3, alpha=1.0):
-    task = a_task(seed)
-    clients = fedsift.make_clients(task.private, 6, fedsift.Dirichlet(alpha), model, seed)
-    return Federation(algorithm, clients, task, cohort, seed)
-
-
 ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
     "fedavg": lambda: fedsift.fedavg(local=RECIPE),
     "fd": lambda: fedsift.fd(10, local=RECIPE, distill=RECIPE),
@@ -81,51 +74,12 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
 }
 
 
-def play(federation, rounds, engine, state=None):
-    state, records = state or federation.start(), []
-    while state.round < rounds:
-        records.append(run_turn(federation.round_turn(state), engine))
-        state = records[-1].state
-    return records
-
-
-def equal(a, b):
-    """Bit for bit, whatever is nested in what; memories by what is stored of them."""
-    if is_dataclass(a) or is_dataclass(b):
-        return type(a) is type(b) and equal(to_tree(a), to_tree(b))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
-    return bool(torch.equal(torch.as_tensor(a), torch.as_tensor(b)))
-
-
-def same_records(one, other):
-    return all(
-        a.accuracies == b.accuracies
-        and a.bytes == b.bytes
-        and equal(a.state.server.students, b.state.server.students)
-        and equal(a.state.server.memory, b.state.server.memory)
-        and a.state.server.counts == b.state.server.counts
-        and equal(a.state.memories, b.state.memories)
-        for a, b in zip(one, other, strict=True)
-    )
-
-
-class OneByOne:
-    """Hands the engine one job at a time, as a device would that has only itself."""
-
-    def __init__(self, engine):
-        self.engine = engine
-
-    def run(self, jobs):
-        return [self.engine.run([job])[0] for job in jobs]
-
-
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("model", ["mlp", "tests.helpers.toys:with_batch_norm"])
 def test_one_client_at_a_time_equals_lockstep(name, model):
     engine = SequentialEngine("cpu", threads=2)
-    lockstep = play(a_federation(ALGORITHMS[name](), model), 3, engine)
-    one_by_one = play(
+    lockstep = run_rounds(a_federation(ALGORITHMS[name](), model), 3, engine)
+    one_by_one = run_rounds(
         a_federation(ALGORITHMS[name](), model), 3, OneByOne(SequentialEngine("cpu", threads=1))
     )
     assert same_records(lockstep, one_by_one)
@@ -140,28 +94,30 @@ def test_cells_of_a_sweep_side_by_side_equal_each_alone(name):
         batch_turns([cell.round_turn(start) for cell, start in zip(cells, starts, strict=True)]),
         engine,
     )
-    assert all(same_records([both[i]], play(cells[i], 1, engine)) for i in (0, 1))
+    assert all(same_records([both[i]], run_rounds(cells[i], 1, engine)) for i in (0, 1))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_going_on_from_a_record_equals_going_straight_through(name):
     engine = SequentialEngine("cpu", threads=2)
     federation = a_federation(ALGORITHMS[name]())
-    straight = play(federation, 4, engine)
-    resumed = play(federation, 4, engine, state=straight[1].state)
+    straight = run_rounds(federation, 4, engine)
+    resumed = run_rounds(federation, 4, engine, state=straight[1].state)
     assert same_records(straight[2:], resumed)
 
 
 def test_compared_methods_share_split_partition_and_cohorts():
     federations = [a_federation(make(), seed=5) for make in ALGORITHMS.values()]
-    runs = [play(f, 3, SequentialEngine("cpu", threads=2)) for f in federations]
+    runs = [run_rounds(f, 3, SequentialEngine("cpu", threads=2)) for f in federations]
     assert len({str([sorted(record.bytes.up) for record in records]) for records in runs}) == 1
     assert len({str([c.data.samples.rows.tolist() for c in f.clients]) for f in federations}) == 1
     assert len({str(f.task.public.rows.tolist()) for f in federations}) == 1
 
 
 def test_cohorts_are_distinct_clients_and_change_from_round_to_round():
-    records = play(a_federation(ALGORITHMS["fedavg"]()), 5, SequentialEngine("cpu", threads=2))
+    records = run_rounds(
+        a_federation(ALGORITHMS["fedavg"]()), 5, SequentialEngine("cpu", threads=2)
+    )
     cohorts = [tuple(record.bytes.up) for record in records]
     assert all(len(set(cohort)) == 3 for cohort in cohorts) and len(set(cohorts)) > 1
 
@@ -170,7 +126,9 @@ def test_the_record_counts_the_bytes_of_the_messages():
     """FedAvg on the mlp (4 x 64 + 64 + 64 x 3 + 3 = 515 float32): every message is one such model
     and its headers.
     """
-    (record,) = play(a_federation(ALGORITHMS["fedavg"]()), 1, SequentialEngine("cpu", threads=2))
+    (record,) = run_rounds(
+        a_federation(ALGORITHMS["fedavg"]()), 1, SequentialEngine("cpu", threads=2)
+    )
     (size,) = set(record.bytes.up.values())
     assert 515 * 4 < size < 515 * 4 + 500
     assert record.uplink_bytes == record.downlink_bytes == 3 * size
@@ -270,7 +228,7 @@ def test_what_a_federation_holds_does_not_grow_with_its_clients():
 
 def test_the_cohort_of_a_round_is_known_before_it_is_played():
     federation = a_federation(ALGORITHMS["fedavg"]())
-    records = play(federation, 3, SequentialEngine("cpu", threads=2))
+    records = run_rounds(federation, 3, SequentialEngine("cpu", threads=2))
     assert [list(record.bytes.up) for record in records] == [
         federation.cohort_ids(n).tolist() for n in range(3)
     ]

@@ -3,7 +3,6 @@ is.
 """
 
 import inspect
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +18,13 @@ from fedsift.models import initial_state
 from fedsift.turns import run_turn
 from fedsift.types import Recipe, UserError
 from tests.helpers import toys
-from tests.test_federation import RECIPE, OneByOne, a_federation, play, same_records
+from tests.helpers.federations import (
+    RECIPE,
+    OneByOne,
+    a_federation,
+    run_rounds,
+    same_when_stored,
+)
 
 ENGINE = SequentialEngine("cpu", threads=2)
 ONE_MODEL = {"fedavg", "fedpaq"}  # these average weights and cannot mix architectures
@@ -41,30 +46,21 @@ def a_system(name, model="mlp", recipe=RECIPE, alpha=1.0, **axes):
     )
 
 
-def stored(records):
-    """Records whose states went through a checkpoint: what survives, in one form."""
-    return [
-        replace(record, state=runs.from_bytes(runs.to_bytes(record.state))) for record in records
-    ]
-
-
-def same(one, other):
-    return same_records(stored(one), stored(other)) and all(
-        a.disagreement == b.disagreement for a, b in zip(one, other, strict=True)
-    )
-
-
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_one_client_at_a_time_equals_lockstep(name):
-    lockstep = play(a_system(name), 3, ENGINE)
-    assert same(lockstep, play(a_system(name), 3, OneByOne(SequentialEngine("cpu", threads=1))))
+    lockstep = run_rounds(a_system(name), 3, ENGINE)
+    assert same_when_stored(
+        lockstep, run_rounds(a_system(name), 3, OneByOne(SequentialEngine("cpu", threads=1)))
+    )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_going_on_from_a_record_equals_going_straight_through(name):
     federation = a_system(name)
-    straight = play(federation, 4, ENGINE)
-    assert same(straight[2:], play(federation, 4, ENGINE, state=straight[1].state))
+    straight = run_rounds(federation, 4, ENGINE)
+    assert same_when_stored(
+        straight[2:], run_rounds(federation, 4, ENGINE, state=straight[1].state)
+    )
 
 
 @pytest.mark.parametrize("absent", ["latest", "missed"])
@@ -72,27 +68,27 @@ def test_going_on_from_a_record_equals_going_straight_through(name):
 def test_going_on_is_the_same_where_soft_labels_go_down(name, absent):
     axes = {"download": "soft-labels"} if name == "fas" else {}
     federation = a_system(name, absent=absent, **axes)
-    straight = play(federation, 5, ENGINE)
+    straight = run_rounds(federation, 5, ENGINE)
     state = restore_state(runs.from_bytes(runs.to_bytes(straight[2].state)), federation)
-    assert same(straight[3:], play(federation, 5, ENGINE, state=state))
+    assert same_when_stored(straight[3:], run_rounds(federation, 5, ENGINE, state=state))
 
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0])  # at 0.1 some clients have a single class
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_checkpoint_comes_back_whole_and_goes_on_the_same(name, alpha):
     federation = a_system(name, alpha=alpha)
-    straight = play(federation, 4, ENGINE)
+    straight = run_rounds(federation, 4, ENGINE)
     blob = runs.to_bytes(straight[1].state)
     state = restore_state(runs.from_bytes(blob), federation)
     assert runs.to_bytes(state) == blob and state.round == 2
     assert type(state.server.memory) is type(straight[1].state.server.memory)
-    assert same(straight[2:], play(federation, 4, ENGINE, state=state))
+    assert same_when_stored(straight[2:], run_rounds(federation, 4, ENGINE, state=state))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_round_does_not_change_the_state_it_started_from(name):
     federation = a_system(name)
-    state = play(federation, 1, ENGINE)[0].state
+    state = run_rounds(federation, 1, ENGINE)[0].state
     before = runs.to_bytes(state)
     run_turn(federation.round_turn(state), ENGINE)
     assert runs.to_bytes(state) == before
@@ -155,7 +151,7 @@ EXACTLY = {
 @pytest.mark.parametrize("name", EXACTLY)
 def test_an_upload_has_the_bytes_the_formula_says(name):
     federation, seen = a_system(name), set()
-    for record in play(federation, 4, ENGINE):
+    for record in run_rounds(federation, 4, ENGINE):
         for id, size in record.bytes.up.items():
             assert size == EXACTLY[name](federation, federation.clients[id], id not in seen)
         seen |= record.bytes.up.keys()
@@ -173,9 +169,9 @@ def test_what_is_entropy_coded_is_never_larger_than_packed():
             for v in initial_state(federation.clients[0].model, 0).values()
         )
     )
-    for record in play(federation, 3, ENGINE):
+    for record in run_rounds(federation, 3, ENGINE):
         assert all(100 < size <= most for size in record.bytes.up.values())
-    for record in play(a_system("cfd"), 3, ENGINE):
+    for record in run_rounds(a_system("cfd"), 3, ENGINE):
         most = 18 + 8 + len(indexes.encode(np.arange(5), 10)) + entropy.max_bytes(BUDGET, 3)
         assert all(18 + 8 < size <= most for size in record.bytes.up.values())
 
@@ -190,7 +186,7 @@ def test_every_algorithm_has_its_bytes_checked():
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - ONE_MODEL))
 def test_clients_with_different_models_learn_together(name):
     """Chance is 1/3; both architectures must be well above it after five rounds."""
-    records = play(a_system(name, MIXED, Recipe(epochs=3, batch=4, lr=0.02)), 5, ENGINE)
+    records = run_rounds(a_system(name, MIXED, Recipe(epochs=3, batch=4, lr=0.02)), 5, ENGINE)
     accuracies = records[-1].accuracies
     if name in NO_SERVER_MODEL:
         assert accuracies.keys() == {f"client {id}" for record in records for id in record.bytes.up}
@@ -211,9 +207,9 @@ def test_averaging_weights_refuses_different_models(name):
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - ONE_MODEL))
 def test_with_mixed_models_one_at_a_time_equals_lockstep_too(name):
-    lockstep = play(a_system(name, MIXED), 2, ENGINE)
-    assert same(
-        lockstep, play(a_system(name, MIXED), 2, OneByOne(SequentialEngine("cpu", threads=1)))
+    lockstep = run_rounds(a_system(name, MIXED), 2, ENGINE)
+    assert same_when_stored(
+        lockstep, run_rounds(a_system(name, MIXED), 2, OneByOne(SequentialEngine("cpu", threads=1)))
     )
 
 
@@ -259,7 +255,7 @@ def test_on_the_digits_delta_coding_makes_cfds_later_rounds_cheaper():
     for codec in ("delta(quantized(1))", "quantized(1)"):
         settings = ["cohort=20", "rounds=8", "distill.epochs=2", "local.epochs=5", f"codec={codec}"]
         federation = config.build_federation(config.read_experiment("digits-cfd", settings))
-        runs[codec] = play(federation, 8, SequentialEngine("cpu"))
+        runs[codec] = run_rounds(federation, 8, SequentialEngine("cpu"))
     changes, everything = runs.values()
     assert [record.accuracies for record in changes] == [record.accuracies for record in everything]
     up = [record.uplink_bytes for record in changes]

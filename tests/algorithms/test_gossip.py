@@ -19,10 +19,10 @@ from fedsift.engines.sequential import SequentialEngine
 from fedsift.ledger import RoundBytes
 from fedsift.models import initial_state
 from fedsift.types import Fit, Predict, Recipe, UserError
-from tests.algorithms.test_all_algorithms import same
-from tests.algorithms.test_soft_labels import finish, weights
 from tests.helpers import toys
-from tests.test_federation import RECIPE, a_federation, equal, play
+from tests.helpers.federations import RECIPE, a_federation, equal, run_rounds, same_when_stored
+from tests.helpers.toys import weights
+from tests.helpers.turns import finish
 
 LOCAL, DISTILL = Recipe(epochs=2, batch=2), Recipe(epochs=3, batch=2)
 E32 = ESTIMATE_CODECS["float32"]
@@ -125,7 +125,7 @@ def test_estimates_outside_the_simplex_are_cut_and_rescaled_to_learn_from():
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_the_mean_of_the_estimates_is_the_mean_of_the_soft_labels_after_every_round(graph):
     moved = False
-    for record in play(a_network(graph), 4, ENGINE):
+    for record in run_rounds(a_network(graph), 4, ENGINE):
         memories = record.state.memories.values()
         estimates, own = (
             np.array([getattr(memory, what) for memory in memories]) for what in ("estimate", "own")
@@ -136,7 +136,7 @@ def test_the_mean_of_the_estimates_is_the_mean_of_the_soft_labels_after_every_ro
 
 
 def test_float16_keeps_the_mean_up_to_its_rounding():
-    record = play(a_network(codec="float16"), 4, ENGINE)[-1]
+    record = run_rounds(a_network(codec="float16"), 4, ENGINE)[-1]
     estimates, own = (
         np.mean([getattr(m, what) for m in record.state.memories.values()], 0)
         for what in ("estimate", "own")
@@ -158,7 +158,7 @@ def mixed_targets(federation, state):
 @pytest.mark.parametrize(("graph", "agree"), [("complete", True), ("ring", False)])
 def test_on_the_complete_graph_all_learn_the_same_in_one_step(graph, agree):
     federation = a_network(graph)
-    state = play(federation, 1, ENGINE)[0].state
+    state = run_rounds(federation, 1, ENGINE)[0].state
     mixtures = mixed_targets(federation, state)
     assert torch.allclose(mixtures, mixtures[:1].expand_as(mixtures), atol=1e-5) == agree
     mean = np.mean([memory.own for memory in state.memories.values()], 0)
@@ -198,18 +198,22 @@ def test_all_clients_estimate_the_same_samples_in_every_round():
 
 def test_going_on_from_a_record_equals_going_straight_through():
     federation = a_network("regular(3)")
-    straight = play(federation, 4, ENGINE)
-    assert same(straight[2:], play(federation, 4, ENGINE, state=straight[1].state))
+    straight = run_rounds(federation, 4, ENGINE)
+    assert same_when_stored(
+        straight[2:], run_rounds(federation, 4, ENGINE, state=straight[1].state)
+    )
 
 
 def test_the_graph_is_drawn_from_the_seed_and_stays():
     federations = [a_network("erdos-renyi(0.4)", seed=seed) for seed in range(4)]
-    drawn = [[sorted(play(f, 1, ENGINE)[0].bytes.edges) for _ in range(2)] for f in federations]
+    drawn = [
+        [sorted(run_rounds(f, 1, ENGINE)[0].bytes.edges) for _ in range(2)] for f in federations
+    ]
     assert (
         all(first == second for first, second in drawn)
         and len({str(first) for first, _ in drawn}) > 1
     )
-    edges = [set(record.bytes.edges) for record in play(federations[0], 3, ENGINE)]
+    edges = [set(record.bytes.edges) for record in run_rounds(federations[0], 3, ENGINE)]
     assert edges[0] == edges[1] == edges[2]
 
 
@@ -231,7 +235,7 @@ def test_every_message_is_counted_once_for_each_neighbour_by_hand():
 def test_a_client_sends_a_message_to_each_neighbour(graph):
     """A message: 13 bytes of header and 10 x 3 float32."""
     federation = a_network(graph)
-    for record in play(federation, 2, ENGINE):
+    for record in run_rounds(federation, 2, ENGINE):
         degree = {i: len(federation.algorithm.receivers(i, federation.round(0))) for i in range(6)}
         assert (
             record.bytes.up == record.bytes.down == {i: d * (13 + 120) for i, d in degree.items()}
@@ -254,7 +258,7 @@ def test_disagreement_by_hand():
 def test_one_model_or_none_does_not_disagree():
     assert evaluation.disagreement([np.array([0, 1])], 2) is None
     assert evaluation.disagreement([], 2) is None
-    assert play(a_federation(fedavg(local=RECIPE)), 1, ENGINE)[0].disagreement is None
+    assert run_rounds(a_federation(fedavg(local=RECIPE)), 1, ENGINE)[0].disagreement is None
 
 
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(0, 50))
@@ -265,7 +269,7 @@ def test_disagreement_is_the_share_of_pairs_that_differ(models, samples, seed):
 
 
 def test_the_record_of_a_network_reports_every_client_and_their_disagreement():
-    record = play(a_network(), 1, ENGINE)[0]
+    record = run_rounds(a_network(), 1, ENGINE)[0]
     assert list(record.accuracies) == [f"client {i}" for i in range(6)]
     assert record.disagreement is not None and 0 <= record.disagreement <= 1
 
@@ -276,7 +280,7 @@ def test_the_record_of_a_network_reports_every_client_and_their_disagreement():
 def test_everyone_takes_part():
     federation = a_federation(gossip(10, local=RECIPE, distill=RECIPE), cohort=3)
     with pytest.raises(UserError, match="all 6 clients take part; set cohort=6"):
-        play(federation, 1, ENGINE)
+        run_rounds(federation, 1, ENGINE)
 
 
 @pytest.mark.parametrize("budget", [0, -1, 5])

@@ -40,9 +40,10 @@ from fedsift.types import (
     SoftLabels,
     UserError,
 )
-from tests.algorithms.test_soft_labels import finish, weights
 from tests.helpers import toys
-from tests.test_federation import a_federation, a_task, equal, play
+from tests.helpers.federations import a_federation, a_task, equal, run_rounds
+from tests.helpers.toys import weights
+from tests.helpers.turns import finish
 
 LOCAL, DISTILL = Recipe(epochs=2, batch=2), Recipe(epochs=3, batch=2)
 F32, W32 = CODECS["float32"], WEIGHT_CODECS["float32"]
@@ -191,7 +192,7 @@ def test_the_jeong_server_keeps_the_last_rounds_means_only():
 
 
 def test_jeongs_accuracy_is_the_mean_over_the_clients_that_took_part():
-    records = play(a_federation(fd_jeong(local=LOCAL)), 2, SequentialEngine("cpu", threads=2))
+    records = run_rounds(a_federation(fd_jeong(local=LOCAL)), 2, SequentialEngine("cpu", threads=2))
     seen = sorted(set(records[0].bytes.up) | set(records[1].bytes.up))
     assert list(records[0].accuracies) == [f"client {id}" for id in sorted(records[0].bytes.up)]
     assert list(records[1].accuracies) == [f"client {id}" for id in seen]
@@ -472,7 +473,7 @@ def test_more_mixtures_than_agreed_are_refused():
 
 def test_the_bytes_of_the_mixtures_are_in_the_ledger_of_the_round_they_were_sent_in():
     federation = a_federation(mix2fld(local=LOCAL, distill=DISTILL, mixtures=5))
-    records = play(federation, 4, SequentialEngine("cpu", threads=2))
+    records = run_rounds(federation, 4, SequentialEngine("cpu", threads=2))
     seen: set[int] = set()
     for record in records:
         for id, size in record.bytes.up.items():
@@ -489,11 +490,13 @@ def test_where_every_client_has_one_class_mix2fld_and_jeong_still_run():
     parts = [np.flatnonzero(task.private.labels == label) for label in range(3)]
     clients = Clients(task.private, parts, [toys.model(shape=(4,), classes=3)] * 3)
     engine = SequentialEngine("cpu", threads=2)
-    mixed = play(Federation(mix2fld(local=LOCAL, distill=DISTILL), clients, task, 3, 0), 2, engine)
+    mixed = run_rounds(
+        Federation(mix2fld(local=LOCAL, distill=DISTILL), clients, task, 3, 0), 2, engine
+    )
     assert equal(
         mixed[0].state.server.students, mixed[1].state.server.students
     )  # nothing to learn from
-    pulled = play(Federation(fd_jeong(local=LOCAL), clients, task, 3, 0), 2, engine)
+    pulled = run_rounds(Federation(fd_jeong(local=LOCAL), clients, task, 3, 0), 2, engine)
     sizes = [18 + 4 + len(indexes.encode(np.array([label]), 3)) + 12 for label in range(3)]
     assert list(pulled[1].bytes.up.values()) == sizes
 

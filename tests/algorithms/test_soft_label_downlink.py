@@ -16,9 +16,10 @@ from fedsift.codecs import CODECS, WireError, soft_label_codec
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Federation
 from fedsift.types import Link, Predict, Recipe, Server, SoftLabels, UserError
-from tests.algorithms.test_soft_labels import finish, upload, weights
 from tests.helpers import toys
-from tests.test_federation import a_federation, equal, play
+from tests.helpers.federations import a_federation, equal, run_rounds
+from tests.helpers.toys import upload, weights
+from tests.helpers.turns import finish
 
 LOCAL, DISTILL = Recipe(epochs=2, batch=2), Recipe(epochs=3, batch=2)
 RECIPE = Recipe(epochs=4, batch=4, lr=0.01)
@@ -96,7 +97,7 @@ def test_the_ledger_counts_all_labels_a_returning_client_receives(absent):
     """Without a sampler a round's subset is drawn from a seed both ends know: its labels are 18 +
     10 x 3 x 4 bytes, with a length of 4 where there may be several."""
     absent_fd = fd(10, download="soft-labels", absent=absent, local=LOCAL, distill=DISTILL)
-    records = play(a_federation(absent_fd, cohort=2), 6, SequentialEngine("cpu", threads=2))
+    records = run_rounds(a_federation(absent_fd, cohort=2), 6, SequentialEngine("cpu", threads=2))
     due, several = dict.fromkeys(range(6), 0), 0  # the first round whose labels a client lacks
     for number, record in enumerate(records):
         for client, size in record.bytes.down.items():
@@ -307,7 +308,9 @@ def cfd_records(**axes):
     clients = fedsift.make_clients(task.private, 3, fedsift.iid, "mlp")
     recipe = Recipe(epochs=2, batch=8, lr=0.02)
     system = cfd(400, local=recipe, distill=recipe, **axes)
-    return play(Federation(system, clients, task, 3, 0), 5, SequentialEngine("cpu", threads=2))
+    return run_rounds(
+        Federation(system, clients, task, 3, 0), 5, SequentialEngine("cpu", threads=2)
+    )
 
 
 def test_cfds_later_rounds_are_cheaper_than_its_first():
@@ -335,7 +338,7 @@ def test_deltas_cost_no_accuracy():
 
 def test_cfd_server_and_clients_agree_on_what_was_sent_while_clients_come_and_go():
     federation = a_federation(cfd(20, local=RECIPE, distill=RECIPE, absent="missed"), cohort=3)
-    for record in play(federation, 6, SequentialEngine("cpu", threads=2)):
+    for record in run_rounds(federation, 6, SequentialEngine("cpu", threads=2)):
         server, memories = record.state.server.memory, record.state.memories
         assert server.downlink.received.keys() == server.sent.keys() == memories.keys()
         for client, memory in memories.items():

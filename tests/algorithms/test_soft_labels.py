@@ -18,29 +18,16 @@ from fedsift.memory import is_empty
 from fedsift.models import initial_state
 from fedsift.types import Fit, Link, Predict, Recipe, Server, SoftLabels, UserError
 from tests.helpers import toys
+from tests.helpers.toys import upload, weights
+from tests.helpers.turns import finish
 
 LOCAL, DISTILL = Recipe(epochs=2, batch=2), Recipe(epochs=3, batch=2)
 F32, W32 = CODECS["float32"], WEIGHT_CODECS["float32"]
 
 
-def finish(turn, answer):
-    """Send the last answer; what the turn returned."""
-    with pytest.raises(StopIteration) as end:
-        turn.send(answer)
-    return end.value.value
-
-
-def weights(value):
-    return {"1.weight": torch.full((2, 2), float(value))}
-
-
 def at(value):
     """A server whose student has these weights and which remembers nothing."""
     return Server({"linear": weights(value)}, ServerMemory())
-
-
-def upload(index, probs, r, client):
-    return F32.encode(SoftLabels(np.array(index), np.array(probs)), r.link(client))
 
 
 # --- FedAvg ---

@@ -15,9 +15,10 @@ from fedsift.federation import Clients, Federation
 from fedsift.models import initial_state
 from fedsift.turns import run_turn
 from fedsift.types import Fit, Predict, Recipe, Server, UserError
-from tests.algorithms.test_soft_labels import finish, weights
 from tests.helpers import toys
-from tests.test_federation import a_federation, a_task, equal, play
+from tests.helpers.federations import a_federation, a_task, equal, run_rounds
+from tests.helpers.toys import weights
+from tests.helpers.turns import finish
 
 LOCAL, DISTILL = Recipe(epochs=2, batch=2), Recipe(epochs=3, batch=2)
 W32, W16 = WEIGHT_CODECS["float32"], WEIGHT_CODECS["float16"]
@@ -123,7 +124,7 @@ def test_fedavg_equals_a_plain_loop_of_training_and_averaging():
     recipe, task = Recipe(epochs=2, batch=4, lr=0.1, optimizer="sgd", momentum=0.0), a_task()
     parts = [np.arange(0, 20), np.arange(20, 30), np.arange(30, 60)]
     clients = Clients(task.private, parts, [toys.model(shape=(4,), classes=3)] * 3)
-    records = play(
+    records = run_rounds(
         Federation(fedavg(local=recipe), clients, task, 3, 0), 2, SequentialEngine("cpu", threads=2)
     )
     x, targets = task.private.samples.tensor(), task.private.targets
@@ -155,10 +156,10 @@ def test_fedavg_of_clients_with_the_same_data_and_batches_is_any_one_of_them():
         Clients(task.private, parts[:n], [toys.model(shape=(4,), classes=3)] * n) for n in (3, 1)
     )
     engine = SequentialEngine("cpu", threads=2)
-    many = play(Federation(fedavg(local=whole), three, task, 3, 0), 2, engine)[
+    many = run_rounds(Federation(fedavg(local=whole), three, task, 3, 0), 2, engine)[
         -1
     ].state.server.students
-    alone = play(Federation(fedavg(local=whole), one, task, 1, 0), 2, engine)[
+    alone = run_rounds(Federation(fedavg(local=whole), one, task, 1, 0), 2, engine)[
         -1
     ].state.server.students
     assert torch.allclose(many["linear"]["1.weight"], alone["linear"]["1.weight"], atol=1e-5)
@@ -208,7 +209,9 @@ def test_fedpaq_is_unbiased_over_seeds():
 def test_fedpaq_uploads_a_fraction_of_fedavgs_bytes():
     engine = SequentialEngine("cpu", threads=2)
     recipe = Recipe(epochs=1, batch=4)
-    full, few = (play(a_federation(make(local=recipe)), 1, engine)[0] for make in (fedavg, fedpaq))
+    full, few = (
+        run_rounds(a_federation(make(local=recipe)), 1, engine)[0] for make in (fedavg, fedpaq)
+    )
     assert few.uplink_bytes < full.uplink_bytes / 4 and few.downlink_bytes == full.downlink_bytes
 
 

@@ -18,6 +18,7 @@ from fedsift import seeding
 from fedsift.codecs import CODECS, indexes, wire
 from fedsift.codecs.wire import WireError
 from fedsift.types import Link, SoftLabels, UserError
+from tests.helpers.damage import flipped
 
 FLOAT32, FLOAT16 = CODECS["float32"], CODECS["float16"]
 BOTH = pytest.mark.parametrize("codec", [FLOAT32, FLOAT16], ids=["float32", "float16"])
@@ -437,13 +438,6 @@ def taken(codec, message, to=None):
 def originals(codec):
     for way, size in itertools.product((SHARED, OWN, CODED), (1, 6, 40)):
         yield codec.encode(labels_on(drawn(way, size)), link())
-
-
-def flipped(message, generator, most=4):
-    damaged = bytearray(message)
-    for bit in generator.choice(8 * len(message), generator.integers(1, most + 1), replace=False):
-        damaged[bit // 8] ^= 1 << bit % 8
-    return bytes(damaged)
 
 
 @BOTH

@@ -17,6 +17,7 @@ from fedsift.codecs import WEIGHT_CODECS, wire
 from fedsift.codecs.wire import WireError
 from fedsift.models import initial_state, make_model
 from fedsift.types import UserError
+from tests.helpers.damage import flipped
 
 FLOAT32, FLOAT16 = WEIGHT_CODECS["float32"], WEIGHT_CODECS["float16"]
 BOTH = pytest.mark.parametrize("codec", [FLOAT32, FLOAT16], ids=["float32", "float16"])
@@ -383,13 +384,6 @@ def taken(codec, message, like=SMALL):
         assert torch.isfinite(state[name]).all()
     assert 0 <= samples < 2**32
     return True
-
-
-def flipped(code, generator, most=4):
-    damaged = bytearray(code)
-    for bit in generator.choice(8 * len(code), generator.integers(1, most + 1), replace=False):
-        damaged[bit // 8] ^= 1 << bit % 8
-    return bytes(damaged)
 
 
 @BOTH

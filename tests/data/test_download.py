@@ -24,7 +24,7 @@ from fedsift.cli import app
 from fedsift.data import cache, catalogue, download
 from fedsift.data.catalogue import CATALOGUE, File, Package
 from fedsift.types import UserError
-from tests.data.test_formats import archive, batch, bytes_like, images, pictures, write_idx
+from tests.helpers.data_files import archive, batch, bytes_like, images, pictures, write_idx
 
 X, Y = bytes_like(5, 28, 28), np.array([3, 1, 4, 1, 5], np.uint8)
 ARRAYS = {"x": X[:4, None], "y": Y[:4], "x_test": X[4:, None], "y_test": Y[4:]}
@@ -472,8 +472,8 @@ def test_a_write_that_fails_leaves_what_was_there(monkeypatch):
 def test_what_a_killed_process_left_behind_is_removed_and_a_damaged_file_replaced(monkeypatch):
     small_mnist(monkeypatch)
     Path("data").mkdir()
-    Path("data/.mnist-abc.tmp").write_bytes(b"half of it")
-    Path("data/.fashion-mnist-abc.tmp").write_bytes(b"of another")
+    Path("data/.mnist.npz-abc.tmp").write_bytes(b"half of it")
+    Path("data/.fashion-mnist.npz-abc.tmp").write_bytes(b"of another")
     cache.path("mnist").write_bytes(b"damaged")
     with pytest.raises(
         UserError, match=r"mnist\.npz is damaged \(.*\); run: fedsift data get mnist"
@@ -482,7 +482,10 @@ def test_what_a_killed_process_left_behind_is_removed_and_a_damaged_file_replace
     Path("published").rename("data/mnist")
     download.get("mnist")
     assert is_mnist(data.load_dataset("mnist"))
-    assert {name for name in here() if "/" not in name} == {"mnist.npz", ".fashion-mnist-abc.tmp"}
+    assert {name for name in here() if "/" not in name} == {
+        "mnist.npz",
+        ".fashion-mnist.npz-abc.tmp",
+    }
 
 
 def test_two_processes_do_not_fetch_the_same_set_at_once(monkeypatch):

@@ -25,7 +25,8 @@ from fedsift.flower.settings import Settings, settings
 from fedsift.flower.site import make_site
 from fedsift.types import UserError
 from tests.helpers.cli import fedsift
-from tests.helpers.fake_flower import TINY, federation, overrides, play, rows, same_server
+from tests.helpers.fake_flower import TINY, federation, overrides, play, same_server
+from tests.helpers.runs import lines
 
 
 def test_plain_arrays_are_enough(task, tmp_path, monkeypatch):
@@ -120,7 +121,7 @@ def test_flowers_own_overhead_stands_beside_the_ledger(task, tmp_path):
     """All bytes as Flower serialises them = payload + overhead; a hand count of one message."""
     grid, how = federation(task, overrides("fas", 2), 4, tmp_path / "run")
     run = play(task, grid, how)
-    timing, ledger = rows(run.folder, runs.TIMING), rows(run.folder, runs.LEDGER)
+    timing, ledger = lines(run.folder / runs.TIMING), lines(run.folder / runs.LEDGER)
     down = [server_size(m) for m in grid.sent if m.metadata.group_id == "1"]
     assert timing[1]["overhead_down"] == sum(down) - sum(ledger[1]["down"].values())
     assert 0 < timing[1]["overhead_up"] < 5000

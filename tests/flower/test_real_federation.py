@@ -3,7 +3,6 @@ process cannot.
 """
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -20,6 +19,7 @@ from fedsift import config, runs
 from fedsift.engines import choose_engine
 from fedsift.federation import FederationState
 from fedsift.flower import certificates, local_deployment, project
+from tests.helpers.runs import lines
 
 pytestmark = pytest.mark.flower
 
@@ -104,11 +104,6 @@ def until(happened):
     return found
 
 
-def rows(folder, name):
-    path = folder / name
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-
-
 def simulated(app, folder, overrides, monkeypatch):
     monkeypatch.syspath_prepend(str(app))
     run = runs.begin_run(
@@ -138,7 +133,7 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
     overrides = f"{TINY} clients=3 cohort=3 rounds=2 algorithm=cfd budget=20"
     folder = tmp_path / "run"
     submit(three, app, folder, overrides)
-    until(lambda: len(rows(folder, runs.TIMING)) == 1)
+    until(lambda: len(lines(folder / runs.TIMING)) == 1)
     time.sleep(3)  # in the middle of the next round: all its messages are on their way
     servers = [
         pid
@@ -153,16 +148,16 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
     assert server_bits(state) == server_bits(
         simulated(app, tmp_path / "simulated", overrides, monkeypatch)
     )
-    assert rows(folder, runs.LEDGER) == rows(tmp_path / "simulated", runs.LEDGER)
+    assert lines(folder / runs.LEDGER) == lines(tmp_path / "simulated" / runs.LEDGER)
     for here, there in zip(
-        rows(folder, runs.METRICS), rows(tmp_path / "simulated", runs.METRICS), strict=True
+        lines(folder / runs.METRICS), lines(tmp_path / "simulated" / runs.METRICS), strict=True
     ):
         assert (
             here["accuracies"] == there["accuracies"]
             and here["client_accuracy"] == there["client_accuracy"]
         )
     assert "starts anew" not in three.log(again)
-    pace += [row["seconds"] for row in rows(folder, runs.TIMING)[1:]]
+    pace += [row["seconds"] for row in lines(folder / runs.TIMING)[1:]]
 
 
 def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
@@ -180,8 +175,8 @@ def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
     )
     until(lambda: all(sign.exists() for sign in signs.values()))
     os.killpg(nodes[5].pid, signal.SIGKILL)
-    until(lambda: rows(tmp_path / "run", runs.TIMING))
-    (row,) = rows(tmp_path / "run", runs.LEDGER)
+    until(lambda: lines(tmp_path / "run" / runs.TIMING))
+    (row,) = lines(tmp_path / "run" / runs.LEDGER)
     assert set(row["up"]) == {"0", "1", "2"}
     why = row["missing"]
     assert why["3"] == "RuntimeError on the node; its log has the details"
@@ -190,7 +185,7 @@ def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
     )
     assert why["6"] == "its message is refused: truncated message: 8 bytes, a header alone has 13"
     assert why["7"] == why["8"] == "no node of this client is there"
-    assert rows(tmp_path / "run", runs.METRICS)[0]["missing"] == why
+    assert lines(tmp_path / "run" / runs.METRICS)[0]["missing"] == why
     log = three.log(run)
     for client in "345678":
         assert f"round 0 is without client {client}: " in log

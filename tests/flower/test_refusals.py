@@ -8,7 +8,8 @@ from fedsift import runs
 from fedsift.flower import messages
 from fedsift.flower.messages import Answer, Hello, Refusal
 from fedsift.flower.server import TooFew
-from tests.helpers.fake_flower import SYSTEMS, federation, overrides, play, rows
+from tests.helpers.fake_flower import SYSTEMS, federation, overrides, play
+from tests.helpers.runs import lines
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_a_node_that_does_not_fit_is_refused_with_the_reason_and_the_others_go_o
     run = play(task, grid, how)
     assert f"node 37 {why}" in caplog.text
     assert 37 not in {node for _, node in grid.uplinks()}
-    gone = {client for row in rows(run.folder, runs.LEDGER) for client in row.get("missing", {})}
+    gone = {client for row in lines(run.folder / runs.LEDGER) for client in row.get("missing", {})}
     assert gone == {"3"}
 
 
@@ -128,8 +129,8 @@ def test_a_client_that_fails_is_named_and_the_round_completes_with_the_others(
         misbehave(message, reply) if message.metadata.group_id else reply
     )
     run = play(task, grid, how)
-    cohorts = [set(row["down"]) for row in rows(run.folder, runs.LEDGER)]
-    for row, cohort in zip(rows(run.folder, runs.LEDGER), cohorts, strict=True):
+    cohorts = [set(row["down"]) for row in lines(run.folder / runs.LEDGER)]
+    for row, cohort in zip(lines(run.folder / runs.LEDGER), cohorts, strict=True):
         assert row["up"].keys() == cohort - {"1"}
         assert row["missing"]["1"].startswith(why) if "1" in cohort else "missing" not in row
     assert any("1" in cohort for cohort in cohorts)
@@ -152,7 +153,7 @@ def test_no_system_stumbles_over_a_message_it_cannot_read(system, task, tmp_path
     grid.nodes[17].meddle = damage
     run = play(task, grid, how)
     assert broken
-    for row in rows(run.folder, runs.LEDGER):
+    for row in lines(run.folder / runs.LEDGER):
         assert ("1" in row.get("missing", {})) == (str(row["round"]) in broken)
 
 
@@ -169,7 +170,7 @@ def test_an_error_in_the_users_code_is_named_but_not_quoted(task, tmp_path, capl
 
     monkeypatch.setattr(task, "private", private)
     run = play(task, grid, how)
-    (row,) = rows(run.folder, runs.LEDGER)
+    (row,) = lines(run.folder / runs.LEDGER)
     assert row["missing"] == {"2": "KeyError on the node; its log has the details"}
     assert "patient 17" not in (run.folder / runs.METRICS).read_text()
 
@@ -190,7 +191,7 @@ def test_a_round_with_too_few_replies_is_played_again_and_then_the_run_fails_lou
         play(task, grid, how)
     assert len(grid.uplinks()) == 2 * 3
     assert (
-        rows(tmp_path / "run", runs.METRICS) == []
+        lines(tmp_path / "run" / runs.METRICS) == []
         if (tmp_path / "run" / runs.METRICS).exists()
         else True
     )
@@ -202,5 +203,5 @@ def test_flower_that_does_not_take_a_message(task, tmp_path):
     grid.push_messages = lambda ms: (
         [None] if ms[0].metadata.group_id and ms[0].metadata.dst_node_id == 27 else push(ms)
     )
-    (row,) = rows(play(task, grid, how).folder, runs.LEDGER)
+    (row,) = lines(play(task, grid, how).folder / runs.LEDGER)
     assert row["missing"] == {"2": "Flower did not take the message"}

@@ -29,9 +29,9 @@ from tests.helpers.fake_flower import (
     federation,
     overrides,
     play,
-    rows,
     same_server,
 )
+from tests.helpers.runs import lines
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_run_on_flower_is_the_simulated_run(system, task, taken, tmp_path):
         tmp_path / "simulated" / runs.LEDGER
     ).read_bytes()
     for here, there in zip(
-        *(rows(tmp_path / n, runs.METRICS) for n in ("flower", "simulated")), strict=True
+        *(lines(tmp_path / n / runs.METRICS) for n in ("flower", "simulated")), strict=True
     ):
         there.pop("disagreement", None)  # needs all client models in one place
         assert here == there
@@ -154,7 +154,7 @@ def test_a_reply_that_never_came_is_a_turn_that_never_happened(system, task, tmp
     run = play(task, grid, how)
     assert same_server(run.state, without(task, system, lost))
     for row, sent in zip(
-        *(rows(tmp_path / "run", name) for name in (runs.METRICS, runs.LEDGER)), strict=True
+        *(lines(tmp_path / "run" / name) for name in (runs.METRICS, runs.LEDGER)), strict=True
     ):
         gone = {
             str(client): "no reply within 0.05 s"
@@ -218,7 +218,7 @@ def test_duplicate_and_foreign_replies_are_ignored_and_counted(task, tmp_path):
         node.meddle = twice
     run = play(task, grid, how)
     assert same_server(run.state, without(task, "cfd", set()))
-    assert [row["ignored_replies"] for row in rows(run.folder, runs.TIMING)] == [0, 6, 0, 0]
+    assert [row["ignored_replies"] for row in lines(run.folder / runs.TIMING)] == [0, 6, 0, 0]
 
 
 def test_a_round_that_succeeds_when_played_again_is_the_same_round(task, tmp_path):
@@ -238,7 +238,7 @@ def test_a_round_that_succeeds_when_played_again_is_the_same_round(task, tmp_pat
         node.meddle = once
     run = play(task, grid, how)
     assert same_server(run.state, without(task, "cfd", set()))
-    assert not any("missing" in row for row in rows(run.folder, runs.LEDGER))
+    assert not any("missing" in row for row in lines(run.folder / runs.LEDGER))
 
 
 def test_nodes_may_come_late_and_come_back_under_another_number(task, tmp_path):
@@ -322,7 +322,7 @@ def test_a_client_that_lost_its_memory_starts_over(system, task, tmp_path, caplo
     grid.push_messages = restart
     run = play(task, grid, how)
     assert "has lost its memory and starts over" in caplog.text
-    assert not any("missing" in row for row in rows(run.folder, runs.METRICS))
+    assert not any("missing" in row for row in lines(run.folder / runs.METRICS))
     assert same_server(run.state, without(task, system, set(), amnesia=1))
 
 

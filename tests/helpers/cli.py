@@ -48,19 +48,30 @@ def rows(text: str) -> list[list[str]]:
     return found
 
 
-def interrupted(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:
-    """Ctrl-C once `moment()` has come."""
-    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedsift.cli import main; main()"
-    command = [sys.executable, "-c", start, *words]
+def signalled(command: list[str], number: int, moment: Any) -> subprocess.CompletedProcess[str]:
+    """A program that gets a signal once `moment()` has come."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         until = time.monotonic() + 60
         while not moment() and process.poll() is None and time.monotonic() < until:
             time.sleep(0.001)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def interrupted(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:
+    """Ctrl-C once `moment()` has come."""
+    start = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from fedsift.cli import main; main()"
+    )
+    return signalled([sys.executable, "-c", start, *words], signal.SIGINT, moment)
+
+
+def terminated(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:
+    return signalled([*PROGRAM, *words], signal.SIGTERM, moment)
 
 
 def by_shell(command: str) -> subprocess.CompletedProcess[str]:
@@ -69,16 +80,3 @@ def by_shell(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, shell=True, capture_output=True, text=True, env=os.environ | {"PATH": path}
     )
-
-
-def terminated(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:
-    command = [*PROGRAM, *words]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        until = time.monotonic() + 60
-        while not moment() and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
-    return subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -2,7 +2,6 @@
 misbehave.
 """
 
-import json
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -141,10 +140,6 @@ def play(task, grid, how):
 def overrides(system, rounds=ROUNDS):
     """Quoted as a shell would need it: values may hold quotes."""
     return " ".join(f"'{word}'" for word in f"{TINY} rounds={rounds} {SYSTEMS[system]}".split())
-
-
-def rows(folder, name):
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
 def same_server(one: FederationState, other: FederationState):

@@ -1,8 +1,11 @@
 """Tiny runs: how to make, stop, kill and compare them."""
 
+import errno
 import itertools
 import json
+import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -10,10 +13,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fedsift import config, runs
 from fedsift.config import Experiment
 from fedsift.engines import choose_engine
 from fedsift.runs import CHECKPOINT, CLIENTS, CONFIG, LEDGER, METRICS
+from fedsift.types import UserError
 
 with warnings.catch_warnings():  # typer uses names that click 8.5 is about to drop
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -100,3 +106,28 @@ def killed(command: list[str], moment: Any, delay: float) -> None:
 def cli(*words: str) -> Any:
     """In this process, but as if in one of its own."""
     return CliRunner().invoke(app, list(words))
+
+
+def refusal(folder: Path, experiment: Experiment, resume: bool = True) -> str:
+    """What is said when such a run cannot begin."""
+    with pytest.raises(UserError) as caught:
+        runs.begin_run(folder, experiment, resume=resume)
+    return str(caught.value)
+
+
+def fill_disk_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """From the `number`-th write on, a write ends five bytes short, with ENOSPC."""
+    calls = itertools.count(1)
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            return  # a folder's name is brought to the disk: not a write
+        if next(calls) >= number:
+            os.ftruncate(handle, os.fstat(handle).st_size - 5)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def no_temporaries(folder: Path) -> bool:
+    return not any(name.endswith(".tmp") for name in file_names(folder))

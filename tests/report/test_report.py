@@ -317,18 +317,9 @@ def replace_name(run: History, name: str) -> History:
 
 
 @pytest.fixture
-def drawn(tmp_path, monkeypatch):
+def drawn(panels):
     """Draw histories and hand back the three panels."""
-    from matplotlib import pyplot as plt
-
-    def draw(*histories: History):
-        with monkeypatch.context() as patch:
-            patch.setattr(plt, "close", lambda figure: None)
-            plots.plot(histories, tmp_path / "picture.svg")
-        return plt.gcf().axes
-
-    yield draw
-    plt.close("all")
+    return lambda *histories: panels(plots.plot, histories)
 
 
 def test_a_curve_is_the_mean_over_seeds_with_a_band_from_lowest_to_highest(drawn):

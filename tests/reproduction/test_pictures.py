@@ -1,5 +1,6 @@
 """What is drawn of a report, and where names find room."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,9 @@ from tests.helpers.reproduction import a_report
 
 
 @pytest.fixture
-def drawn(tmp_path, monkeypatch):
+def drawn(panels):
     """Draw a report and hand back its panels."""
-    from matplotlib import pyplot as plt
-
-    def draw(report: dict[str, Any]) -> Any:
-        with monkeypatch.context() as patch:
-            patch.setattr(plt, "close", lambda figure: None)
-            pictures.draw(report, tmp_path / "picture.svg")
-        return plt.gcf().axes
-
-    yield draw
-    plt.close("all")
+    return partial(panels, pictures.draw)
 
 
 def test_a_curve_is_the_mean_of_its_seeds_with_a_band_and_the_papers_figure_at_the_end(drawn):

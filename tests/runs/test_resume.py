@@ -1,9 +1,6 @@
 """A run can be stopped, killed or starved of disk at any moment, and resumes to the same bytes."""
 
-import errno
 import itertools
-import os
-import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +12,6 @@ import torch
 
 from fedsift import files as file_module
 from fedsift import runs
-from fedsift.config import Experiment
 from fedsift.engines import choose_engine
 from fedsift.federation import FederationState
 from fedsift.runs import (
@@ -37,9 +33,12 @@ from tests.helpers.runs import (
     bits,
     cli,
     file_names,
+    fill_disk_at,
     killed,
     lines,
+    no_temporaries,
     play,
+    refusal,
     resumed,
     rounds_in,
     straight,
@@ -178,24 +177,6 @@ def test_a_torn_last_line_is_played_again(name, cut, tmp_path):
     assert bits(resumed(torn)) == bits(whole)
 
 
-def fill_disk_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """From the `number`-th write on, a write ends five bytes short, with ENOSPC."""
-    calls = itertools.count(1)
-
-    def fsync(handle: int) -> None:
-        if stat.S_ISDIR(os.fstat(handle).st_mode):
-            return  # a folder's name is brought to the disk: not a write
-        if next(calls) >= number:
-            os.ftruncate(handle, os.fstat(handle).st_size - 5)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-
-
-def no_temporaries(folder: Path) -> bool:
-    return not any(name.endswith(".tmp") for name in file_names(folder))
-
-
 def test_a_disk_full_at_any_write_of_a_resume_keeps_the_rounds_already_played(
     tmp_path, monkeypatch
 ):
@@ -216,16 +197,10 @@ def test_a_disk_full_at_any_write_of_a_resume_keeps_the_rounds_already_played(
         assert bits(resumed(folder)) == whole
 
 
-def complaint(folder: Path, experiment: Experiment, resume: bool = True) -> str:
-    with pytest.raises(UserError) as caught:
-        runs.begin_run(folder, experiment, resume=resume)
-    return str(caught.value)
-
-
 def test_another_config_is_refused_with_each_key_and_both_values(tmp_path):
     folder = straight(tmp_path / "run", tiny(), 2)
     before = bits(folder)
-    said = complaint(folder, tiny("digits-fas", "alpha=0.1", "seed=3"))
+    said = refusal(folder, tiny("digits-fas", "alpha=0.1", "seed=3"))
     assert said.startswith(f"{folder} was made with another config: ")
     assert "seed is 0 there, 3 here" in said
     assert "partition.alpha is 1.0 there, 0.1 here" in said
@@ -240,7 +215,7 @@ def test_a_damaged_checkpoint_is_named_and_nothing_is_lost(damage, tmp_path):
     folder = straight(tmp_path / "run", tiny(), 2)
     good = bits(folder)
     (folder / CHECKPOINT).write_bytes(damage(good[CHECKPOINT]))
-    said = complaint(folder, tiny())
+    said = refusal(folder, tiny())
     assert said.startswith(f"cannot read {folder / CHECKPOINT}: ") and "\n" not in said
     assert (folder / METRICS).read_bytes() == good[METRICS]
     (folder / CHECKPOINT).write_bytes(good[CHECKPOINT])
@@ -252,7 +227,7 @@ def test_a_file_shortened_by_hand_is_named_with_both_counts(name, tmp_path):
     folder = straight(tmp_path / "run", tiny())
     first = (folder / name).read_bytes().splitlines(keepends=True)[0]
     (folder / name).write_bytes(first)
-    said = complaint(folder, tiny())
+    said = refusal(folder, tiny())
     assert said.startswith(
         f"{folder / name} has 1 rounds, {CHECKPOINT} 3: the folder was changed by hand"
     )
@@ -264,7 +239,7 @@ def test_rounds_are_not_dropped_because_the_checkpoint_is_lost(rounds, tmp_path)
     folder = straight(tmp_path / "run", tiny(), rounds)
     (folder / CHECKPOINT).unlink()
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    said = complaint(folder, tiny())
+    said = refusal(folder, tiny())
     assert said == (
         f"{folder / METRICS} has {rounds} rounds, {CHECKPOINT} 0: the folder was changed by hand; "
         f"put back what is missing, or delete {folder} to start again"
@@ -281,7 +256,7 @@ def test_a_first_round_that_was_not_yet_saved_for_good_is_played_again(tmp_path)
 def test_a_line_that_is_not_json_is_reported(tmp_path):
     folder = straight(tmp_path / "run", tiny())
     (folder / METRICS).write_text("no json\n" * 3)
-    assert complaint(folder, tiny()).startswith(f"cannot read {folder / METRICS}: ")
+    assert refusal(folder, tiny()).startswith(f"cannot read {folder / METRICS}: ")
 
 
 def test_a_run_may_go_on_with_another_bound_of_memory_and_with_nothing_else_changed(tmp_path):
@@ -400,4 +375,4 @@ def test_data_that_cannot_be_read_are_named_on_resume(tmp_path):
     for content in ("null", "[1", "[" * 100_000):
         folder = straight(tmp_path / str(len(content)), tiny(), 1)
         (folder / DATA).write_text(content)
-        assert complaint(folder, tiny()).startswith(f"cannot read {folder / DATA}: ")
+        assert refusal(folder, tiny()).startswith(f"cannot read {folder / DATA}: ")

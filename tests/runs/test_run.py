@@ -1,19 +1,14 @@
 """A run folder is set up, filled round by round, and never overwritten."""
 
 import errno
-import itertools
 import json
-import os
-import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from fedsift import runs
-from fedsift.config import Experiment
 from fedsift.runs import (
     CHECKPOINT,
     CLIENTS,
@@ -23,7 +18,6 @@ from fedsift.runs import (
     OURS,
 )
 from fedsift.runs import run as run_module
-from fedsift.types import UserError
 from tests.helpers.runs import (
     KINDS,
     PROGRAM,
@@ -31,19 +25,16 @@ from tests.helpers.runs import (
     bits,
     cli,
     file_names,
+    fill_disk_at,
     lines,
+    no_temporaries,
     play,
+    refusal,
     resumed,
     rounds_in,
     straight,
     tiny,
 )
-
-
-def complaint(folder: Path, experiment: Experiment, resume: bool = True) -> str:
-    with pytest.raises(UserError) as caught:
-        runs.begin_run(folder, experiment, resume=resume)
-    return str(caught.value)
 
 
 def test_of_too_many_clients_those_that_take_part_are_described(tmp_path, monkeypatch):
@@ -93,24 +84,6 @@ def test_batch_norm_counters_are_in_the_checkpoint(tmp_path):
 
 def test_a_run_folder_holds_what_the_module_says(tmp_path):
     assert file_names(straight(tmp_path / "run", tiny())) == OURS
-
-
-def fill_disk_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """From the `number`-th write on, a write ends five bytes short, with ENOSPC."""
-    calls = itertools.count(1)
-
-    def fsync(handle: int) -> None:
-        if stat.S_ISDIR(os.fstat(handle).st_mode):
-            return  # a folder's name is brought to the disk: not a write
-        if next(calls) >= number:
-            os.ftruncate(handle, os.fstat(handle).st_size - 5)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-
-
-def no_temporaries(folder: Path) -> bool:
-    return not any(name.endswith(".tmp") for name in file_names(folder))
 
 
 def test_a_disk_full_at_any_write_of_a_new_run_ends_it_plainly_and_it_can_go_on(
@@ -183,7 +156,7 @@ def test_a_folder_without_write_permission_is_reported_and_can_go_on_later(tmp_p
 def test_a_run_folder_is_not_overwritten(tmp_path):
     folder = straight(tmp_path / "run", tiny())
     before = bits(folder)
-    assert complaint(folder, tiny(), resume=False) == (
+    assert refusal(folder, tiny(), resume=False) == (
         f"run folder {folder} exists; add --resume to resume it, or choose another --out"
     )
     assert bits(folder) == before
@@ -193,7 +166,7 @@ def test_a_run_folder_is_not_overwritten(tmp_path):
 def test_a_folder_with_other_things_in_it_is_left_alone(resume, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     assert (
-        complaint(tmp_path, tiny(), resume)
+        refusal(tmp_path, tiny(), resume)
         == f"{tmp_path} exists and is not a run folder; choose another --out"
     )
     assert file_names(tmp_path) == {"thesis.tex"}
@@ -202,7 +175,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(resume, tmp_path):
 def test_a_file_is_not_a_run_folder(tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
-    assert complaint(file, tiny()) == f"{file} exists and is not a run folder; choose another --out"
+    assert refusal(file, tiny()) == f"{file} exists and is not a run folder; choose another --out"
     assert file.read_text() == "mine"
 
 
