@@ -1,14 +1,21 @@
 """The pages that a newcomer reads: short, and their examples run as they stand."""
 
 import re
+import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fedsift import data
+from tests.helpers.cli import done
+
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# (\w+\.py)\n")  # the first line of a block that belongs into a file
+COMMAND = re.compile(r"^    fedsift (run .*)$", re.MULTILINE)
+SHORT = ["rounds=1", "local.epochs=1", "distill.epochs=1", "--quiet"]  # the last value counts
 
 
 def run_examples(page: Path, folder: Path) -> None:
@@ -26,12 +33,36 @@ def test_the_readme_has_at_most_700_words():
     assert len((ROOT / "README.md").read_text().split()) <= 700
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/your-own.md"])
-def test_the_python_examples_run(page, tmp_path, monkeypatch):
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current folder whose modules are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    run_examples(ROOT / page, tmp_path)
-    for file in tmp_path.glob("*.py"):
-        compile(file.read_text(), str(file), "exec")
+    yield tmp_path
+    forget_modules(tmp_path)
+    data._loaded.cache_clear()
+
+
+def forget_modules(folder: Path) -> None:
+    for file in folder.glob("*.py"):
         sys.modules.pop(file.stem, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/your-own.md"])
+def test_the_python_examples_run(page, folder):
+    run_examples(ROOT / page, folder)
+    for file in folder.glob("*.py"):
+        compile(file.read_text(), str(file), "exec")
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_guide_run(folder):
+    page = ROOT / "docs/your-own.md"
+    run_examples(page, folder)
+    forget_modules(folder)  # the page imports one before all of it is written
+    commands = [shlex.split(words) for words in COMMAND.findall(page.read_text())]
+    assert len(commands) >= 12
+    for number, words in enumerate(commands):
+        done(*words, *SHORT, "--out", f"run-{number}")
+        assert len((folder / f"run-{number}" / "metrics.jsonl").read_text().splitlines()) == 1
