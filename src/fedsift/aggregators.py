@@ -178,7 +178,7 @@ def _check_pair(result: Any) -> tuple[Any, Any]:
     return result
 
 
-AGGREGATORS: dict[str, Aggregator | type[Aggregator]] = {
+AGGREGATORS: dict[str, Aggregator | type[Aggregator | StatefulAggregator]] = {
     "mean": mean,
     "certainty": certainty,
     "era": Era,
