@@ -26,8 +26,8 @@ class FedMD:
         model, weights = client.model, memory.get("model")
         weights = weights or fedsift.initial_state(model, r.seed)
         if download:  # digest the consensus of the last round
-            lesson = CODEC.decode(download, r.link(client.id)).on(r.public)
-            weights = yield Fit(model, weights, lesson, self.distill, r.key("digest", client.id))
+            labels = CODEC.decode(download, r.link(client.id)).on(r.public)
+            weights = yield Fit(model, weights, labels, self.distill, r.key("digest", client.id))
         weights = yield Fit(model, weights, client.data, self.local, r.key("revisit", client.id))
         chosen = seeding.subset(r.draws(client.id).shared, len(r.public), self.budget)
         probs = fedsift.softmax((yield Predict(model, weights, r.public[chosen])), 1.0)
