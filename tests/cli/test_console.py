@@ -11,17 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from fedsift.cli.console import format_bytes
 from fedsift.cli.progress import fit_bars
 from tests.helpers.cli import done, program, rows
 from tests.helpers.runs import PROGRAM, straight, tiny
 
 WIDTHS = (60, 80, 120)
 NAMES = ("digits-fas-low-entropy", "digits-fas alpha=0.1 sampler=mixed", "a" * 43)
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +104,19 @@ def test_a_failed_run_is_counted_in_its_bar():
     }
     assert figures == {60: "2 failed", 80: "2 failed  0.500", 120: "2 failed  accuracy 0.500"}
     assert fit_bars([], 80).format_figures([]) == ""
+
+
+def test_sizes_are_rounded_to_a_thousand():
+    assert [format_bytes(n) for n in (0, 999, 1000, 1550, 999_940, 2_500_000, 7e9, 7e12)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "1.6 kB",
+        "999.9 kB",
+        "2.5 MB",
+        "7.0 GB",
+        "7000.0 GB",
+    ]
 
 
 # --- help and completion ---

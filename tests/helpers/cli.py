@@ -9,11 +9,30 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.runs import PROGRAM, cli
+from tests.helpers.runs import KINDS, PROGRAM, cli
 
 fedsift = cli
 
+FAS = ["digits-fas", *KINDS["digits-fas"]]
+SUMMARY = [
+    "run",
+    "rounds",
+    "accuracy",
+    "accuracy_last",
+    "uplink_bytes",
+    "downlink_bytes",
+    "seconds",
+]
+CHOSEN = (
+    r"batched engine on cpu, float32, \d+ thread\(s\) "
+    r"\(auto: stacks equal networks where that pays\)"
+)
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-", "svg": b"<?xml"}
+
+
+def everything() -> dict[str, bytes]:
+    """All files below the working folder."""
+    return {str(path): path.read_bytes() for path in sorted(Path().rglob("*")) if path.is_file()}
 
 
 def program(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:

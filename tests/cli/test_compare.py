@@ -1,0 +1,110 @@
+"""`fedsift compare`: runs grouped by method, over seeds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedsift import runs
+from tests.helpers.cli import complaint, done, rows
+from tests.helpers.runs import TINY, straight, tiny
+
+
+def test_the_table_is_whole_on_a_terminal_of_eighty_columns(monkeypatch):
+    straight(Path("fas"), tiny())
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "…" not in done("compare", "fas").stdout
+
+
+def some_runs() -> list[str]:
+    """Two seeds of one method, one of another."""
+    straight(Path("fas0"), tiny(rounds=2))
+    straight(Path("fas1"), tiny("digits-fas", "seed=1", rounds=2))
+    straight(Path("avg0"), tiny("digits-fedavg", rounds=2))
+    return ["fas0", "fas1", "avg0"]
+
+
+def test_compare_puts_seeds_together_and_notes_what_is_not_paired():
+    folders = some_runs()
+    result = done("compare", *folders)
+    settled = [runs.load_run(Path(folder)).summary()["accuracy"] for folder in folders]
+    mean, spread = (settled[0] + settled[1]) / 2, abs(settled[0] - settled[1]) / 2**0.5
+    fas, avg = rows(result.stdout)
+    assert fas[:4] == ["digits-fas", "2", f"{mean:.3f} ± {spread:.3f}", "265 B"]
+    assert avg[:3] == ["digits-fedavg", "1", f"{settled[2]:.3f}"]
+    assert result.stderr == "note: not a paired comparison; the runs differ in seed\n"
+
+
+def test_compare_of_paired_runs_has_no_note():
+    _, _, avg = some_runs()
+    assert done("compare", "fas0", avg).stderr == ""
+
+
+def test_a_run_done_twice_counts_once_and_is_named():
+    folders = some_runs()
+    straight(Path("again"), tiny(rounds=2))
+    result = done("compare", "again", *folders, "--json")
+    told = json.loads(result.stdout)
+    assert [(m["method"], m["seeds"]) for m in told["methods"]] == [
+        ("digits-fas", [0, 1]),
+        ("digits-fedavg", [0]),
+    ]
+    assert result.stderr == "note: fas0 is left out: it has the settings and the seed of again\n"
+
+
+def test_all_that_lies_in_the_folder_of_a_sweep_can_be_named():
+    done(
+        "run",
+        "digits-fas",
+        *TINY,
+        "budget=6",
+        "rounds=1",
+        "--seeds",
+        "2",
+        "--out",
+        "grid",
+        "--quiet",
+    )
+    entries = sorted(str(path) for path in Path("grid").iterdir())
+    assert "grid/sweep.toml" in entries
+    assert done("compare", *entries, "--json").stdout == done("compare", "grid", "--json").stdout
+    assert "is not a run folder" in complaint("compare", "grid/sweep.toml")
+
+
+def test_compare_as_json_has_methods_runs_and_what_is_unpaired():
+    folders = some_runs()
+    result = done("compare", *folders, "--json")
+    told = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert list(told) == ["target", "methods", "runs", "unpaired"]
+    assert told["target"] == pytest.approx(
+        0.9 * max(m["accuracy"] for m in told["methods"]), abs=1e-3
+    )
+    reached = [m["uplink_bytes_to_target"] for m in told["methods"]]
+    assert all(
+        cost is None or 0 < cost <= m["uplink_bytes"]
+        for cost, m in zip(reached, told["methods"], strict=True)
+    )
+    assert any(cost is not None for cost in reached)
+    assert [(m["method"], m["seeds"]) for m in told["methods"]] == [
+        ("digits-fas", [0, 1]),
+        ("digits-fedavg", [0]),
+    ]
+    assert [row["run"] for row in told["runs"]] == folders
+    assert [(row["name"], row["seed"]) for row in told["runs"]] == [
+        ("digits-fas", 0),
+        ("digits-fas", 1),
+        ("digits-fedavg", 0),
+    ]
+    assert told["methods"][0]["uplink_bytes"] == told["runs"][0]["uplink_bytes"] == 4 * 265
+    assert told["unpaired"] == ["seed"]
+
+
+def test_a_folder_of_runs_stands_for_its_runs_and_each_counts_once():
+    folders = some_runs()
+    Path("all").mkdir()
+    for folder in folders:
+        Path(folder).rename(Path("all") / folder)
+    told = json.loads(done("compare", "all", "all", f"all/{folders[0]}", "--json").stdout)
+    assert [row["run"] for row in told["runs"]] == [f"all/{folder}" for folder in sorted(folders)]

@@ -1,0 +1,98 @@
+"""`fedsift demo`: three methods, a table, a picture, and a resume after Ctrl-C."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.cli import (
+    CHOSEN,
+    MAGIC,
+    by_shell,
+    complaint,
+    done,
+    fedsift,
+    interrupted,
+    program,
+    rows,
+)
+from tests.helpers.runs import bits, rounds_in
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """`fedsift demo`, cut short, in an empty folder."""
+    folder = tmp_path_factory.mktemp("demo")
+    return folder, program("demo", "--seeds", "1", "--rounds", "2", cwd=folder)
+
+
+def test_the_demo_compares_three_methods(shown):
+    _, result = shown
+    assert result.returncode == 0, result.stderr
+    table = {cells[0]: cells[1:] for cells in rows(result.stdout)}
+    assert list(table) == ["digits-fedavg", "digits-fd", "digits-fas"]
+    assert all(seeds == "1" for seeds, *_ in table.values())
+    accuracies = {name: float(cells[1]) for name, cells in table.items()}
+    assert all(0.1 < accuracy <= 1 for accuracy in accuracies.values())
+
+
+def test_the_demo_says_that_it_stacks_and_does(shown):
+    folder, result = shown
+    assert re.search(
+        rf"^3 runs side by side: {CHOSEN}\.\n  cnn: stacked \(known layers\)$", result.stdout, re.M
+    )
+    (told,) = {
+        json.loads(file.read_text())["engine"] for file in folder.glob("runs/*/*/environment.json")
+    }
+    assert re.fullmatch(CHOSEN, told)
+
+
+def test_the_demo_names_its_runs_and_its_picture(shown):
+    folder, result = shown
+    (runs_line,) = (line for line in result.stdout.splitlines() if line.startswith("runs "))
+    (picture,) = (
+        line.split()[1] for line in result.stdout.splitlines() if line.startswith("picture ")
+    )
+    home = folder / Path(picture).parent
+    assert (folder / picture).read_bytes().startswith(MAGIC["png"])
+    assert {path.name for path in home.iterdir() if path.is_dir()} == {
+        f"{preset}-seed0" for preset in ("digits-fedavg", "digits-fd", "digits-fas")
+    }
+    assert runs_line.split()[1] == f"{Path(picture).parent}/digits-*"
+    assert all(rounds_in(path) == 2 for path in home.iterdir() if path.is_dir())
+
+
+def test_the_run_the_demo_points_at_can_be_shown(shown, monkeypatch):
+    folder, result = shown
+    monkeypatch.chdir(folder)
+    (pointer,) = re.findall(r"fedsift (show \S+[^)\s])", result.stdout)
+    assert "digits-fas" in done(*pointer.split()).stdout
+
+
+def test_an_interrupted_demo_goes_on_with_the_command_it_prints(shown, tmp_path):
+    home = shown[0] / "runs"
+    straight_through = next(home.iterdir())
+    command = ["demo", "--out", "half", "--seeds", "1", "--rounds", "2"]
+    half = tmp_path / "half"
+    stopped = interrupted(command, lambda: any(map(rounds_in, half.glob("digits-*"))))
+    assert stopped.returncode == 130
+    assert stopped.stderr.endswith("Resume with:\n  fedsift demo --out half --seeds 1 --rounds 2\n")
+    assert by_shell(stopped.stderr.splitlines()[-1]).returncode == 0
+    for run in ("digits-fedavg-seed0", "digits-fd-seed0", "digits-fas-seed0"):
+        assert bits(half / run) == bits(straight_through / run)
+
+
+def test_a_demo_with_other_rounds_in_the_same_folder_is_refused(shown):
+    home = next((shown[0] / "runs").iterdir())
+    assert "rounds is 2 there, 3 here" in complaint(
+        "demo", "--seeds", "1", "--rounds", "3", "--out", str(home)
+    )
+
+
+@pytest.mark.parametrize("words", [["--seeds", "0"], ["--rounds", "0"], ["--rounds", "many"]])
+def test_a_demo_of_nothing_is_refused(words):
+    result = fedsift("demo", *words)
+    assert result.exit_code == 2 and words[0] in result.stderr
+    assert list(Path().iterdir()) == []

@@ -1,0 +1,85 @@
+"""The version and the help of the program and of each verb."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fedsift import __version__
+from tests.helpers.cli import done, fedsift, program
+
+VERBS = [
+    "demo",
+    "run",
+    "ls",
+    "new",
+    "show",
+    "compare",
+    "plot",
+    "reproduce",
+    "theory",
+    "data",
+    "flower",
+    "bench",
+]
+
+
+def test_the_version_is_the_packages():
+    result = program("--version")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"fedsift {__version__}\n", "")
+
+
+def test_help_names_every_verb_and_needs_neither_torch_nor_numpy():
+    look = (
+        "import sys; from fedsift.cli import app; app(['--help'], standalone_mode=False); "
+        "print(sorted({'torch', 'numpy', 'pydantic', 'matplotlib'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    *help, heavy = result.stdout.splitlines()
+    assert heavy == "[]"
+    assert [found[1] for line in help if (found := re.match(r"│ ([a-z]+)  ", line))] == VERBS
+
+
+@pytest.mark.parametrize(
+    "verb, words",
+    {
+        "demo": ["--out", "--seeds", "--rounds", "--quiet"],
+        "run": [
+            "--out",
+            "--engine",
+            "--device",
+            "--seeds",
+            "--resume",
+            "--quiet",
+            "--json",
+            "key=value",
+        ],
+        "ls": ["KIND"],
+        "new": ["PRESET", "FILE"],
+        "show": ["RUN", "--json"],
+        "compare": ["FOLDERS", "--json"],
+        "plot": ["FOLDERS", "--output"],
+        "reproduce": [
+            "ITEM",
+            "key=value",
+            "--quick",
+            "--recipe",
+            "--seeds",
+            "--out",
+            "--report",
+            "--engine",
+            "--json",
+        ],
+    }.items(),
+)
+def test_the_help_of_a_verb_names_all_it_takes(verb, words):
+    text = done(verb, "--help").stdout
+    assert f"Usage: root {verb}" in text
+    assert [word for word in words if word not in text] == []
+
+
+def test_without_a_verb_the_help_is_shown():
+    result = fedsift()
+    assert all(f"│ {verb} " in result.stdout + result.stderr for verb in VERBS)

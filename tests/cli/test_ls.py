@@ -1,0 +1,109 @@
+"""`fedsift ls`: every kind and every name."""
+
+import re
+
+import pytest
+
+from fedsift import config
+from tests.helpers.cli import complaint, done
+from tests.helpers.runs import KINDS
+
+PARTS = {
+    "datasets": [
+        *("digits", "cifar10", "cifar100", "stl10", "mnist", "fashion-mnist", "svhn"),
+        *("npz:FILE", "sheet:FILE(32)"),
+    ],
+    "partitions": ["iid", "dirichlet", "dirichlet-free", "shards", "views"],
+    "models": ["mlp", "cnn", "resnet8", "resnet20", "mine:net"],
+    "samplers": [
+        "none",
+        "random",
+        "low-entropy",
+        "mixed",
+        "high-entropy",
+        "margin",
+        "class-balanced",
+    ],
+    "codecs": ["float32", "float16"],
+    "aggregators": ["mean", "certainty", "era", "enhanced-era"],
+    "algorithms": [
+        "fd",
+        "fas",
+        "ds-fl",
+        "cfd",
+        "fedavg",
+        "fedpaq",
+        "feddf",
+        "fd-jeong",
+        "mix2fld",
+        "gossip",
+    ],
+    "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges", "mine:connect"],
+    "engines": ["auto", "batched", "sequential", "mine:Engine"],
+    "presets": [
+        "cifar10-fas",
+        "cifar10-fd",
+        "cifar10-fedavg",
+        "digits-cfd",
+        "digits-ds-fl",
+        "digits-fas",
+        "digits-fas-low-entropy",
+        "digits-fas-mixed-models",
+        "digits-fas-soft-down",
+        "digits-fd",
+        "digits-fd-jeong",
+        "digits-fedavg",
+        "digits-feddf",
+        "digits-fedpaq",
+        "digits-gossip",
+        "digits-mix2fld",
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_ls_of_a_kind_has_a_line_for_each_part_that_says_what_it_is(kind):
+    listed = {
+        line.split()[0]: " ".join(line.split()[1:]) for line in done("ls", kind).stdout.splitlines()
+    }
+    assert list(listed)[: len(PARTS[kind])] == PARTS[kind]
+    assert [name for name, about in listed.items() if len(about) < 10] == []
+
+
+def test_ls_shows_all_kinds():
+    text = done("ls").stdout
+    assert [line[:-1] for line in text.splitlines() if not line.startswith(" ")] == list(PARTS)
+    listed = {line.split()[0] for line in text.splitlines() if line.startswith(" ")}
+    assert {part for parts in PARTS.values() for part in parts} <= listed
+
+
+def test_every_name_in_ls_is_taken_where_it_belongs():
+    keys = {
+        "samplers": "sampler",
+        "codecs": "codec",
+        "aggregators": "aggregator",
+        "algorithms": "algorithm",
+    }
+    for kind, key in keys.items():
+        listed = [line.split()[0] for line in done("ls", kind).stdout.splitlines()]
+        assert listed[-1].startswith("mine:")  # how a part of one's own is named
+        for name in listed[:-1]:
+            preset = "digits-fedavg" if name == "qsgd" else "digits-fas"
+            config.build_federation(
+                config.read_experiment(preset, [*KINDS["digits-fas"], f"{key}={name}"])
+            )
+
+
+@pytest.mark.parametrize(
+    "wrong", ["data.normalise=foo", "algorithm.download=foo", "partition.kind=foo", "sampler=foo"]
+)
+def test_a_mistake_points_only_at_lists_that_exist(wrong):
+    kinds = re.findall(r"fedsift ls (\w+)", complaint("run", "digits-fas", wrong))
+    assert [kind for kind in kinds if kind not in PARTS] == []
+
+
+def test_an_unknown_kind_names_the_nearest():
+    assert (
+        complaint("ls", "sampler")
+        == "error: unknown kind 'sampler'; did you mean 'samplers'? (fedsift ls)\n"
+    )

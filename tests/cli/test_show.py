@@ -1,0 +1,65 @@
+"""`fedsift show`: one run with its rounds, clients and totals."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from fedsift import __version__, runs
+from tests.helpers.cli import SUMMARY, done, rows
+from tests.helpers.runs import lines, straight, tiny
+
+
+def test_show_prints_config_rounds_clients_and_totals():
+    straight(Path("fas"), tiny())
+    text = done("show", "fas").stdout
+    history = runs.load_run(Path("fas"))
+    assert "partition.alpha          1.0\n" in text and "clients.count            4\n" in text
+    assert f"torch {torch.__version__}" in text
+    table = rows(text)
+    assert table[0][:3] == [
+        "1",
+        f"{history.accuracies[0]:.4f}",
+        " ".join(map(str, history.ledger[0].up)),
+    ]
+    assert [cells[0] for cells in table] == ["1", "2", "3", "0", "1", "2", "3", "digits-fas"]
+    assert [cells[3] for cells in table[:3]] == ["530 B"] * 3
+    for client, cells in zip(history.clients, table[3:7], strict=True):
+        assert cells[1:3] == ["mlp", " ".join(map(str, client["labels"]))]
+        uploads = sum(client["client"] in row.up for row in history.ledger)
+        assert cells[3] == f"{265 * uploads} B"
+    assert table[7][4] == "1.6 kB"  # 3 rounds x 2 clients x 265 B
+
+
+def test_show_copes_with_a_million_clients_and_large_cohorts(monkeypatch):
+    monkeypatch.setattr("fedsift.cli.show.SHOWN", 3)
+    straight(
+        Path("fas"), tiny("digits-fas", "partition.kind=views", "clients=1000000", "cohort=15"), 1
+    )
+    text = done("show", "fas").stdout
+    history = runs.load_run(Path("fas"))
+    assert rows(text)[0][2] == " ".join(map(str, list(history.ledger[0].up)[:6])) + " ... 15 in all"
+    assert [cells[0] for cells in rows(text)[1:4]] == [
+        str(client["client"]) for client in history.clients[:3]
+    ]
+    assert f"\n3 of 1,000,000 clients; clients.json has {len(history.clients)}\n" in text
+    assert rows(text)[4][0] == "digits-fas"
+
+
+def test_show_as_json_is_the_summary_and_the_files():
+    straight(Path("fas"), tiny())
+    shown = json.loads(done("show", "fas", "--json").stdout)
+    assert list(shown) == [
+        *SUMMARY,
+        "broadcast_bytes",
+        "metrics",
+        "ledger",
+        "config",
+        "environment",
+    ]
+    assert {key: shown[key] for key in SUMMARY} == runs.load_run(Path("fas")).summary()
+    assert shown["metrics"] == lines(Path("fas/metrics.jsonl"))
+    assert shown["ledger"] == lines(Path("fas/ledger.jsonl"))
+    assert shown["broadcast_bytes"] == sum(row["broadcast"] for row in shown["ledger"])
+    assert shown["config"]["clients"]["count"] == 4
+    assert shown["environment"]["fedsift"] == __version__
