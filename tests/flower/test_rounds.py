@@ -10,6 +10,7 @@ from flwr.app import Error, Message, RecordDict
 from fedsift import config, runs
 from fedsift.algorithms.per_label import MixtureSent
 from fedsift.algorithms.soft_labels import ClientMemory
+from fedsift.codecs import SoftLabelCodec
 from fedsift.engines import choose_engine
 from fedsift.federation import Federation, FederationState
 from fedsift.flower import messages
@@ -86,6 +87,23 @@ def test_a_run_on_flower_is_the_simulated_run(system, task, taken, tmp_path):
     ):
         there.pop("disagreement", None)  # needs all client models in one place
         assert here == there
+
+
+def test_each_upload_is_encoded_once_and_decoded_once(task, tmp_path, monkeypatch):
+    calls = {"encode": 0, "decode": 0}
+    for name in calls:
+        original = getattr(SoftLabelCodec, name)
+
+        def counting(self, *args, name=name, original=original):
+            calls[name] += 1
+            return original(self, *args)
+
+        monkeypatch.setattr(SoftLabelCodec, name, counting)
+    grid, how = federation(task, overrides("fas", 2), 4, tmp_path / "run")
+    run = play(task, grid, how)
+    ledger = runs.load_run(run.folder).ledger
+    uploads = sum(len(row.up) for row in ledger)
+    assert uploads > 0 and calls == {"encode": uploads, "decode": uploads}
 
 
 def test_memory_is_kept_where_it_should_be(task, tmp_path):
