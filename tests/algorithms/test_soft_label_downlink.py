@@ -325,6 +325,7 @@ def test_cfds_later_rounds_are_cheaper_than_its_first():
     assert down[0] == 0 and max(down[3:]) < 0.5 * down[1]
 
 
+@pytest.mark.slow
 def test_deltas_cost_no_accuracy():
     """One-bit labels arrive the same whether only changes are sent or all: the same training, fewer
     bytes.

@@ -41,6 +41,7 @@ def test_compare_of_paired_runs_has_no_note():
     assert done("compare", "fas0", avg).stderr == ""
 
 
+@pytest.mark.slow
 def test_a_run_done_twice_counts_once_and_is_named():
     folders = some_runs()
     straight(Path("again"), tiny(rounds=2))

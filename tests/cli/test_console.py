@@ -15,6 +15,7 @@ from fedsift.cli.console import format_bytes
 from fedsift.cli.progress import fit_bars
 from tests.helpers.cli import done, program, rows
 from tests.helpers.runs import PROGRAM, straight, tiny
+from tests.helpers.tiers import slow_but
 
 WIDTHS = (60, 80, 120)
 NAMES = ("digits-fas-low-entropy", "digits-fas alpha=0.1 sampler=mixed", "a" * 43)
@@ -55,7 +56,7 @@ def test_where_names_leave_no_room_the_figures_follow_on_their_own_line(monkeypa
     assert re.fullmatch(r"    0\.\d{3}  seeds 1  265 B per upload", lines[place + 1])
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", slow_but(WIDTHS, 60))
 @pytest.mark.parametrize("verb", ["show", "theory"])
 def test_no_figure_is_cut(verb, width, monkeypatch):
     straight(Path("fas"), tiny(rounds=2))
@@ -151,7 +152,7 @@ def test_a_terminal_without_the_plus_minus_sign_gets_another(runs_folder):
     assert len(re.findall(r"\d\.\d{3} \+- \d\.\d{3}", result.stdout)) == len(NAMES)
 
 
-@pytest.mark.parametrize("words", ["ls engines", "--help", "compare {}"])
+@pytest.mark.parametrize("words", slow_but(["ls engines", "--help", "compare {}"], "--help"))
 def test_closed_streams_are_no_error(words, runs_folder):
     command = shlex.join([*PROGRAM, *words.format(runs_folder).split()])
     for closed in (">&-", "2>&-"):

@@ -28,6 +28,7 @@ def shown(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     return folder, program("demo", "--seeds", "1", "--rounds", "2", cwd=folder)
 
 
+@pytest.mark.slow
 def test_the_demo_compares_three_methods(shown):
     _, result = shown
     assert result.returncode == 0, result.stderr
@@ -38,6 +39,7 @@ def test_the_demo_compares_three_methods(shown):
     assert all(0.1 < accuracy <= 1 for accuracy in accuracies.values())
 
 
+@pytest.mark.slow
 def test_the_demo_says_that_it_stacks_and_does(shown):
     folder, result = shown
     assert re.search(
@@ -49,6 +51,7 @@ def test_the_demo_says_that_it_stacks_and_does(shown):
     assert re.fullmatch(CHOSEN, told)
 
 
+@pytest.mark.slow
 def test_the_demo_names_its_runs_and_its_picture(shown):
     folder, result = shown
     (runs_line,) = (line for line in result.stdout.splitlines() if line.startswith("runs "))
@@ -64,6 +67,7 @@ def test_the_demo_names_its_runs_and_its_picture(shown):
     assert all(rounds_in(path) == 2 for path in home.iterdir() if path.is_dir())
 
 
+@pytest.mark.slow
 def test_the_run_the_demo_points_at_can_be_shown(shown, monkeypatch):
     folder, result = shown
     monkeypatch.chdir(folder)
@@ -71,6 +75,7 @@ def test_the_run_the_demo_points_at_can_be_shown(shown, monkeypatch):
     assert "digits-fas" in done(*pointer.split()).stdout
 
 
+@pytest.mark.slow
 def test_an_interrupted_demo_goes_on_with_the_command_it_prints(shown, tmp_path):
     home = shown[0] / "runs"
     straight_through = next(home.iterdir())
@@ -84,6 +89,7 @@ def test_an_interrupted_demo_goes_on_with_the_command_it_prints(shown, tmp_path)
         assert bits(half / run) == bits(straight_through / run)
 
 
+@pytest.mark.slow
 def test_a_demo_with_other_rounds_in_the_same_folder_is_refused(shown):
     home = next((shown[0] / "runs").iterdir())
     assert "rounds is 2 there, 3 here" in complaint(

@@ -106,6 +106,7 @@ def test_a_device_that_is_not_there_is_no_reason_to_take_another():
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_process_of_its_own_looks_the_same():
     result = program("run", "digits-fas", "sampler=low-entropi")
     assert (result.returncode, result.stdout) == (2, "")

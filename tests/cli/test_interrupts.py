@@ -10,8 +10,10 @@ import pytest
 from fedsift import runs
 from tests.helpers.cli import FAS, by_shell, fedsift, interrupted
 from tests.helpers.runs import PROGRAM, bits, rounds_in, straight, tiny
+from tests.helpers.tiers import slow_but
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_the_command_that_goes_on_to_the_same_bits(tmp_path):
     folder = Path("stopped")
     result = interrupted(
@@ -27,6 +29,7 @@ def test_ctrl_c_prints_the_command_that_goes_on_to_the_same_bits(tmp_path):
     assert bits(folder) == bits(straight(tmp_path / "whole", tiny(rounds=40)))
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_run_is_set_up_leaves_no_traceback():
     result = interrupted(["run", *FAS, "--out", "stopped"], Path("stopped").exists)
     assert (result.returncode, result.stdout) == (130, "")
@@ -44,7 +47,7 @@ def test_the_command_a_stopped_demo_prints_can_be_pasted_into_a_shell(monkeypatc
     assert shlex.split(result.stderr.splitlines()[-1]) == command
 
 
-@pytest.mark.parametrize("words", [["ls"], ["show", "fas"]])
+@pytest.mark.parametrize("words", slow_but([["ls"], ["show", "fas"]], ["ls"]))
 def test_a_reader_that_goes_away_is_no_error(words):
     """As in `fedsift ls | head -1`."""
     straight(Path("fas"), tiny())

@@ -191,6 +191,7 @@ def test_a_second_call_plays_nothing_and_says_the_same(played, copied, monkeypat
     } == set()
 
 
+@pytest.mark.slow
 def test_an_interrupted_reproduction_goes_on_to_the_same_bytes(played, monkeypatch):
     """Ctrl-C after 30 of 48 rounds: all 24 runs have played one, and six of them a second."""
     real: Any = runs.Group.run
@@ -221,6 +222,7 @@ def test_an_interrupted_reproduction_goes_on_to_the_same_bytes(played, monkeypat
     assert rest.stdout.replace("in here\n", f"in {played[0]}\n") == played[1].stdout
 
 
+@pytest.mark.slow
 def test_more_seeds_and_more_items_use_what_is_there():
     done(*words("fig-aggregation"))
     before = every_run(Path("here"))
@@ -615,6 +617,7 @@ def test_a_run_that_failed_is_left_out_of_a_report_and_does_not_cut_the_others_s
     assert len(told["cells"]) == 11
 
 
+@pytest.mark.slow
 def test_a_report_on_fewer_seeds_says_what_it_replaces(copied):
     done(*words("table1", out=copied, seeds=2), "--report")
     result = done(*words("table1", out=copied, seeds=1), "--report")

@@ -43,6 +43,7 @@ def test_a_run_says_what_was_chosen_and_how_each_architecture_is_run(tmp_path, m
     assert "sequential engine on cpu" in alone and "stacked" not in alone
 
 
+@pytest.mark.slow
 def test_json_is_one_object_on_stdout_and_nothing_else():
     result = program("run", *FAS, "rounds=7", "--out", "here/fas", "--json")
     assert result.returncode == 0, result.stderr

@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.cli import done, rows
 
 
+@pytest.mark.slow
 def test_theory_prints_the_grid_and_draws_it():
     result = done("theory", "--dimension", "200", "--trials", "4", "-o", "theory.png")
     table = rows(result.stdout)

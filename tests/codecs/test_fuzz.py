@@ -33,6 +33,7 @@ from fedsift.codecs.mixtures import MixtureCodec, Mixtures
 from fedsift.codecs.wire import WireError
 from fedsift.types import Link, SoftLabels
 from tests.helpers import toys
+from tests.helpers.tiers import slow_but
 
 ROUND, MEGABYTES = 3, 2**20
 
@@ -227,7 +228,7 @@ def check_soft(labels):
     assert (np.abs(labels.probs.sum(1) - 1) < 0.011).all()
 
 
-@pytest.mark.parametrize("text", SOFT)
+@pytest.mark.parametrize("text", slow_but(SOFT, "float16", "topk(3)", "delta(quantized(1))"))
 def test_hostile_soft_labels_are_refused_or_valid(text):
     codec = soft_label_codec(text)
     survive(
@@ -314,7 +315,7 @@ def check_weights(result):
     assert 0 <= samples < 2**32
 
 
-@pytest.mark.parametrize("text", WEIGHTS)
+@pytest.mark.parametrize("text", slow_but(WEIGHTS, "float16", "qsgd(2)"))
 def test_hostile_weights_are_refused_or_valid(text):
     codec = weight_codec(text)
     base = {name: value.clone() for name, value in BASE.items()}

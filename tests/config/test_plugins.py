@@ -289,6 +289,7 @@ def test_a_changed_module_stops_a_sweep_before_it_is_imported(mine):
 EVIL = "open('was_here', 'w').close()\nraise SystemExit('evil')\n"
 
 
+@pytest.mark.slow
 def test_a_hostile_run_folder_is_shown_and_compared_without_importing_what_it_names(tmp_path):
     assert program("run", "digits-fas", *SMALL, "model=mlp", "--out", "out", cwd=tmp_path)
     (tmp_path / "evil.py").write_text(EVIL)
@@ -332,6 +333,7 @@ def test_on_flower_only_the_projects_own_module_may_be_named(mine):
 # --- the example ---
 
 
+@pytest.mark.slow
 def test_fedmd_written_outside_the_package_runs_from_the_command_line(tmp_path):
     text = (Path(__file__).parents[2] / "examples" / "fedmd.py").read_text()
     assert len(text.splitlines()) <= 45

@@ -174,7 +174,7 @@ DEEP = 20_000
         f"a = {'[' * DEEP}{']' * DEEP}",
         f"a = {'[' * DEEP}",
         f"[{'.'.join('a' * DEEP)}]",
-        f"local.{'.'.join('a' * DEEP)} = 1",
+        pytest.param(f"local.{'.'.join('a' * DEEP)} = 1", marks=pytest.mark.slow),
         f"seed.{'.'.join('a' * DEEP)} = 1",
         f"clients.models.{'.'.join('a' * DEEP)} = 1",
         f"sweep.{'.'.join('a' * DEEP)} = [1]",

@@ -22,6 +22,7 @@ from fedsift.engines.stacked.program import stack
 from fedsift.types import Labelled, Model, Predict, Recipe, Samples, Store, UserError
 from tests.helpers import parity, toys
 from tests.helpers.parity import SGD
+from tests.helpers.tiers import slow_but
 
 NETWORKS = [
     "mlp",
@@ -254,7 +255,7 @@ THIRTEEN = (21, 5, 12, 8, 16, 17, 3, 30, 2, 9, 11, 24, 7)
 
 
 @pytest.mark.parametrize("batch", [8, 16, 64])
-@pytest.mark.parametrize("name", COMPANY)
+@pytest.mark.parametrize("name", slow_but(COMPANY, "mlp", "cnn", "resnet8(width=0.5)"))
 def test_an_answer_is_the_same_to_the_last_bit_in_any_company(name, batch):
     jobs = parity.fits(network(name), THIRTEEN, replace(SGD, batch=batch, epochs=1))
     everything = [*jobs, *parity.asks(jobs)]
@@ -274,7 +275,12 @@ def test_an_answer_is_the_same_to_the_last_bit_in_any_company(name, batch):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "model", [("cnn", (1, 8, 8)), ("resnet8", (3, 32, 32)), ("resnet20", (3, 16, 16))], ids=str
+    "model",
+    slow_but(
+        [("cnn", (1, 8, 8)), ("resnet8", (3, 32, 32)), ("resnet20", (3, 16, 16))],
+        ("cnn", (1, 8, 8)),
+    ),
+    ids=str,
 )
 def test_so_it_is_with_adam_and_real_images_in_either_precision(model, precision):
     if precision == "bfloat16" and not batched.has_bfloat16():
@@ -361,12 +367,15 @@ print(len(parts), (most() - before) / memory)
 @pytest.mark.parametrize(
     "kind, name, batch, memory, count",
     [
-        ("fit", "cnn", 16, 0.05, 16), ("fit", "resnet8", 8, 0.1, 16), ("fit", "Mixed", 16, 0.3, 16),
+        pytest.param("fit", "cnn", 16, 0.05, 16, marks=pytest.mark.slow),
+        pytest.param("fit", "resnet8", 8, 0.1, 16, marks=pytest.mark.slow),
+        pytest.param("fit", "Mixed", 16, 0.3, 16, marks=pytest.mark.slow),
         # the heap is left full of holes: it grew with every program, to 2.6 of these
-        ("fit", "mlp", 512, 0.2, 64),
-        ("ask", "cnn", 16, 0.1, 16), ("ask", "Mixed", 16, 0.2, 16),
+        pytest.param("fit", "mlp", 512, 0.2, 64, marks=pytest.mark.slow),
+        ("ask", "cnn", 16, 0.1, 16),
+        pytest.param("ask", "Mixed", 16, 0.2, 16, marks=pytest.mark.slow),
     ],
-)  # fmt: skip
+)
 def test_memory_is_a_bound(kind, name, batch, memory, count):
     """What networks make a process grow by at its highest, beside the setting: several programs,
     one after another; a tenth of it and more, or the setting would be no measure at all; estimates

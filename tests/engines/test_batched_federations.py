@@ -10,6 +10,7 @@ from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import federate
 from tests.helpers import parity
+from tests.helpers.tiers import slow_but
 
 LOCAL = fedsift.Recipe(
     epochs=2, batch=16, lr=0.02, optimizer="sgd"
@@ -34,8 +35,9 @@ MODELS: dict[str, Any] = {
     "mixed": {"cnn": 5, "mlp": 5},
 }
 ONE_ARCHITECTURE = ("fedavg", "fedpaq", "mix2fld")
+QUICK = ("mlp", "mixed")  # the others too, with one algorithm
 CASES = [
-    (name, model)
+    pytest.param(name, model, marks=[] if model in QUICK or name == "fas" else pytest.mark.slow)
     for name in ALGORITHMS
     for model in MODELS
     if model != "mixed" or name not in ONE_ARCHITECTURE
@@ -93,7 +95,9 @@ def test_a_federation_is_the_same_on_both_engines(name, model, device):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-@pytest.mark.parametrize("model", ["cnn", "mlp", "resnet8(width=0.25)", "resnet20(width=0.25)"])
+@pytest.mark.parametrize(
+    "model", slow_but(["cnn", "mlp", "resnet8(width=0.25)", "resnet20(width=0.25)"], "cnn", "mlp")
+)
 def test_a_round_of_every_network_and_optimiser_with_crops_and_a_decay(model, optimizer):
     """Adam divides by gradients that may be next to nothing, so a weight or two is off by some of
     its step of .002.

@@ -1,5 +1,6 @@
 """The rounded products that kernels are measured against."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -36,6 +37,7 @@ def test_all_three_products_have_rounded_factors():
     assert F.linear(x, w).item() == 3 * (1 + 2**-12)
 
 
+@pytest.mark.slow
 def test_rounding_alone_moves_a_deep_network_by_percents():
     """So a kernel cannot be asked for more: a step of resnet20 in tf32 is right to 0.3 %, its
     gradient to 10 %.

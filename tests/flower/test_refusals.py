@@ -10,6 +10,7 @@ from fedsift.flower.messages import Answer, Hello, Refusal
 from fedsift.flower.server import TooFew
 from tests.helpers.fake_flower import SYSTEMS, federation, overrides, play
 from tests.helpers.runs import lines
+from tests.helpers.tiers import slow_but
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_a_client_that_fails_is_named_and_the_round_completes_with_the_others(
     assert f"is without client 1: {why}" in caplog.text
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", slow_but(SYSTEMS, "fas", "cfd", "fedavg"))
 def test_no_system_stumbles_over_a_message_it_cannot_read(system, task, tmp_path):
     grid, how = federation(task, overrides(system, 2), 4, tmp_path / "run")
     broken = {}

@@ -33,6 +33,7 @@ from tests.helpers.fake_flower import (
     same_server,
 )
 from tests.helpers.runs import lines
+from tests.helpers.tiers import slow_but
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def simulated(task, system, folder, rounds=ROUNDS):
 # --- parity ---
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", slow_but(SYSTEMS, "fas", "cfd", "fedavg", "mixed models"))
 def test_a_run_on_flower_is_the_simulated_run(system, task, taken, tmp_path):
     simulated_run = simulated(task, system, tmp_path / "simulated")
     messages = taken[:]
@@ -158,7 +159,7 @@ def without(task, system, lost, amnesia=ROUNDS):
     return state
 
 
-@pytest.mark.parametrize("system", [*WITH_MEMORY, "fas"])
+@pytest.mark.parametrize("system", slow_but([*WITH_MEMORY, "fas"], "cfd", "fas"))
 def test_a_reply_that_never_came_is_a_turn_that_never_happened(system, task, tmp_path):
     """The client has taken its turn and remembers it; the server knows nothing of it. Both go on
     together.
@@ -194,7 +195,7 @@ def swallow(client, lost):
     return meddle
 
 
-@pytest.mark.parametrize("system", WITH_MEMORY)
+@pytest.mark.parametrize("system", slow_but(WITH_MEMORY, "ds-fl", "delta up, weights down"))
 def test_late_and_repeated_messages_change_nothing(system, task, tmp_path):
     """Every node receives each message twice, and all its old ones again and again."""
     grid, how = federation(task, overrides(system), 4, tmp_path / "run")
@@ -298,7 +299,13 @@ def killed_after(grid, turns):
 
 
 @pytest.mark.parametrize(
-    ("system", "turns"), [*((system, 4) for system in SYSTEMS), ("cfd", 0), ("cfd", 9)]
+    ("system", "turns"),
+    [
+        *(pytest.param(system, 4, marks=pytest.mark.slow) for system in SYSTEMS if system != "fas"),
+        ("fas", 4),
+        ("cfd", 0),
+        pytest.param("cfd", 9, marks=pytest.mark.slow),
+    ],
 )
 def test_a_server_killed_and_resumed_ends_as_one_that_was_not(system, turns, task, tmp_path):
     """A new Flower run starts with empty state at every node; what clients remember is on their
@@ -322,7 +329,7 @@ def test_a_server_killed_and_resumed_ends_as_one_that_was_not(system, turns, tas
     ).read_bytes()
 
 
-@pytest.mark.parametrize("system", WITH_MEMORY)
+@pytest.mark.parametrize("system", slow_but(WITH_MEMORY, "cfd", "mix2fld"))
 def test_a_client_that_lost_its_memory_starts_over(system, task, tmp_path, caplog):
     """Server and client both go on as if they met for the first time, in the same round."""
     grid, how = federation(task, overrides(system), 4, tmp_path / "run")

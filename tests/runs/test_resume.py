@@ -44,9 +44,10 @@ from tests.helpers.runs import (
     straight,
     tiny,
 )
+from tests.helpers.tiers import slow_but
 
 
-@pytest.mark.parametrize("preset", KINDS)
+@pytest.mark.parametrize("preset", slow_but(KINDS, "digits-fas"))
 def test_a_run_stopped_after_any_round_ends_with_the_bits_of_one_played_straight_through(
     preset, tmp_path
 ):
@@ -82,6 +83,7 @@ def test_the_same_process_can_go_on_with_a_run_it_has_finished(tmp_path):
     assert again.finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", KINDS)
 def test_a_run_killed_again_and_again_ends_with_the_bits_of_one_played_straight_through(
     preset, tmp_path
@@ -136,7 +138,9 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         monkeypatch.setattr(file_module, name, crashing(getattr(file_module, name)))
 
 
-@pytest.mark.parametrize("preset", ["digits-fas-soft-down", "digits-fedavg"])
+@pytest.mark.parametrize(
+    "preset", slow_but(["digits-fas-soft-down", "digits-fedavg"], "digits-fas-soft-down")
+)
 def test_a_crash_before_any_write_of_a_round_changes_nothing_in_the_end(
     preset, tmp_path, monkeypatch
 ):

@@ -110,6 +110,7 @@ def test_a_disk_full_at_any_write_of_a_new_run_ends_it_plainly_and_it_can_go_on(
         assert bits(folder) == whole
 
 
+@pytest.mark.slow
 def test_a_real_limit_on_file_size_ends_a_run_plainly_and_it_can_go_on(tmp_path):
     """The checkpoint of 19.7 kB does not fit into 10,000; the lines of a round do."""
     folder = straight(tmp_path / "run", tiny(), 1)

@@ -50,6 +50,7 @@ from tests.helpers.runs import (
     rounds_in,
     straight,
 )
+from tests.helpers.tiers import slow_but
 
 FAS = ["digits-fas", *KINDS["digits-fas"]]
 
@@ -322,7 +323,7 @@ def test_a_cell_has_the_bits_of_the_same_experiment_alone(whole):
         assert (plain / name).read_bytes() == whole["alpha-100-seed-1"][name]
 
 
-@pytest.mark.parametrize("steps", range(8))
+@pytest.mark.parametrize("steps", slow_but(range(8), 3))
 def test_a_sweep_stopped_anywhere_goes_on_to_the_same_bits(steps, whole):
     play(Path("sweep"), tiny(*GRID), steps)
     assert sum(rounds_in(Path("sweep") / cell) for cell in CELLS) == steps
@@ -334,6 +335,7 @@ class Killed(BaseException):
     """No handler of errors may take this for one."""
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_before_any_write_goes_on_to_the_same_bits(monkeypatch):
     """One write for the sweep, four to set up each of two cells, four a round of each: a kill
     before each of them.
@@ -360,6 +362,7 @@ def test_a_sweep_killed_before_any_write_goes_on_to_the_same_bits(monkeypatch):
         assert {name: bits(folder / name) for name in sweep.cells} == alone
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_again_and_again_ends_with_the_bits_of_its_cells_alone(tmp_path):
     rounds, folder = 8, tmp_path / "sweep"
     start = [*PROGRAM, "run", *FAS, f"rounds={rounds}", *GRID, "--out", str(folder)]
@@ -717,7 +720,7 @@ def test_new_shows_how_to_sweep():
     }
 
 
-@pytest.mark.parametrize("width", [13, 26])
+@pytest.mark.parametrize("width", slow_but([13, 26], 13))
 def test_the_progress_of_many_cells_stays_readable(width, monkeypatch):
     """Thirteen seeds of one method or of two, or thirteen methods and more: never a bar for each
     run.
@@ -750,6 +753,7 @@ def test_of_many_methods_only_the_range_is_told():
 # --- Ctrl-C and SIGTERM ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stop, word, code", [(interrupted, "interrupted", 130), (terminated, "terminated", 143)]
 )
@@ -771,6 +775,7 @@ def test_a_stopped_sweep_prints_the_command_that_goes_on_to_the_same_bits(
         assert bits(Path("sweep", name)) == bits(straight(tmp_path / name, cell))
 
 
+@pytest.mark.slow
 def test_a_sweep_stopped_while_its_cells_are_set_up_says_how_to_go_on():
     result = terminated(
         ["run", *FAS, "rounds=1", "--seeds", "4", "--out", "sweep"], Path("sweep/seed-0").exists
@@ -781,6 +786,7 @@ def test_a_sweep_stopped_while_its_cells_are_set_up_says_how_to_go_on():
     assert [rounds_in(Path("sweep", f"seed-{seed}")) for seed in range(4)] == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_terminated_run_says_how_to_go_on():
     result = terminated(
         ["run", *FAS, "rounds=40", "--out", "run"], lambda: rounds_in(Path("run")) >= 2
