@@ -156,7 +156,7 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
             here["accuracies"] == there["accuracies"]
             and here["client_accuracy"] == there["client_accuracy"]
         )
-    assert "starts anew" not in three.log(again)
+    assert "starts over" not in three.log(again)
     pace += [row["seconds"] for row in lines(folder / runs.TIMING)[1:]]
 
 
