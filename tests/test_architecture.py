@@ -1,13 +1,15 @@
 """Imports go one way, only the command line prints, and importing fedsift is light."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "fedsift"
+TESTS = Path(__file__).parent
+SOURCE = TESTS.parent / "src" / "fedsift"
 
 # From the ground up; a module may import only from lower lines (and from its own package).
 LAYERS = [
@@ -193,3 +195,60 @@ def test_every_exported_name_is_there():
     assert all(getattr(fedsift, name) is not None for name in names)
     with pytest.raises(AttributeError, match="no attribute 'fass'"):
         getattr(fedsift, "fass")  # noqa: B009
+
+
+# --- the tests themselves ---
+
+
+def all_imports(path: Path) -> set[str]:
+    """Every name a file imports, written out: `from a import b` is a and a.b."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_no_test_imports_a_test():
+    guilty = {
+        str(path.relative_to(TESTS)): names
+        for path in TESTS.rglob("*.py")
+        if (names := {n for n in all_imports(path) if ".test_" in n or n.startswith("test_")})
+    }
+    assert not guilty
+
+
+def test_the_tests_mirror_the_package():
+    """But for shared helpers, and the tests of the tools beside the package."""
+    folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}
+    strangers = {folder for folder in folders if not (SOURCE / folder).is_dir()}
+    assert strangers <= {Path("tools")}
+    assert not list((TESTS / "helpers").rglob("test_*.py"))
+
+
+def test_every_module_is_imported_by_a_quick_test():
+    """Or by a module of its package that such a test imports. The program itself,
+    `python -m fedsift`, is started by tests and imported by none.
+    """
+    names = {
+        ".".join(("fedsift", *Path(file).with_suffix("").parts)).removesuffix(".__init__"): path
+        for file, path in modules().items()
+        if "template" not in file
+    }
+    quick = [
+        path
+        for path in TESTS.rglob("*.py")
+        if not re.search(r"^pytestmark = pytest\.mark\.(gpu|flower|slow)", path.read_text(), re.M)
+    ]
+    reached = {name for path in quick for name in all_imports(path) if name in names}
+    waiting = list(reached)
+    while waiting:
+        name = waiting.pop()
+        package = name.split(".")[1:2]
+        for other in all_imports(names[name]) & names.keys() - reached:
+            if other.split(".")[1:2] == package:
+                reached.add(other)
+                waiting.append(other)
+    assert names.keys() - reached == {"fedsift.__main__"}

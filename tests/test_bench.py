@@ -86,6 +86,7 @@ def test_every_engine_on_the_shelf_is_warmed_up_and_measured_in_turn(monkeypatch
     assert runs == [3, 3, 3]
 
 
+@pytest.mark.slow
 def test_bench_engines_prints_a_table_or_json():
     sizes = (
         "--model",

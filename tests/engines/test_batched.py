@@ -86,7 +86,7 @@ def test_every_network_is_tested_here():
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", slow_but(NETWORKS, *NETWORKS[:5]))
 def test_every_network_and_optimiser(engine, reference, name, recipe):
     model = network(name)
     assert engine.describe(model).startswith(f"{name}: stacked (known layers")
@@ -108,7 +108,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 
 VARIED = ["mlp", "cnn", "resnet8(width=0.5)", "resnet8(norm=group, width=0.5)"]
 PAIRS = [
-    (name, variation)
+    pytest.param(name, variation, marks=[] if name in VARIED else pytest.mark.slow)
     for name in (*VARIED, "resnet20(width=0.25)")
     for variation in VARIATIONS
     # left out: a batch norm of four values, nineteen times. There the plain loop is as far from
@@ -127,6 +127,7 @@ def test_every_variation_of_a_recipe(engine, reference, name, variation):
     )
 
 
+@pytest.mark.slow
 def test_a_mixed_list_comes_back_in_order(engine, reference):
     """Architectures, recipes, stores and normalisations, fits and predictions side by side."""
     stores = [parity.store((3, 8, 8), seed) for seed in (0, 1)]
@@ -254,8 +255,8 @@ COMPANY = [
 THIRTEEN = (21, 5, 12, 8, 16, 17, 3, 30, 2, 9, 11, 24, 7)
 
 
-@pytest.mark.parametrize("batch", [8, 16, 64])
-@pytest.mark.parametrize("name", slow_but(COMPANY, "mlp", "cnn", "resnet8(width=0.5)"))
+@pytest.mark.parametrize("batch", slow_but([8, 16, 64], 16))
+@pytest.mark.parametrize("name", slow_but(COMPANY, "mlp", "cnn"))
 def test_an_answer_is_the_same_to_the_last_bit_in_any_company(name, batch):
     jobs = parity.fits(network(name), THIRTEEN, replace(SGD, batch=batch, epochs=1))
     everything = [*jobs, *parity.asks(jobs)]

@@ -50,6 +50,7 @@ def test_plain_arrays_are_enough(task, tmp_path, monkeypatch):
     assert same_server(play(task, grid, how).state, typed.state)
 
 
+@pytest.mark.slow
 def test_a_node_may_choose_its_model_among_those_of_the_experiment(task, tmp_path, caplog):
     grid, how = federation(task, overrides("mixed models", 2), 4, tmp_path / "run")
     grid.nodes[7].config["model"] = "cnn"  # the experiment gives it mlp

@@ -10,6 +10,7 @@ from tests.helpers.runs import bits, rounds_in, straight, tiny
 from tests.helpers.turns import Doubling, counting
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(tmp_path):
     experiments = [
         tiny("digits-fas", rounds=2),

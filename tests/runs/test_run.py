@@ -86,6 +86,7 @@ def test_a_run_folder_holds_what_the_module_says(tmp_path):
     assert file_names(straight(tmp_path / "run", tiny())) == OURS
 
 
+@pytest.mark.slow
 def test_a_disk_full_at_any_write_of_a_new_run_ends_it_plainly_and_it_can_go_on(
     tmp_path, monkeypatch
 ):

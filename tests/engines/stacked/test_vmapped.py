@@ -110,6 +110,7 @@ def test_a_network_that_cannot_be_watched_is_stacked_all_the_same():
     assert stack(models.make_model(Inward, ROW, 2), ReferenceOps()).values == 16 * 6
 
 
+@pytest.mark.slow
 def test_stacked_by_torch_func_in_many_threads():
     """Groups that run side by side must not see each other's weights."""
     for _ in range(5):

@@ -11,6 +11,7 @@ from fedsift.papers.fas_icc2022 import theory, theory_plot
 from fedsift.papers.fas_icc2022.theory import best_threshold, closed_form, cot, monte_carlo
 from fedsift.seeding import rng
 from fedsift.types import UserError
+from tests.helpers.tiers import slow_but
 
 DOCS = Path(__file__).parents[3] / "docs" / "theory.md"
 
@@ -190,7 +191,7 @@ def test_the_misprinted_constant_is_outside_every_interval_of_the_grid(rows):
     assert all(abs(row.mean - row.misprinted) > 8 * row.half_width for row in rows)
 
 
-@pytest.mark.parametrize("clients", [5, 20, 80])
+@pytest.mark.parametrize("clients", slow_but([5, 20, 80], 5))
 def test_a_federation_of_estimators_distils_to_what_the_closed_form_says(clients):
     one = theory.federation(clients)
     assert one.alpha == pytest.approx(1 / math.sqrt(1 + 1.2**2 * 2000 / (10 * clients)), rel=0.25)
@@ -198,6 +199,7 @@ def test_a_federation_of_estimators_distils_to_what_the_closed_form_says(clients
     assert one.after > one.before
 
 
+@pytest.mark.slow
 def test_more_clients_make_a_better_estimator_before_and_after():
     few, some, many = (theory.federation(clients) for clients in (5, 20, 80))
     assert few.before < some.before < many.before and few.after < some.after < many.after
@@ -211,6 +213,7 @@ def test_the_misprinted_constant_is_outside(rows):
     assert max(abs(row.misprinted / row.mean - 1) for row in rows) > 0.5
 
 
+@pytest.mark.slow
 def test_whole_vectors_agree_with_the_closed_form():
     estimate = monte_carlo(0.5, 8, 0.3, 0.6, p=400, trials=60, full=True)
     low, high = estimate.interval(0.999)
