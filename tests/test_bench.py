@@ -166,7 +166,7 @@ def test_a_ratio_is_that_of_the_median_rounds_pair_by_pair(monkeypatch):
 
 
 def test_a_fresh_process_plays_the_rounds_it_is_asked_for():
-    played = bench._in_a_fresh_process(clients=1_000_000, rounds=2, cohort=3)
+    played = bench._run_in_new_process(clients=1_000_000, rounds=2, cohort=3)
     assert (played["clients"], len(played["round_s"]), len(played["round_cpu_s"])) == (
         1_000_000,
         2,

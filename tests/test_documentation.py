@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     forget_modules(tmp_path)
-    data._loaded.cache_clear()
+    data._load_once.cache_clear()
 
 
 def forget_modules(folder: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.evaluation import Scores, accuracy, evaluate, settled
+from fedsift.evaluation import Scores, accuracy, average_last, evaluate
 from fedsift.models import initial_state, make_model
 from fedsift.types import Labelled, Predict, Samples, Store
 
@@ -32,17 +32,17 @@ def test_accuracy_is_a_plain_float():
 
 def test_settled_is_the_mean_of_the_last_five():
     # 0.9 and 0.1 are older than five rounds; (0.3 + 0.4 + 0.5 + 0.6 + 0.7) / 5 = 0.5.
-    assert settled([0.9, 0.1, 0.3, 0.4, 0.5, 0.6, 0.7]) == pytest.approx(0.5)
-    assert settled([0.9, 0.2, 0.2, 0.2, 0.2, 0.2]) == pytest.approx(0.2)
+    assert average_last([0.9, 0.1, 0.3, 0.4, 0.5, 0.6, 0.7]) == pytest.approx(0.5)
+    assert average_last([0.9, 0.2, 0.2, 0.2, 0.2, 0.2]) == pytest.approx(0.2)
 
 
 def test_settled_over_fewer_rounds_is_the_mean_of_all():
-    assert settled([0.25]) == 0.25
-    assert settled([0.5, 0.75, 0.25]) == pytest.approx(0.5)
+    assert average_last([0.25]) == 0.25
+    assert average_last([0.5, 0.75, 0.25]) == pytest.approx(0.5)
 
 
 def test_settled_over_no_round_is_not_a_number():
-    assert math.isnan(settled([]))
+    assert math.isnan(average_last([]))
 
 
 def test_evaluate_asks_for_predictions_of_every_model_and_names_the_answers():
@@ -72,13 +72,13 @@ shares = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 @settings(deadline=None)
 def test_settled_lies_between_the_worst_and_the_best_of_the_last_five(accuracies):
     last = accuracies[-5:]
-    assert min(last) - 1e-12 <= settled(accuracies) <= max(last) + 1e-12
+    assert min(last) - 1e-12 <= average_last(accuracies) <= max(last) + 1e-12
 
 
 @given(shares, st.lists(st.floats(0, 1), min_size=5, max_size=5))
 @settings(deadline=None)
 def test_settled_forgets_what_is_older_than_five_rounds(older, last):
-    assert settled(older + last) == settled(last) == pytest.approx(math.fsum(last) / 5)
+    assert average_last(older + last) == average_last(last) == pytest.approx(math.fsum(last) / 5)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30))

@@ -19,11 +19,11 @@ def rng(seed=0):
 
 
 def edges(text, clients, seed=0):
-    return graphs.drawn(registry.build(GRAPHS, "graph", text), clients, rng(seed))
+    return graphs.draw_edges(registry.build(GRAPHS, "graph", text), clients, rng(seed))
 
 
 def degrees(found, clients):
-    return [len(graphs.neighbours(found, client)) for client in range(clients)]
+    return [len(graphs.list_neighbours(found, client)) for client in range(clients)]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_edges_by_hand(text, clients, expected):
 
 
 def test_neighbours_by_hand():
-    assert [graphs.neighbours(PATH, client) for client in range(3)] == [[1], [0, 2], [1]]
+    assert [graphs.list_neighbours(PATH, client) for client in range(3)] == [[1], [0, 2], [1]]
 
 
 @given(st.integers(3, 16), st.integers(2, 8), st.integers(0, 5))
@@ -66,21 +66,23 @@ def test_a_regular_graph_is_connected_and_has_one_degree(clients, degree, seed):
         ):
             Regular(degree)(clients, rng(seed))
         return
-    found = graphs.drawn(Regular(degree), clients, rng(seed))
+    found = graphs.draw_edges(Regular(degree), clients, rng(seed))
     assert degrees(found, clients) == [degree] * clients
     assert all(a < b for a, b in found)
 
 
 @given(st.integers(2, 14), st.sampled_from([0.4, 0.6, 0.9]), st.integers(0, 20))
 def test_an_erdos_renyi_graph_is_connected_and_a_function_of_its_generator(clients, p, seed):
-    found = graphs.drawn(ErdosRenyi(p), clients, rng(seed))  # `drawn` refuses what is not connected
-    assert found == graphs.drawn(ErdosRenyi(p), clients, rng(seed))
+    found = graphs.draw_edges(
+        ErdosRenyi(p), clients, rng(seed)
+    )  # `drawn` refuses what is not connected
+    assert found == graphs.draw_edges(ErdosRenyi(p), clients, rng(seed))
     assert min(degrees(found, clients)) >= 1
 
 
 @pytest.mark.parametrize("graph", [Regular(4), ErdosRenyi(0.4)])
 def test_random_graphs_differ_from_seed_to_seed(graph):
-    assert len({graphs.drawn(graph, 12, rng(seed)) for seed in range(5)}) == 5
+    assert len({graphs.draw_edges(graph, 12, rng(seed)) for seed in range(5)}) == 5
 
 
 def test_a_random_graph_is_drawn_again_until_it_is_connected():
@@ -89,7 +91,7 @@ def test_a_random_graph_is_drawn_again_until_it_is_connected():
     first = [frozenset(pair for pair in pairs if g.random() < 0.3) for g in map(rng, range(20))]
     assert sum(0 in degrees(found, 8) for found in first) > 5
     assert all(
-        0 not in degrees(graphs.drawn(ErdosRenyi(0.3), 8, rng(seed)), 8) for seed in range(20)
+        0 not in degrees(graphs.draw_edges(ErdosRenyi(0.3), 8, rng(seed)), 8) for seed in range(20)
     )
 
 
@@ -136,24 +138,24 @@ def test_metropolis_weights_of_a_path_by_hand():
     """Degrees 1, 2, 1: every edge weighs 1 / (1 + 2); what is missing to 1 stays at home."""
     third = 1 / 3
     expected = [[2 * third, third, 0], [third, third, third], [0, third, 2 * third]]
-    assert np.allclose(graphs.mixing(PATH, 3), expected, atol=1e-15)
+    assert np.allclose(graphs.mixing_weights(PATH, 3), expected, atol=1e-15)
 
 
 def test_metropolis_weights_of_a_star_by_hand():
     """The middle has degree 3: 1/4 on each edge; leaves keep 3/4, the middle 1/4."""
     star = frozenset({(0, 1), (0, 2), (0, 3)})
-    assert np.allclose(np.diag(graphs.mixing(star, 4)), [0.25, 0.75, 0.75, 0.75])
-    assert np.allclose(graphs.mixing(star, 4)[0], 0.25)
+    assert np.allclose(np.diag(graphs.mixing_weights(star, 4)), [0.25, 0.75, 0.75, 0.75])
+    assert np.allclose(graphs.mixing_weights(star, 4)[0], 0.25)
 
 
 def test_on_the_complete_graph_one_step_is_the_mean():
-    assert np.allclose(graphs.mixing(edges("complete", 5), 5), 1 / 5)
+    assert np.allclose(graphs.mixing_weights(edges("complete", 5), 5), 1 / 5)
 
 
 @given(st.integers(2, 12), st.integers(0, 10))
 def test_mixing_is_symmetric_doubly_stochastic_and_follows_the_edges(clients, seed):
-    found = graphs.drawn(ErdosRenyi(0.5), clients, rng(seed))
-    weights = graphs.mixing(found, clients)
+    found = graphs.draw_edges(ErdosRenyi(0.5), clients, rng(seed))
+    weights = graphs.mixing_weights(found, clients)
     assert np.array_equal(weights, weights.T) and (weights >= 0).all()
     assert np.allclose(weights.sum(0), 1) and np.allclose(weights.sum(1), 1)
     off = weights - np.diag(np.diag(weights))
@@ -163,17 +165,17 @@ def test_mixing_is_symmetric_doubly_stochastic_and_follows_the_edges(clients, se
 @pytest.mark.parametrize("text", ["ring", "grid", "complete", "regular(4)", "erdos-renyi(0.5)"])
 def test_mixing_again_and_again_brings_everyone_to_the_mean(text):
     start = np.arange(9.0)
-    mixed = np.linalg.matrix_power(graphs.mixing(edges(text, 9), 9), 300) @ start
+    mixed = np.linalg.matrix_power(graphs.mixing_weights(edges(text, 9), 9), 300) @ start
     assert np.allclose(mixed, start.mean(), atol=1e-6)
 
 
 @pytest.mark.parametrize("given", [3, [1, 2], [("a", "b")], [(0, 1, 2)], None])
 def test_a_graph_that_does_not_give_pairs_is_a_mistake(given):
     with pytest.raises(UserError, match="it must give pairs of client numbers"):
-        graphs.drawn(lambda clients, generator: given, 3, np.random.default_rng(0))
+        graphs.draw_edges(lambda clients, generator: given, 3, np.random.default_rng(0))
 
 
 def test_the_edges_of_a_graph_may_come_in_any_order_and_type():
     graph: Any = lambda clients, generator: [(1, 0), np.array([2, 1])]  # noqa: E731
-    edges = graphs.drawn(graph, 3, np.random.default_rng(0))
+    edges = graphs.draw_edges(graph, 3, np.random.default_rng(0))
     assert edges == {(0, 1), (1, 2)}

@@ -1,9 +1,8 @@
 """What this machine does: engines against the plain loop, and a federation of a million against one
 of a thousand.
 
-Everything that is compared is measured in turn, in the same run, and repeated; a figure is the
-median with the lowest and the highest value, and a ratio is that of two measurements made one after
-the other.
+What is compared is measured in turn, in the same run, and repeated. A figure is the median with the
+lowest and the highest value. A ratio is that of two measurements made one after the other.
 """
 
 from __future__ import annotations
@@ -40,8 +39,10 @@ def seconds(work: Callable[..., Any], *arguments: Any) -> float:
 
 
 def seconds_each(work: Callable[..., Any], *arguments: Any) -> float:
-    """As `seconds`, but again and again for half a second: the first tenth of a second after
-    another way of working measures how a machine wakes its cores up."""
+    """As `seconds`, but repeated for half a second.
+
+    In the first tenth of a second after other work, a machine is still waking up its cores.
+    """
     begun, times = time.perf_counter(), 0
     while (took := time.perf_counter() - begun) < LEAST or not times:
         work(*arguments)
@@ -100,9 +101,9 @@ def engines(
     device: str = "auto",
     repeats: int = 5,
     precision: str = "float32",
-    tell: Callable[[str], object] = str,
+    report: Callable[[str], object] = str,
 ) -> dict[str, Any]:
-    """Every engine against the plain loop, on the same jobs; `tell` is told how far it is."""
+    """Every engine against the plain loop, on the same jobs; `report` gets a line on each step."""
     check_engine("auto", device, precision)
     here = place(device)
     return {
@@ -110,7 +111,7 @@ def engines(
         "device": here,
         "precision": precision,
         "repeats": repeats,
-        "cases": [_compared(case, here, repeats, precision, tell) for case in cases],
+        "cases": [_compare(case, here, repeats, precision, report) for case in cases],
     }
 
 
@@ -134,8 +135,8 @@ def plain_loop(jobs: Sequence[Fit], device: str) -> list[Weights]:
     return trained
 
 
-def _compared(
-    case: Case, device: str, repeats: int, precision: str, tell: Callable[[str], object]
+def _compare(
+    case: Case, device: str, repeats: int, precision: str, report: Callable[[str], object]
 ) -> dict[str, Any]:
     jobs, ways = case.cohort(), _ways(device, precision)
     steps = sum(
@@ -145,12 +146,12 @@ def _compared(
     )
     rounds = []
     for way, work in ways.items():
-        tell(f"{case.model}: {way}, once to warm up")
+        report(f"{case.model}: {way}, once to warm up")
         work(jobs)
     for n in range(repeats):
-        tell(f"{case.model}: all in turn, {n + 1} of {repeats}")
+        report(f"{case.model}: all in turn, {n + 1} of {repeats}")
         rounds.append({way: seconds_each(work, jobs) for way, work in ways.items()})
-    told = [
+    found = [
         {
             "way": way,
             "ms_per_model_step": spread([1000 * took[way] / steps for took in rounds]),
@@ -159,7 +160,7 @@ def _compared(
         }
         for way in ways
     ]
-    return asdict(case) | {"model_steps": steps, "ways": told}
+    return asdict(case) | {"model_steps": steps, "ways": found}
 
 
 def _ways(device: str, precision: str) -> dict[str, Callable[[Sequence[Fit]], Any]]:
@@ -194,7 +195,10 @@ def _one_thread() -> Iterator[None]:
 
 FEW = 1_000  # the federation that the large one is measured against
 SMALL = ("model=mlp", "local.epochs=2", "distill.epochs=2", "partition.kind=views")
-ALONE = "import json, sys; from fedsift import bench; json.dump(bench.play_alone(**json.load(sys.stdin)), sys.stdout)"
+ALONE = (
+    "import json, sys; from fedsift import bench; "
+    "json.dump(bench.run_alone(**json.load(sys.stdin)), sys.stdout)"
+)
 
 
 def scale(
@@ -205,11 +209,12 @@ def scale(
     """
     if not 1 <= cohort <= min(FEW, clients):
         raise UserError(
-            f"a cohort of {cohort} must be drawn from {FEW} and from {clients} clients; make it smaller"
+            f"a cohort of {cohort} must be drawn from {FEW} and from {clients} clients; make "
+            "it smaller"
         )
     machine = runs.environment()
     pairs = [
-        [_in_a_fresh_process(count, rounds, cohort) for count in (FEW, clients)]
+        [_run_in_new_process(count, rounds, cohort) for count in (FEW, clients)]
         for _ in range(repeats)
     ]
     few, many = zip(*pairs, strict=True)
@@ -218,17 +223,18 @@ def scale(
         "rounds": rounds,
         "cohort": cohort,
         "repeats": repeats,
-        "federations": [_told(few), _told(many)],
+        "federations": [_summarise(few), _summarise(many)],
         "round_ratio": _ratio(pairs, "round_s"),
         "round_cpu_ratio": _ratio(pairs, "round_cpu_s"),
     }
 
 
-def play_alone(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
-    """Play a run in a run folder, as a user would. The first round, in which everything is loaded,
-    is not counted.
+def run_alone(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
+    """Run an experiment in a run folder, as a user would.
 
-    CPU seconds, of all threads together, tell more than the clock where other work runs on the
+    The first round, in which everything is loaded, is not counted.
+
+    CPU seconds, of all threads together, mean more than the clock where other work runs on the
     machine.
     """
     settings = [*SMALL, f"clients={clients}", f"cohort={cohort}", f"rounds={rounds + 1}"]
@@ -265,7 +271,7 @@ def _clocks() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
-def _in_a_fresh_process(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
+def _run_in_new_process(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
     asked = json.dumps({"clients": clients, "rounds": rounds, "cohort": cohort})
     done = subprocess.run(
         [sys.executable, "-c", ALONE], input=asked, capture_output=True, text=True
@@ -275,17 +281,17 @@ def _in_a_fresh_process(clients: int, rounds: int, cohort: int) -> dict[str, Any
         raise UserError(
             f"the run with {clients:,} clients ended with code {done.returncode}: {last}"
         )
-    played: dict[str, Any] = json.loads(done.stdout)
-    return played
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
-def _told(played: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summarise(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "clients": played[0]["clients"],
-        "setup_s": spread([one["setup_s"] for one in played]),
-        "round_s": spread([took for one in played for took in one["round_s"]]),
-        "round_cpu_s": spread([took for one in played for took in one["round_cpu_s"]]),
-        "peak_mib": spread([one["peak_mib"] for one in played]),
+        "clients": outcomes[0]["clients"],
+        "setup_s": spread([one["setup_s"] for one in outcomes]),
+        "round_s": spread([took for one in outcomes for took in one["round_s"]]),
+        "round_cpu_s": spread([took for one in outcomes for took in one["round_cpu_s"]]),
+        "peak_mib": spread([one["peak_mib"] for one in outcomes]),
     }
 
 

@@ -38,10 +38,13 @@ def environment(note: str = "") -> dict[str, Any]:
 
 @cache
 def commit_of(checkout: Path) -> str | None:
-    """The commit fedsift was run from, "-dirty" where its files were changed since (new ones do not
-    count): what FEDSIFT_COMMIT says, or git in a checkout; nothing where it was installed."""
-    if told := os.environ.get("FEDSIFT_COMMIT"):
-        return told
+    """The commit fedsift was run from; None where it was installed.
+
+    It is the value of FEDSIFT_COMMIT, or what git says in a checkout. "-dirty" means that its files
+    were changed since; new files do not count.
+    """
+    if given := os.environ.get("FEDSIFT_COMMIT"):
+        return given
     if not (checkout / ".git").exists():
         return None
     plain = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}

@@ -51,13 +51,13 @@ def accuracy(logits: Array, labels: Array) -> float:
     return float(np.mean(logits.argmax(1) == labels))
 
 
-def settled_over(rounds: int) -> str:
+def describe_average(rounds: int) -> str:
     """In words, what `settled` is the mean of, after so many rounds."""
     if rounds > LAST:
         return "mean of the last five rounds"
     return f"mean of all {rounds} rounds" if rounds > 1 else "of the only round"
 
 
-def settled(accuracies: Sequence[float]) -> float:
+def average_last(accuracies: Sequence[float]) -> float:
     """The mean over the last five rounds (or all, if there were fewer)."""
     return float(np.mean(accuracies[-LAST:])) if accuracies else float("nan")

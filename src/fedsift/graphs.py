@@ -1,5 +1,6 @@
-"""Who hears whom where there is no server. A graph is a callable (clients, generator) -> edges (i,
-j), i < j.
+"""Which clients exchange messages where there is no server.
+
+A graph is a callable (clients, generator) -> edges (i, j), i < j.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Regular:
         }
         if self.degree % 2:
             near |= {(i, i + clients // 2) for i in range(clients // 2)}
-        return _until_connected(clients, lambda: _switched(_edges(near), generator))
+        return _until_connected(clients, lambda: _switch_edges(_edges(near), generator))
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ GRAPHS: dict[str, Graph | type[Graph]] = {
 }
 
 
-def drawn(graph: Graph, clients: int, generator: np.random.Generator) -> Edges:
+def draw_edges(graph: Graph, clients: int, generator: np.random.Generator) -> Edges:
     """The edges, checked: clients that are there, and all of them connected."""
     found = graph(clients, generator)
     try:
@@ -108,16 +109,16 @@ def drawn(graph: Graph, clients: int, generator: np.random.Generator) -> Edges:
         raise UserError(
             f"an edge names a client that is not there; there are {clients}, numbered from 0"
         )
-    if not _connected(clients, edges):
-        raise UserError("the graph is not connected: some clients could never hear of each other")
+    if not _is_connected(clients, edges):
+        raise UserError("the graph is not connected: some clients could never reach each other")
     return edges
 
 
-def neighbours(edges: Edges, client: int) -> list[int]:
+def list_neighbours(edges: Edges, client: int) -> list[int]:
     return sorted({b if a == client else a for a, b in edges if client in (a, b)})
 
 
-def mixing(edges: Edges, clients: int) -> Array:
+def mixing_weights(edges: Edges, clients: int) -> Array:
     """Metropolis-Hastings weights, symmetric and doubly stochastic: W_ij = 1 / (1 + max(degree i,
     degree j)).
     """
@@ -136,10 +137,10 @@ def _edges(pairs) -> Edges:  # type: ignore[no-untyped-def]
     return frozenset((min(a, b), max(a, b)) for a, b in pairs if a != b)
 
 
-def _connected(clients: int, edges: Edges) -> bool:
+def _is_connected(clients: int, edges: Edges) -> bool:
     reached, frontier = {0}, [0]
     while frontier:
-        new = set(neighbours(edges, frontier.pop())) - reached
+        new = set(list_neighbours(edges, frontier.pop())) - reached
         reached |= new
         frontier += new
     return len(reached) == clients
@@ -147,12 +148,12 @@ def _connected(clients: int, edges: Edges) -> bool:
 
 def _until_connected(clients: int, draw: Callable[[], Edges]) -> Edges:
     for _ in range(TRIES):
-        if _connected(clients, edges := draw()):
+        if _is_connected(clients, edges := draw()):
             return edges
     raise UserError(f"no connected graph in {TRIES} draws; make it denser")
 
 
-def _switched(edges: Edges, generator: np.random.Generator) -> Edges:
+def _switch_edges(edges: Edges, generator: np.random.Generator) -> Edges:
     """a-b, c-d become a-d, c-b wherever that makes no loop and no double edge; degrees stay."""
     now = set(edges)
     for _ in range(10 * len(edges)):

@@ -22,14 +22,14 @@ class RoundBytes:
     )
     missing: dict[int, str] = field(
         default_factory=dict
-    )  # clients of the cohort that were not heard, and why
+    )  # clients of the cohort that did not answer, and why
 
     @classmethod
     def count(
         cls,
         round: int,
-        said: Mapping[int, bytes],
-        heard: Mapping[int, bytes],
+        uploads: Mapping[int, bytes],
+        downloads: Mapping[int, bytes],
         receivers: Mapping[int, Sequence[int]] | None = None,
         missing: Mapping[int, str] | None = None,
     ) -> RoundBytes:
@@ -37,32 +37,34 @@ class RoundBytes:
         to client.
         """
         if receivers is not None:
-            return cls._between_peers(round, said, receivers)
+            return cls._between_peers(round, uploads, receivers)
         return cls(
             round,
-            {client: len(message) for client, message in said.items()},
-            {client: len(message) for client, message in heard.items()},
-            sum(len(message) for message in set(heard.values())),
+            {client: len(message) for client, message in uploads.items()},
+            {client: len(message) for client, message in downloads.items()},
+            sum(len(message) for message in set(downloads.values())),
             missing=dict(missing or {}),
         )
 
     @classmethod
     def _between_peers(
-        cls, round: int, said: Mapping[int, bytes], receivers: Mapping[int, Sequence[int]]
+        cls, round: int, uploads: Mapping[int, bytes], receivers: Mapping[int, Sequence[int]]
     ) -> RoundBytes:
         """Up: one copy for each receiver. Down: what arrives. A broadcast reaches all neighbours at
         once.
         """
-        edges = {(a, b): len(message) for a, message in said.items() for b in receivers[a]}
-        up = {client: sum(size for (a, _), size in edges.items() if a == client) for client in said}
+        edges = {(a, b): len(message) for a, message in uploads.items() for b in receivers[a]}
+        up = {
+            client: sum(size for (a, _), size in edges.items() if a == client) for client in uploads
+        }
         down = {
-            client: sum(size for (_, b), size in edges.items() if b == client) for client in said
+            client: sum(size for (_, b), size in edges.items() if b == client) for client in uploads
         }
         return cls(
             round,
             up,
             down,
-            sum(map(len, said.values())),
+            sum(map(len, uploads.values())),
             {f"{a}>{b}": size for (a, b), size in edges.items()},
         )
 

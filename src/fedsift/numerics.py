@@ -22,7 +22,7 @@ def apportion(weights: Array, total: int) -> Array:
     shares = np.floor(exact + 1e-9).astype(np.int64)
     remainders = np.round(
         exact - shares, 9
-    )  # equal remainders must not be told apart by rounding errors
+    )  # rounding errors must not make equal remainders differ
     shares[np.argsort(-remainders, kind="stable")[: total - shares.sum()]] += 1
     return shares
 

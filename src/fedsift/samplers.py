@@ -1,7 +1,6 @@
 """Which public samples a client uploads. A sampler is a function
 
-    (probs [N, C], label_counts [C], budget, draws) -> `budget` distinct indexes below N, in any
-    order
+    (probs [N, C], label_counts [C], budget, draws) -> distinct indexes below N, at most `budget`
 
 `probs` are the client's own soft labels on the public set, `label_counts` its private label
 histogram. To add one: write the function, add a line to SAMPLERS (or pass the function itself to
@@ -29,7 +28,7 @@ def margin_of(probs: Array) -> Array:
 
 
 def none(probs: Array, label_counts: Array, budget: int, draws: Draws) -> Array:
-    """One random subset a round, the same at every client: no active sampling."""
+    """One random subset per round, the same at every client: no active sampling."""
     return seeding.subset(draws.shared, len(probs), budget)
 
 
@@ -39,7 +38,7 @@ def random(probs: Array, label_counts: Array, budget: int, draws: Draws) -> Arra
 
 
 def low_entropy(probs: Array, label_counts: Array, budget: int, draws: Draws) -> Array:
-    """The samples the client is surest of."""
+    """The samples the client is most sure of."""
     return np.argsort(entropy(probs), kind="stable")[:budget]
 
 

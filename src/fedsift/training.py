@@ -193,9 +193,11 @@ def dropout_seed(key: seeding.Names) -> int:
 def dropout_mask(
     seeds: Tensor, number: int, step: Tensor | int, shape: tuple[int, ...], p: float
 ) -> Tensor:
-    """[M, *shape]: 1 / (1 - p) where a value is kept, 0 where it is dropped. A place's dice are a
-    hash of model seed [M], layer number, step and place, so the samples of a shorter batch have the
-    same dice."""
+    """[M, *shape]: 1 / (1 - p) where a value is kept, 0 where it is dropped.
+
+    What is dropped follows from a hash of model seed [M], layer number, step and place. So the
+    samples of a shorter batch lose the same values.
+    """
     places = torch.arange(torch.Size(shape).numel(), device=seeds.device)
     streams = _mix_bits(_mix_bits(seeds + GOLDEN * (number + 1)) + GOLDEN * (step + 1))
     dice = _mix_bits(streams[:, None] + GOLDEN * places)

@@ -432,7 +432,7 @@ def test_large_hostile_soft_labels_are_refused_or_valid(name):
     """
     codec = soft_label_codec(name)
     message = codec.encode(SoftLabels(WIDE_INDEX, SKEWED), WIDE)
-    assert not indexes._ranked(WIDE.samples, len(WIDE_INDEX))
+    assert not indexes._is_ranked(WIDE.samples, len(WIDE_INDEX))
     unsaid = soft_labels._implied(WIDE_INDEX, WIDE, codec._known(WIDE_INDEX, WIDE, None))
     payload = message[wire.HEADER_BYTES :]
     prefix = 9 + int.from_bytes(

@@ -25,7 +25,7 @@ def random_set(population, size, seed=0):
 
 def everything_coded_by_ans():
     """Sends small sets, too, through the entropy coder that only large ones use."""
-    return mock.patch.object(indexes, "_ranked", lambda population, size: False)
+    return mock.patch.object(indexes, "_is_ranked", lambda population, size: False)
 
 
 def check_round_trip(index, population):
@@ -132,7 +132,7 @@ def test_400_of_2000_indexes_take_at_most_two_percent_more_than_ideal(index):
     "index", [random_set(1_000_000, 100_000), np.arange(100_000), np.arange(900_000, 1_000_000)]
 )
 def test_100_000_of_1_000_000_indexes_are_within_a_thousandth_of_ideal(index):
-    assert not indexes._ranked(1_000_000, 100_000)
+    assert not indexes._is_ranked(1_000_000, 100_000)
     code = check_round_trip(index, 1_000_000)
     assert 8 * len(code) <= 1.001 * indexes.ideal_bits(1_000_000, 100_000)
 
@@ -147,7 +147,7 @@ def test_large_sets_cost_no_more_however_they_lie(index):
     # (Less when many non-members follow the last member: they leave the coder's empty state empty.)
     entropy = 2000 * log2(5) + 8000 * log2(5 / 4)
     assert entropy == pytest.approx(7219.3, abs=0.1)
-    assert not indexes._ranked(10_000, 2000)
+    assert not indexes._is_ranked(10_000, 2000)
     assert 8 * len(check_round_trip(index, 10_000)) <= entropy + 64
 
 
@@ -164,7 +164,7 @@ def small_sets(draw):
 @settings(deadline=None, max_examples=300)
 def test_ranked_sets_come_back(case):
     members, population = case
-    assert indexes._ranked(population, len(members))
+    assert indexes._is_ranked(population, len(members))
     code = check_round_trip(indexes_of(*members), population)
     assert 8 * len(code) < log2(comb(population, len(members))) + 8 or not code
 
@@ -181,7 +181,7 @@ def test_small_sets_come_back_from_the_entropy_coder_too(case):
 @settings(deadline=None, max_examples=100)
 def test_ranked_sets_of_any_density_come_back(population, density, seed):
     size = round(density * population)
-    assert indexes._ranked(population, size)
+    assert indexes._is_ranked(population, size)
     check_round_trip(random_set(population, size, seed), population)
 
 
@@ -189,7 +189,7 @@ def test_ranked_sets_of_any_density_come_back(population, density, seed):
 @settings(deadline=None, max_examples=60)
 def test_large_sets_of_any_density_come_back(population, density, seed):
     size = round(density * population)
-    assume(not indexes._ranked(population, size))
+    assume(not indexes._is_ranked(population, size))
     code = check_round_trip(random_set(population, size, seed), population)
     assert 8 * len(code) <= indexes.ideal_bits(population, size) + 96
 
@@ -232,8 +232,8 @@ def test_both_ways_of_ranking_give_the_same_number(population, data):
 def test_the_choice_of_coder_is_a_function_of_both_sizes():
     # ideal bits x N <= 2^24: 2,000 x 1438 = 2.9 million is ranked, 10,000 x 7,214 = 72 million is
     # not.
-    assert indexes._ranked(2000, 400)
-    assert not indexes._ranked(10_000, 2000)
+    assert indexes._is_ranked(2000, 400)
+    assert not indexes._is_ranked(10_000, 2000)
 
 
 def test_the_entropy_coder_gives_every_set_its_own_code():

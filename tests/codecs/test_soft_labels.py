@@ -147,7 +147,7 @@ def test_half_of_a_large_public_set_passes_the_limit_on_sizes(codec):
     # 5,000 of 10,000: the index code is as long as it can get, 10,000 bits and the coder's state.
     to = Link(round=0, samples=10_000, classes=2)
     labels = labels_on(np.arange(1, 10_000, 2), classes=2)
-    assert not indexes._ranked(10_000, 5000)
+    assert not indexes._is_ranked(10_000, 5000)
     np.testing.assert_array_equal(codec.decode(codec.encode(labels, to), to).index, labels.index)
 
 

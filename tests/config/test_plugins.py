@@ -113,7 +113,7 @@ EVERYTHING = [
 def forget() -> None:
     """As in a new process."""
     sys.modules.pop("mine", None)
-    data._loaded.cache_clear()
+    data._load_once.cache_clear()
 
 
 @pytest.fixture

@@ -491,7 +491,7 @@ def test_what_a_killed_process_left_behind_is_removed_and_a_damaged_file_replace
 def test_two_processes_do_not_fetch_the_same_set_at_once(monkeypatch):
     small_mnist(monkeypatch)
     Path("data").mkdir()
-    with download._alone(cache.path("mnist")):
+    with download._lock(cache.path("mnist")):
         assert "another process is fetching mnist into" in said("mnist", source=Path("published"))
     assert download.get("mnist", source=Path("published")).source == "published"
 

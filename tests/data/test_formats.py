@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedsift.data.formats import cifar, idx, mat, pickles, stl10
-from fedsift.data.formats.folder import Folder, Missing, unpacked
+from fedsift.data.formats.folder import Folder, Missing, unpack
 from fedsift.types import Array, UserError
 from tests.helpers.data_files import (
     archive,
@@ -449,7 +449,7 @@ def test_only_the_files_asked_for_leave_an_archive_and_only_into_a_folder_of_our
             "../stray": b"four",
         },
     )
-    with unpacked(path, {"train", "test"}, 100, 10_000) as found:
+    with unpack(path, {"train", "test"}, 100, 10_000) as found:
         assert (found.read("train"), found.read("test")) == (b"one", b"two")
         assert sorted(file.name for file in found.path.iterdir()) == ["test", "train"]
     assert not found.path.exists()
@@ -465,18 +465,18 @@ def test_what_is_no_plain_file_stays_in_the_archive(tmp_path, kind):
     secret.write_text("secret")
     info = tarfile.TarInfo("train")
     info.type, info.linkname = kind, str(secret)
-    with unpacked(archive(tmp_path / "a.tar.gz", {"train": info}), {"train"}, 100, 10_000) as found:
+    with unpack(archive(tmp_path / "a.tar.gz", {"train": info}), {"train"}, 100, 10_000) as found:
         assert list(found.path.iterdir()) == []
 
 
 def test_a_file_too_large_or_an_archive_that_grows_is_refused(tmp_path):
     path = archive(tmp_path / "a.tar.gz", {"train": bytes(101)})
     assert "'train' in the archive is larger than the 100 bytes" in said(
-        unpacked(path, {"train"}, 100, 10_000).__enter__
+        unpack(path, {"train"}, 100, 10_000).__enter__
     )
     path = archive(tmp_path / "b.tar.gz", {"huge": bytes(32 << 20), "train": b"x"})
     assert path.stat().st_size < 100_000
-    assert "unpacks to more than" in said(unpacked(path, {"train"}, 100, 10_000).__enter__)
+    assert "unpacks to more than" in said(unpack(path, {"train"}, 100, 10_000).__enter__)
 
 
 @pytest.mark.parametrize(
@@ -487,12 +487,10 @@ def test_a_file_too_large_or_an_archive_that_grows_is_refused(tmp_path):
 def test_a_file_that_is_no_archive_is_named(tmp_path, content):
     path = tmp_path / "a.tar.gz"
     path.write_bytes(content)
-    assert "a.tar.gz as a .tar.gz archive" in said(unpacked(path, {"train"}, 100, 10_000).__enter__)
+    assert "a.tar.gz as a .tar.gz archive" in said(unpack(path, {"train"}, 100, 10_000).__enter__)
 
 
 def test_a_cut_archive_is_named(tmp_path):
     path = archive(tmp_path / "a.tar.gz", {"train": bytes_like(2000).tobytes()})
     path.write_bytes(path.read_bytes()[:-700])
-    assert "a.tar.gz as a .tar.gz archive" in said(
-        unpacked(path, {"train"}, 3000, 10_000).__enter__
-    )
+    assert "a.tar.gz as a .tar.gz archive" in said(unpack(path, {"train"}, 3000, 10_000).__enter__)

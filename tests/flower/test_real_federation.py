@@ -137,7 +137,7 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
     time.sleep(3)  # in the middle of the next round: all its messages are on their way
     servers = [
         pid
-        for pid in local_deployment.marked(three.mark)
+        for pid in local_deployment.find_marked(three.mark)
         if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     assert servers

@@ -126,7 +126,7 @@ class Gossip:
 
     def receivers(self, client: int, r: Round) -> list[int]:
         """Who hears what this client says."""
-        return graphs.neighbours(self._edges(r), client)
+        return graphs.list_neighbours(self._edges(r), client)
 
     def _edges(self, r: Round) -> Edges:
         return _draw_graph(self.graph, r.population, r.seed)
@@ -137,7 +137,7 @@ class Gossip:
 
     def _mixture(self, client: int, estimate: Array | None, download: bytes, r: Round) -> Array:
         """The weighted mean of this client's estimate and its neighbours'."""
-        weights = graphs.mixing(self._edges(r), r.population)[client]
+        weights = graphs.mixing_weights(self._edges(r), r.population)[client]
         near, size = self.receivers(client, r), self.codec.size(self.budget, r.classes)
         if estimate is None or len(download) != size * len(near):
             raise WireError(
@@ -155,7 +155,7 @@ class Gossip:
 
 @lru_cache(maxsize=32)
 def _draw_graph(graph: Graph, clients: int, seed: int) -> Edges:
-    return graphs.drawn(graph, clients, seeding.rng(seed, "graph"))
+    return graphs.draw_edges(graph, clients, seeding.rng(seed, "graph"))
 
 
 def on_simplex(rows: Array) -> Array:

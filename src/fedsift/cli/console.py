@@ -124,7 +124,7 @@ def _describe_figures(histories: list[History]) -> str:
     from fedsift import evaluation
 
     lengths = {len(run.metrics) for run in histories}
-    over = evaluation.settled_over(max(lengths))
+    over = evaluation.describe_average(max(lengths))
     shorter = ", or all a run has" if len(lengths) > 1 else ""
     several = len({run.experiment.seed for run in histories}) > 1
     spread = "; ± standard deviation over seeds" if several else ""

@@ -18,7 +18,7 @@ from fedsift.types import UserError
 
 
 def quantized(bits: int = 4) -> SoftLabelCodec:
-    """b bits an entry on the simplex grid, entropy-coded where that is shorter; 1 bit is the hard
+    """b bits per entry on the simplex grid, entropy-coded where that is shorter; 1 bit is the hard
     label.
     """
     return SoftLabelCodec(Quantized(bits))

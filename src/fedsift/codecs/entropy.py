@@ -1,8 +1,8 @@
 """Whole numbers below K as bytes: packed at log2 K bits each, or, where that is shorter,
 entropy-coded (ANS).
 
-The first byte says which. Packing goes by groups of 1,024 digits, each group one big number in base
-K: less than 1 % over log2 K bits from some hundred symbols on.
+The first byte says which. Digits are packed in groups of 1,024, each group as one big number in
+base K. From some hundred symbols on this is less than 1 % over log2 K bits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A set of m indexes below N in close to log2 binom(N, m) bits; N and m are known to both ends.
 
-Small sets are ranked exactly (the combinatorial number system); for large ones, where big integers
-would be slow, the membership bits go through an ANS entropy coder at the fixed rate m / N, about 34
-bits more than exact.
+Small sets are ranked exactly (the combinatorial number system). For large ones big integers would
+be slow: their membership bits go through an ANS entropy coder at the fixed rate m / N. It takes
+about 34 bits more than exact.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def encode(index: Array, population: int) -> bytes:
     size = len(index)
     if size in (0, population):
         return b""
-    if _ranked(population, size):
+    if _is_ranked(population, size):
         rank = _rank_of_few(index) if size <= FEW else _rank(index, population)
         return rank.to_bytes(_rank_bytes(population, size), "little")
     bits = np.zeros(population, np.int32)
@@ -46,7 +46,7 @@ def decode(code: bytes, population: int, size: int) -> Array:
         raise WireError(f"{len(code)} bytes of indexes where {max_bytes(population, size)} suffice")
     if size in (0, population):
         return np.arange(size)
-    if _ranked(population, size):
+    if _is_ranked(population, size):
         if len(code) != _rank_bytes(population, size):
             raise WireError(
                 f"{len(code)} bytes of indexes instead of {_rank_bytes(population, size)}"
@@ -72,12 +72,12 @@ def max_bytes(population: int, size: int) -> int:
     """
     if size in (0, population):
         return 0
-    if _ranked(population, size):
+    if _is_ranked(population, size):
         return _rank_bytes(population, size)
     return int(ideal_bits(population, size) * 1.01 / 8) + 64
 
 
-def _ranked(population: int, size: int) -> bool:
+def _is_ranked(population: int, size: int) -> bool:
     return size <= FEW or ideal_bits(population, size) * population <= _RANK_WORK
 
 

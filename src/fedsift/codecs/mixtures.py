@@ -1,4 +1,4 @@
-"""Mixtures of private samples as bytes (Mix2FLD): float16 values and the two labels of each mixture."""
+"""Mixtures of private samples as bytes (Mix2FLD): float16 values and two labels per mixture."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ class Mixtures:
 
 @dataclass(frozen=True)
 class MixtureCodec:
-    """Both ends know the shape of a sample, the number of classes and how many mixtures there are at
-    most.
-    """
+    """Both ends know the shape of a sample, the number of classes and the most mixtures."""
 
     shape: tuple[int, ...]
     classes: int
@@ -69,6 +67,7 @@ class MixtureCodec:
             or not np.isfinite(x).all()
         ):
             raise WireError(
-                "mixtures with labels that are not two different classes, or values that are not finite"
+                "mixtures with labels that are not two different classes, or values that are "
+                "not finite"
             )
         return Mixtures(x, labels[:, 0], labels[:, 1])

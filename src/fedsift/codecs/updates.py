@@ -49,16 +49,18 @@ class Qsgd:
         for name, value in sorted(state.items()):
             if value.is_floating_point() and not torch.isfinite(value).all():
                 raise UserError(
-                    f"weights {name!r} are not finite: training diverged; lower the learning rate (local.lr)"
+                    f"weights {name!r} are not finite: training diverged; lower the learning "
+                    "rate (local.lr)"
                 )
-            if _exact(name, value):
+            if _is_exact(name, value):
                 parts.append(value.contiguous().numpy().tobytes())
                 continue
             update = (value.double() - base[name].double()).numpy().ravel()
             norm, levels = quantise(update, self.levels, generator)
             if not np.isfinite(norm):
                 raise UserError(
-                    f"weights {name!r} have moved too far: training diverged; lower the learning rate (local.lr)"
+                    f"weights {name!r} have moved too far: training diverged; lower the "
+                    "learning rate (local.lr)"
                 )
             code = entropy.encode(levels + self.levels, 2 * self.levels + 1)
             parts += [_TENSOR.pack(norm, len(code)), code]
@@ -66,7 +68,7 @@ class Qsgd:
 
     def decode(self, message: bytes, round: int, base: Weights) -> tuple[Weights, int]:
         """The state this update leads to from `base`, and the number of samples behind it."""
-        limit = _SAMPLES.size + sum(self._most(name, value) for name, value in base.items())
+        limit = _SAMPLES.size + sum(self._max_bytes(name, value) for name, value in base.items())
         payload = wire.unseal(message, wire.WEIGHTS, self.id, round, limit)
         wire.verify(message, implied(base))
         if len(payload) < _SAMPLES.size:
@@ -81,7 +83,7 @@ class Qsgd:
     def _read(
         self, payload: bytes, at: int, name: str, value: torch.Tensor
     ) -> tuple[torch.Tensor, int]:
-        if _exact(name, value):
+        if _is_exact(name, value):
             end = at + value.numel() * value.element_size()
             if len(payload) < end:
                 raise WireError(f"truncated message: {name!r} is cut short")
@@ -90,7 +92,7 @@ class Qsgd:
                 if end > at
                 else value.ravel()
             )
-            return self._finite(name, found.reshape(value.shape)), end
+            return self._check_finite(name, found.reshape(value.shape)), end
         if len(payload) < at + _TENSOR.size:
             raise WireError(f"truncated message: {name!r} is cut short")
         norm, length = _TENSOR.unpack_from(payload, at)
@@ -99,15 +101,15 @@ class Qsgd:
             raise WireError(f"{name!r} is cut short or has an impossible norm")
         levels = entropy.decode(payload[at:end], value.numel(), 2 * self.levels + 1) - self.levels
         update = torch.from_numpy(levels * (norm / self.levels)).reshape(value.shape)
-        return self._finite(name, (value.double() + update).to(value.dtype)), end
+        return self._check_finite(name, (value.double() + update).to(value.dtype)), end
 
-    def _finite(self, name: str, value: torch.Tensor) -> torch.Tensor:
+    def _check_finite(self, name: str, value: torch.Tensor) -> torch.Tensor:
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise WireError(f"weights {name!r} are not finite")
         return value
 
-    def _most(self, name: str, value: torch.Tensor) -> int:
-        if _exact(name, value):
+    def _max_bytes(self, name: str, value: torch.Tensor) -> int:
+        if _is_exact(name, value):
             return value.numel() * value.element_size()
         return _TENSOR.size + entropy.max_bytes(value.numel(), 2 * self.levels + 1)
 
@@ -133,5 +135,5 @@ def quantise(x: Array, levels: int, generator: np.random.Generator) -> tuple[flo
     return norm, (np.sign(x) * level).astype(np.int64)
 
 
-def _exact(name: str, value: torch.Tensor) -> bool:
+def _is_exact(name: str, value: torch.Tensor) -> bool:
     return not value.is_floating_point() or name.rpartition(".")[2].startswith("running_")

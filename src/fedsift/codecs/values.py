@@ -179,7 +179,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class Delta:
-    """Only the rows that changed since the receiver last heard them (CFD): a set code and the inner
+    """Only the rows that changed since the receiver last got them (CFD): a set code and the inner
     code of those.
     """
 
@@ -209,7 +209,7 @@ class Delta:
         probs = _or_nothing(known, rows, classes).copy()
         probs[changed] = self.inner.unpack(code[end:], changes, classes, None)
         if np.isnan(probs).any():
-            raise WireError("a row is said to be unchanged that was never sent")
+            raise WireError("a row is marked as unchanged that was never sent")
         return probs
 
     def max_bytes(self, rows: int, classes: int) -> int:

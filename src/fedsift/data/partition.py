@@ -1,9 +1,9 @@
 """How the private samples are dealt to clients. A partition is a callable
 
-    (labels [n], clients, generator) -> one index array per client, disjoint unless it says it is
-    `overlapping`
+    (labels [n], clients, generator) -> one index array per client
 
-Every client gets at least one sample; one may well end up with a single class.
+The arrays are disjoint, unless the partition is `overlapping`. Every client gets at least one
+sample; one may well end up with a single class.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Dirichlet:
     """The paper's: equal sizes; each client's class proportions are drawn from Dirichlet(alpha,
     ..., alpha).
 
-    Clients take turns in random order. Where a class is used up, a client fills its place from what
-    is left, in proportion to its own preferences (or, if it wants none of what is left, to what is
-    left).
+    Clients take turns in random order. Where a class is used up, a client takes from what is left,
+    in proportion to its own preferences. If it wants none of what is left, it takes in proportion
+    to what is left.
     """
 
     alpha: float
@@ -121,7 +121,7 @@ class Views:
     """Any number of clients: each sees `samples` samples in Dirichlet(alpha, ..., alpha)
     proportions, drawn on demand.
 
-    A client's view is a function of its number and one number drawn for them all, so a million
+    A client's view is a function of its number and one number drawn for them all. So a million
     clients take no more room than ten. Its samples are distinct, but other clients may see them
     too. Where a class is too small, the client fills its place as in `Dirichlet`.
     """
@@ -139,7 +139,8 @@ class Views:
     ) -> Sequence[Array]:
         if self.samples > len(labels):
             raise UserError(
-                f"views of {self.samples} samples, but only {len(labels)} private ones; make samples smaller"
+                f"views of {self.samples} samples, but only {len(labels)} private ones; make "
+                "samples smaller"
             )
         pools = [np.flatnonzero(labels == c) for c in range(int(labels.max()) + 1)]
         return LazyParts(clients, partial(self._view, pools, int(generator.integers(2**63))))
@@ -170,7 +171,8 @@ def deal(
         raise UserError(f"a federation needs at least one client, not {clients}")
     if clients > len(labels) and not getattr(how, "overlapping", False):
         raise UserError(
-            f"{clients} clients but only {len(labels)} private samples: each client needs at least one"
+            f"{clients} clients but only {len(labels)} private samples: each client needs at "
+            "least one"
         )
     parts = how(labels, clients, generator)
     if not isinstance(parts, Sequence | np.ndarray) or len(parts) != clients:
@@ -195,7 +197,8 @@ def _check_part(client: int, part: Any, samples: int) -> Array:
         )
     if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= samples:
         raise UserError(
-            f"the partition gives client {client} something else than indexes from 0 to {samples - 1}"
+            f"the partition gives client {client} something else than indexes from 0 to "
+            f"{samples - 1}"
         )
     return rows.astype(np.int64)
 
@@ -206,7 +209,8 @@ def _check_cover(rows: Array, samples: int) -> None:
     if (times != 1).any():
         lost, shared = int((times == 0).sum()), int((times > 1).sum())
         raise UserError(
-            f"the partition leaves out {lost} samples and deals {shared} more than once; deal every "
+            f"the partition leaves out {lost} samples and deals {shared} more than once; deal "
+            "every "
             "index once, or set `overlapping = True` on it to allow both"
         )
 

@@ -55,12 +55,12 @@ def create(
     made = Certificates(folder)
     if made.ca.exists():
         raise UserError(
-            f"{folder} has certificates already; choose another folder, or remove it to start anew"
+            f"{folder} has certificates already; choose another folder, or remove it to start again"
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority, authority_key = _authority(days)
     server_key = ec.generate_private_key(ec.SECP384R1())
-    certificate = _signed(
+    certificate = _sign(
         "fedsift server", server_key.public_key(), authority, authority_key, hosts, days
     )
     for node in range(nodes):
@@ -83,7 +83,8 @@ def commands(made: Certificates, nodes: int, host: str) -> str:
     ca, home = made.ca.name, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1"
     lines = [
         "# on the server (it needs ca.crt, server.crt and server.key)",
-        f"{home} flower-superlink --host 0.0.0.0 --port 8000 --ssl-ca-certfile {ca} --ssl-certfile {made.server.name} "
+        f"{home} flower-superlink --host 0.0.0.0 --port 8000 --ssl-ca-certfile {ca} "
+        f"--ssl-certfile {made.server.name} "
         f"--ssl-keyfile {made.server_key.name} --enable-supernode-auth",
         "",
         "# where you submit from: ~/.flwr/config.toml",
@@ -99,8 +100,9 @@ def commands(made: Certificates, nodes: int, host: str) -> str:
         lines += [
             "",
             f"# on node {node} (it needs ca.crt and node-{node}.key)",
-            f"flower-supernode --superlink {host}:8000 --root-certificates {ca} --auth-supernode-private-key "
-            f"{made.node_key(node).name} --node-config 'partition-id={node} memory=\"/var/lib/fedsift\"'",
+            f"flower-supernode --superlink {host}:8000 --root-certificates {ca} "
+            f"--auth-supernode-private-key {made.node_key(node).name} "
+            f"--node-config 'partition-id={node} memory=\"/var/lib/fedsift\"'",
         ]
     return "\n".join(lines) + "\n"
 
@@ -110,7 +112,7 @@ def _authority(days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
     name = _name("fedsift private authority")
     usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
     built = (
-        _dated(name, name, key.public_key(), days)
+        _start_certificate(name, name, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -118,7 +120,7 @@ def _authority(days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
     return built.sign(key, hashes.SHA384()), key
 
 
-def _signed(
+def _sign(
     name: str,
     key: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
@@ -128,7 +130,7 @@ def _signed(
 ) -> x509.Certificate:
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     return (
-        _dated(_name(name), authority.subject, key, days)
+        _start_certificate(_name(name), authority.subject, key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -137,7 +139,7 @@ def _signed(
     )
 
 
-def _dated(
+def _start_certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)

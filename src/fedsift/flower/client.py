@@ -1,5 +1,5 @@
-"""A node's side: say who you are, take your turn. Everything it needs beside the message lies on
-the node itself.
+"""A node's side: it says who it is, and takes its turn. All it needs beside the message is on the
+node.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def client_app(task: Any) -> ClientApp:
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
-        return _replied(message, lambda: greet(_site(task, context)))
+        return _reply(message, lambda: greet(_site(task, context)))
 
     @app.train("turn")
     def turn(message: Message, context: Context) -> Message:
-        return _replied(
+        return _reply(
             message,
             lambda: take_turn(_site(task, context), messages.read(message.content, Call), context),
         )
@@ -83,9 +83,9 @@ def _site(task: Any, context: Context) -> Site:
     return make_site(task, settings(context.run_config), context.node_config)
 
 
-def _replied(message: Message, answer: Callable[[], FedsiftMessage]) -> Message:
-    """The answer, or a word on why there is none. Other errors' texts may quote private data: they
-    stay in the node's log.
+def _reply(message: Message, answer: Callable[[], FedsiftMessage]) -> Message:
+    """The answer, or why there is none. Texts of other errors may quote private data: they stay in
+    the node's log.
     """
     try:
         reply = answer()

@@ -1,9 +1,8 @@
-"""A client's memory between its turns, so kept that a repeated, late or lost message can do no
-harm.
+"""A client's memory between its turns. A repeated, late or lost message does no harm.
 
-The server says which round of a client it took up last; the client goes on from its memory after
-that very round. So a turn is a function of the message alone: asked again it answers the same, and
-what the server never got never happened.
+The server says which round of a client it accepted last. The client continues from its memory after
+that round. So a turn is a function of the message alone: asked again, it gives the same answer. An
+upload that the server never got counts as never sent.
 """
 
 from __future__ import annotations

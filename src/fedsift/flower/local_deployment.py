@@ -26,7 +26,7 @@ from fedsift.runs import rounds_played
 from fedsift.types import UserError
 
 HOST = "127.0.0.1"
-# in the environment of everything started here, so that it can be told from everything else
+# in the environment of everything started here, so that it can be recognised
 MARK = "FEDSIFT_STARTED_BY"
 RETRIES = 3  # of a node to reach the SuperLink, which is there before any node is
 QUIET = {
@@ -71,10 +71,7 @@ class Deployment:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # --- starting
-    #
-    #
-    # --------------------------------------------------------------------------------------------------
+    # --- starting ---
 
     def node(
         self, settings: Mapping[str, Any], key: Path | None = None, trust: bool = True
@@ -115,7 +112,7 @@ class Deployment:
             options += ["--insecure"]
         link = self._start("superlink", "flower-superlink", *options)
         until = time.monotonic() + 60
-        while not self._healthy():
+        while not self._is_healthy():
             if link.poll() is not None or time.monotonic() > until:
                 raise UserError(f"the SuperLink did not start; see {self.home / 'superlink.log'}")
             time.sleep(0.2)
@@ -133,7 +130,7 @@ class Deployment:
         self.processes.append(process)
         return process
 
-    def _healthy(self) -> bool:
+    def _is_healthy(self) -> bool:
         trust = (
             ssl.create_default_context(cafile=str(self.certificates.ca))
             if self.certificates
@@ -159,12 +156,10 @@ class Deployment:
             if self.certificates
             else "insecure = true"
         )
-        return f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "{HOST}:{self.port}"\n{secure}\n'
+        names = '[superlink]\ndefault = "local"\n\n[superlink.local]\n'
+        return f'{names}address = "{HOST}:{self.port}"\n{secure}\n'
 
-    # --- driving
-    #
-    #
-    # ---------------------------------------------------------------------------------------------------
+    # --- driving ---
 
     def submit(self, app: Path, run_config: Mapping[str, Any], nodes: int | None = None) -> str:
         """Hand the project in; the id of the run. `nodes` is for Flower's simulation, which makes
@@ -184,7 +179,7 @@ class Deployment:
         )
 
     def log(self, run: str) -> str:
-        """What the server of a run has said."""
+        """The log of the server of a run."""
         return self._run("flwr", "log", run, "local", "--show").stdout
 
     def reason(self, run: str) -> str:
@@ -222,10 +217,7 @@ class Deployment:
             command, env=self.environment, capture_output=True, text=True, timeout=120
         )
 
-    # --- stopping
-    #
-    #
-    # --------------------------------------------------------------------------------------------------
+    # --- stopping ---
 
     def stop(self) -> None:
         """Everything that was started here, and only that: first politely, then for good."""
@@ -244,10 +236,10 @@ class Deployment:
 
     def alive(self) -> set[int]:
         """Processes started here that still run, and theirs. Some detach themselves and some rub
-        out our mark, so whoever was once seen among them is remembered."""
+        out our mark, so all that were once seen are remembered."""
         now = processes()
         mine = {process.pid for process in self.processes if process.poll() is None}
-        roots = mine | set(marked(self.mark))
+        roots = mine | set(find_marked(self.mark))
         self.seen |= {pid: now[pid].born for pid in roots | descendants(roots, now) if pid in now}
         return mine | {
             pid for pid, born in self.seen.items() if pid in now and now[pid].born == born
@@ -279,7 +271,7 @@ def descendants(roots: set[int], now: Mapping[int, Process]) -> set[int]:
     return family - roots
 
 
-def marked(mark: str) -> Iterator[int]:
+def find_marked(mark: str) -> Iterator[int]:
     """Running processes with this mark in their environment."""
     wanted = f"{MARK}={mark}".encode()
     for entry in Path("/proc").glob("[0-9]*"):

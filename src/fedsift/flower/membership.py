@@ -31,7 +31,7 @@ class Membership:
     silent: Counter[int] = field(default_factory=Counter)  # node -> how often
 
     def wait_for(self, wanted: set[int], wait: float) -> None:
-        """Call the roll until all the wanted clients are there or turned away, or for `wait`
+        """Ask nodes who they are until all wanted clients are there or refused, or for `wait`
         seconds.
         """
         until = time.monotonic() + wait
@@ -49,7 +49,7 @@ class Membership:
             messages.HELLO, dict.fromkeys(sorted(new)), Hello, deadline
         )
         for node, hello in replies.messages.items():
-            why = self._objection(hello)
+            why = self._find_objection(hello)
             if why:
                 self._refuse(node, why)
                 self.away.add(hello.client)
@@ -66,16 +66,25 @@ class Membership:
         for node, why in replies.silent.items():
             self._count_silence(node, why)
 
-    def _objection(self, hello: Hello) -> str | None:
+    def _find_objection(self, hello: Hello) -> str | None:
         """Why this node cannot take part; None if it can."""
         if hello.version != fedsift.__version__:
-            return f"it has fedsift {messages.one_line(hello.version)[:40]}, the server {fedsift.__version__}; install the same version"
+            return (
+                f"it has fedsift {messages.one_line(hello.version)[:40]}, the server "
+                f"{fedsift.__version__}; install the same version"
+            )
         if hello.experiment != self.here.digest:
             return "its experiment is not the server's; give both the same project"
         if not 0 <= hello.client < len(self.here.models):
-            return f"there is no client {hello.client}; partition-id goes from 0 to {len(self.here.models) - 1}"
+            return (
+                f"there is no client {hello.client}; partition-id goes from 0 to "
+                f"{len(self.here.models) - 1}"
+            )
         if hello.public != self.here.fingerprint:
-            return "its public set is not the server's: other samples, or another order; give it the same file"
+            return (
+                "its public set is not the server's: other samples, or another order; give it "
+                "the same file"
+            )
         if hello.model not in {model.name for model in self.here.models}:
             return "its model is not in the experiment; add it to clients.models"
         return None

@@ -1,5 +1,5 @@
-"""What crosses on Flower: the very bytes of a codec, and beside them a few plain values. All of it
-is hostile.
+"""What crosses on Flower: the bytes of a codec, and a few plain values. All of it is treated as
+hostile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedsift.codecs import WireError
 
 HELLO, TURN = "query.hello", "train.turn"  # message types, as Flower routes them
 NEVER = -1  # in the place of a round
-LONGEST = 500  # letters of a word of refusal
+LONGEST = 500  # characters of a refusal
 
 _VALUES, _PAYLOAD, _BYTES = "fedsift", "payload", "bytes"
 _TOKEN = re.compile(r"[0-9a-f]{32}")
@@ -34,8 +34,8 @@ class Hello:
 
 @dataclass(frozen=True)
 class Call:
-    """The server to a client: your turn. `last` is the latest round whose answer the server took up
-    and built on.
+    """The server to a client: your turn. `last` is the latest round whose answer the server
+    accepted.
     """
 
     run: str  # names the run across restarts
@@ -115,9 +115,9 @@ def _check(message: FedsiftMessage) -> None:
 
 def one_line(text: str) -> str:
     """Fit for a log in which every line is one of ours."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:LONGEST]
+    return "".join(sign if sign.isprintable() else " " for sign in text)[:LONGEST]
 
 
 def nothing() -> RecordDict:
-    """For a message whose type says it all."""
+    """For a message that needs no values beside its type."""
     return RecordDict()

@@ -24,8 +24,8 @@ def create(folder: Path) -> list[Path]:
     template = resources.files("fedsift.flower").joinpath("template")
     texts = {file.name: file.read_text() for file in template.iterdir() if file.is_file()}
     texts["pyproject.toml"] = texts["pyproject.toml"].replace("NAME", name, 1)
-    played = config.read_experiment("digits-fas", START).model_copy(update={"name": name})
-    texts[EXPERIMENT] = config.to_toml(played)
+    experiment = config.read_experiment("digits-fas", START).model_copy(update={"name": name})
+    texts[EXPERIMENT] = config.to_toml(experiment)
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in sorted(texts.items()):
         write_atomic(folder / file, text.encode())

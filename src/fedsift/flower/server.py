@@ -1,5 +1,5 @@
-"""The server's side: the loop of `Federation.play`, with a real network in the place of the cohort
-side by side.
+"""The server's side: the loop of `Federation.round_turn`, with a real network in the place of a
+simulated cohort.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOKEN = "flower.json"  # in the run folder: the name under which clients remembe
 
 
 class TooFew(RuntimeError):
-    """The run cannot go on: too few clients have answered, too often."""
+    """The run cannot continue: too few clients have answered, too often."""
 
 
 def server_app(task: Any) -> ServerApp:
@@ -56,7 +56,8 @@ def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
     federation = here.federation(here.test())
     if not 1 <= how.minimum <= federation.cohort:
         raise UserError(
-            f"a minimum of {how.minimum} replies in a cohort of {federation.cohort}; set it to 1 .. cohort"
+            f"a minimum of {how.minimum} replies in a cohort of {federation.cohort}; set it "
+            "to 1 .. cohort"
         )
     engine, why = choose_engine(*here.experiment.where)
     folder = Path(how.folder or Path("runs", here.experiment.name)).resolve()
@@ -96,7 +97,7 @@ class Replies:
 
 
 class Host:
-    """The server of one run: round after round with whoever is there."""
+    """The server of one run: round after round with the clients that are there."""
 
     def __init__(self, grid: Grid, run: Run, here: Site, how: Settings, engine: Engine) -> None:
         self.run, self.here, self.how, self.engine = run, here, how, engine
@@ -115,7 +116,7 @@ class Host:
             LOG.info("fedsift: round %s done, accuracy %.4f", record.round, record.accuracy)
 
     def _run_round(self) -> Record:
-        """Repeated while fewer than the minimum answer; clients answer a repeated round alike."""
+        """Repeated while fewer than the minimum answer; clients then give the same answer again."""
         state = self.run.state
         for attempt in range(self.how.tries):
             federation = self._federation()
@@ -160,7 +161,7 @@ class Host:
         return run_turn(turn, self.engine)
 
     def _federation(self) -> Federation:
-        """With the models clients say they have; the experiment's for those not heard of yet."""
+        """With the models that clients have named; for the others, those of the experiment."""
         self.membership.refresh(self.how.wait)
         models = [
             self.membership.models.get(id, model) for id, model in enumerate(self.here.models)

@@ -16,10 +16,10 @@ from fedsift.types import UserError
 class Settings:
     experiment: str = "experiment.toml"  # beside task.py
     overrides: str = ""  # as on the command line: "rounds=3 seed=1"
-    folder: str = ""  # the run folder on the server's machine; an unfinished run there goes on
+    folder: str = ""  # the run folder on the server's machine; an unfinished run there is resumed
     deadline: float = 600.0  # seconds a round may take; who has not answered by then is missing
     minimum: int = 1  # replies a round needs
-    tries: int = 3  # how often a round with fewer replies is played before the run fails
+    tries: int = 3  # how often a round with fewer replies is run before the run fails
     wait: float = 60.0  # seconds to wait for nodes, and for a node to say who it is
     poll: float = 0.5  # seconds between two looks for replies
 

@@ -53,7 +53,7 @@ class Site:
         return classes_of(self.task)
 
     def test(self) -> Labelled:
-        return labelled(
+        return take_labelled(
             "test", self.task.test(self.experiment, self.node), self.public, self.classes
         )
 
@@ -67,7 +67,7 @@ class Site:
         clients = Clients(nobody, [nothing] * len(everyone), everyone)
         clients.models = tuple(
             dict.fromkeys(self.models)
-        )  # the server has a student of each, whoever is there
+        )  # the server has a student of each, also of absent ones
         return Federation(
             self.algorithm, clients, Task(nobody, self.public, test), e.clients.cohort, e.seed
         )
@@ -78,13 +78,14 @@ class Site:
         if type(id) is not int or not 0 <= id < len(self.models):
             most = len(self.models) - 1
             raise UserError(
-                f"start this SuperNode with --node-config 'partition-id=N', N from 0 to {most}, not {id!r}"
+                "start this SuperNode with --node-config 'partition-id=N', N from 0 to "
+                f"{most}, not {id!r}"
             )
         names = {model.name: model for model in self.models}
         model = registry.lookup(
             names, "model", str(self.node.get("model", self.models[id].name)), "clients.models"
         )
-        private = labelled(
+        private = take_labelled(
             "private", self.task.private(self.experiment, self.node), self.public, self.classes
         )
         return Client(id, model, private)
@@ -98,7 +99,7 @@ class Site:
 
     @cached_property
     def digest(self) -> str:
-        """Of everything that both ends must have alike in the experiment."""
+        """Of everything in the experiment that both ends must share."""
         return hashlib.sha256(
             f"{__version__}\n{config.to_toml(self.experiment)}".encode()
         ).hexdigest()
@@ -119,8 +120,8 @@ def make_site(task: Any, settings: Settings, node: Node) -> Site:
     config.check_project_plugins(e, task.__name__)
     engines.check_engine(
         e.engine, e.device, e.precision
-    )  # said before the first round, not at every turn
-    shared = public_set(task.public(e, node), e.data.normalise, classes_of(task))
+    )  # an error comes before the first round, not at every turn
+    shared = take_public(task.public(e, node), e.data.normalise, classes_of(task))
     models = assign_models(
         e.clients.models or e.clients.model, e.clients.count, shared.shape, classes_of(task)
     )
@@ -136,7 +137,7 @@ def classes_of(task: Any) -> int:
     return classes
 
 
-def public_set(given: Any, normalise: str, classes: int) -> Samples:
+def take_public(given: Any, normalise: str, classes: int) -> Samples:
     """The public samples of a task: as fedsift has them, or an array of inputs, normalised by its
     own figures.
     """
@@ -147,7 +148,7 @@ def public_set(given: Any, normalise: str, classes: int) -> Samples:
     return Samples(Store(torch.from_numpy(x), mean, std), np.arange(len(x)))
 
 
-def labelled(name: str, given: Any, public: Samples, classes: int) -> Labelled:
+def take_labelled(name: str, given: Any, public: Samples, classes: int) -> Labelled:
     """Labelled samples of a task: as fedsift has them, or arrays (x, y), normalised as the public
     set is.
     """
@@ -155,17 +156,19 @@ def labelled(name: str, given: Any, public: Samples, classes: int) -> Labelled:
         x, y = given
         made = data.make_dataset(x, y, classes)
         given = Labelled(
-            _beside(made.x, public), F.one_hot(torch.from_numpy(made.y), made.classes).float()
+            _normalise_like(made.x, public),
+            F.one_hot(torch.from_numpy(made.y), made.classes).float(),
         )
     if given.samples.shape != public.shape or given.classes != classes or not len(given):
         found = f"{len(given)} samples of shape {given.samples.shape} in {given.classes} classes"
         raise UserError(
-            f"{name} gives {found}; the public set has shape {public.shape}, and there are {classes} classes"
+            f"{name} gives {found}; the public set has shape {public.shape}, and there are "
+            f"{classes} classes"
         )
     return given
 
 
-def _beside(x: Array, public: Samples) -> Samples:
+def _normalise_like(x: Array, public: Samples) -> Samples:
     return Samples(
         Store(torch.from_numpy(x), public.store.mean, public.store.std), np.arange(len(x))
     )

@@ -30,7 +30,7 @@ class Answers:
 
     messages: dict[int, Any] = field(default_factory=dict)
     refusals: dict[int, Refusal] = field(default_factory=dict)
-    silent: dict[int, str] = field(default_factory=dict)  # no word from the node itself
+    silent: dict[int, str] = field(default_factory=dict)  # nothing came from the node itself
 
 
 @dataclass

@@ -39,7 +39,7 @@ class Method:
     @property
     def accuracies(self) -> list[float]:
         """Per seed, the mean over the last rounds."""
-        return [evaluation.settled(run.accuracies) for run in self.runs]
+        return [evaluation.average_last(run.accuracies) for run in self.runs]
 
     def uplink_to(self, target: float) -> float | None:
         """Bytes uploaded until the accuracy first reached the target, mean over seeds; None if a
@@ -119,7 +119,7 @@ def unpaired(runs: Sequence[History]) -> list[str]:
     return (
         sorted(reasons)
         + ["seed"] * different
-        + ["rounds played"] * (unfinished and "rounds" not in reasons)
+        + ["rounds run"] * (unfinished and "rounds" not in reasons)
     )
 
 
@@ -129,14 +129,16 @@ def _apart(one: History, other: History) -> dict[str, tuple[Any, Any]]:
 
 
 def _label(run: History, all_runs: Sequence[History]) -> str:
-    """The name, and what sets this method apart from its namesakes, in the short form of the
-    command line; a cell of a sweep says some of it in its name."""
+    """The name, and what differs from methods of the same name, as on the command line.
+
+    The name of a cell has some of it already.
+    """
     name, values = run.experiment.name, config.resolve_values(run.experiment)
     namesakes = [other for other in all_runs if _first_name(other) == _first_name(run)]
     keys = sorted({key for other in namesakes for key in _apart(run, other)})
-    said = re.findall(r" (\S+?)=", name)
+    named = re.findall(r" (\S+?)=", name)
     more = [
-        f"{short_name(key)}={_plain(values[key])}" for key in keys if short_name(key) not in said
+        f"{short_name(key)}={_plain(values[key])}" for key in keys if short_name(key) not in named
     ]
     if (
         len(run.metrics) < run.experiment.rounds

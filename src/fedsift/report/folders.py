@@ -13,7 +13,7 @@ from fedsift.types import UserError
 
 def load_runs(folders: list[Path], note: Callable[[str], None]) -> list[History]:
     """Each run once. A folder that holds runs, such as the demo's, stands for them. Files beside
-    the runs of a sweep are passed over. `note` is told what is left out and why.
+    the runs of a sweep are ignored. `note` gets a line on what is left out, and why.
     """
     found: dict[Path, Path] = {}
     beside = [

@@ -21,8 +21,8 @@ from fedsift.types import UserError
 
 FORMATS = ("png", "pdf", "svg")
 BAND = "line: mean over seeds; band: lowest to highest seed"
-BARS = 40  # clients whose labels are drawn; more could not be told apart
-WIDTH, LETTER = 13.0, 0.075  # inches: of the picture, and of a letter in its legend
+BARS = 40  # clients whose labels are drawn; more could not be distinguished
+WIDTH, CHARACTER = 13.0, 0.075  # inches: of the picture, and of a character in its legend
 
 
 def file_kind(file: Path) -> str:
@@ -30,7 +30,8 @@ def file_kind(file: Path) -> str:
     kind = file.suffix.lstrip(".").lower()
     if kind not in FORMATS:
         raise UserError(
-            f"cannot draw a {file.suffix or 'file without ending'}; use {', '.join('.' + f for f in FORMATS)}"
+            f"cannot draw a {file.suffix or 'file without ending'}; use "
+            f"{', '.join('.' + f for f in FORMATS)}"
         )
     return kind
 
@@ -67,15 +68,15 @@ def plot(runs: Sequence[History], file: Path) -> None:
     compared = methods(runs)
     longest = max(len(method.label) for method in compared)
     columns = max(
-        1, min(4, len(compared), int(WIDTH / (0.7 + LETTER * longest)))
+        1, min(4, len(compared), int(WIDTH / (0.7 + CHARACTER * longest)))
     )  # 0.7: the line before a name
     height = 3.6 + 0.2 * -(-len(compared) // columns)
     figure, (rounds, uplink, labels) = plt.subplots(
         1, 3, figsize=(WIDTH, height), layout="constrained"
     )
     for method, colour in zip(compared, colours(), strict=False):
-        _curve(rounds, method, colour, [np.arange(1, len(r.metrics) + 1) for r in method.runs])
-        _curve(
+        _draw_curve(rounds, method, colour, [np.arange(1, len(r.metrics) + 1) for r in method.runs])
+        _draw_curve(
             uplink, method, colour, [np.cumsum([b.uplink for b in r.ledger]) for r in method.runs]
         )
     rounds.set(xlabel="round", ylabel="test accuracy", title="accuracy against rounds")
@@ -102,7 +103,7 @@ def plot(runs: Sequence[History], file: Path) -> None:
         axes.grid(alpha=0.3)
     rounds.xaxis.set_major_locator(MaxNLocator(integer=True))
     labels.yaxis.set_major_locator(MaxNLocator(integer=True))
-    _label_bars(labels, runs[0], compared[0].label if _dealt_otherwise(runs) else "")
+    _draw_label_bars(labels, runs[0], compared[0].label if _dealt_otherwise(runs) else "")
     save(figure, file)
 
 
@@ -116,7 +117,7 @@ def _dealt_otherwise(runs: Sequence[History]) -> bool:
     )
 
 
-def _curve(axes: Any, method: Method, colour: Any, positions: Sequence[Any]) -> None:
+def _draw_curve(axes: Any, method: Method, colour: Any, positions: Sequence[Any]) -> None:
     accuracy = np.array([run.accuracies for run in method.runs])  # [seeds, rounds]
     x = np.mean(positions, axis=0)
     axes.plot(
@@ -128,7 +129,7 @@ def _curve(axes: Any, method: Method, colour: Any, positions: Sequence[Any]) -> 
         )
 
 
-def _label_bars(axes: Any, run: History, whose: str) -> None:
+def _draw_label_bars(axes: Any, run: History, whose: str) -> None:
     """A bar a client, a colour a class; `whose`, where it could be another's."""
     drawn = run.clients[:BARS]
     ids, counts = (

@@ -24,8 +24,8 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     from matplotlib import pyplot as plt
 
     alphas = list(dict.fromkeys(cell["alpha"] for cell in report["cells"]))
-    panel, family = LAYOUTS.get(report["layout"], (_against_rounds, str))
-    size, level = (1.5 + 4.8 * len(alphas), 4.8), panel is _against_rounds
+    panel, family = LAYOUTS.get(report["layout"], (_draw_rounds, str))
+    size, level = (1.5 + 4.8 * len(alphas), 4.8), panel is _draw_rounds
     figure, panels = plt.subplots(
         1, len(alphas), figsize=size, sharey=level, squeeze=False, layout="constrained"
     )
@@ -35,7 +35,7 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
         panel(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], coloured)
         axes.set_title(f"alpha = {alpha:g}")
         axes.grid(alpha=0.3)
-    if panel is not _side_by_side:
+    if panel is not _draw_bars:
         panels[0][0].set_ylabel("test accuracy")
     entries = {
         name: one
@@ -53,7 +53,7 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     rounds = f"{report['rounds']}{f' of {planned}' if report['unfinished'] else ''} rounds"
     made = f"{report['setting']}, recipe {Path(report['recipe']).stem}, {rounds}, {seeds}"
     figure.suptitle(f"{report['title']}\n{made}", fontsize="medium")
-    if panel is _against_bytes:
+    if panel is _draw_bytes:
         figure.draw_without_rendering()
         for axes, alpha in zip(panels[0], alphas, strict=True):
             _name_variants(
@@ -62,9 +62,10 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     save(figure, file)
 
 
-def _against_rounds(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
-    """One line per curve, as far as all its seeds go, its band from the lowest to the highest of
-    them, and the published figure as a dash at the end.
+def _draw_rounds(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
+    """One line per curve, as far as all its seeds go, with a band from the lowest to the highest.
+
+    The published figure is a dash at the end.
     """
     for cell in cells:
         common = min(map(len, cell["by_round"]))
@@ -90,7 +91,7 @@ def _system(label: str) -> str:
     return label.partition(", ")[0]
 
 
-def _against_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
+def _draw_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
     """One colour per system, its variants joined by a line (and named in the end)."""
     cells = sorted(cells, key=lambda cell: cell["uplink_bytes_per_upload"])
     axes.set(xscale="log", xlabel="bytes a client uploads per round")
@@ -180,7 +181,7 @@ def _shared_area(one: Box, other: Box) -> float:
     return max(0.0, width) * max(0.0, height)
 
 
-def _side_by_side(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
+def _draw_bars(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
     """One row per variant, the best on top, with the bytes per upload; the published figures as
     dashes.
     """
@@ -206,6 +207,6 @@ def _side_by_side(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[st
 
 
 LAYOUTS = {
-    "budget": (_against_bytes, _system),
-    "variants": (_side_by_side, _system),
+    "budget": (_draw_bytes, _system),
+    "variants": (_draw_bars, _system),
 }  # and what has a colour of its own

@@ -72,7 +72,8 @@ def _judge_claims(
 ) -> list[dict[str, Any]]:
     figures = {
         "accuracy": {
-            cell: [evaluation.settled(run.accuracies) for run in of] for cell, of in found.items()
+            cell: [evaluation.average_last(run.accuracies) for run in of]
+            for cell, of in found.items()
         },
         "pace": {cell: [fmean(run.accuracies) for run in of] for cell, of in found.items()},
     }
@@ -143,7 +144,7 @@ def _describe_cell(
     cell: Cell, of: Sequence[History], whole: Sequence[History], published: float | None
 ) -> dict[str, Any]:
     """`of` are the runs as far as they are compared, `whole` as far as they were run."""
-    settled = [evaluation.settled(run.accuracies) for run in of]
+    settled = [evaluation.average_last(run.accuracies) for run in of]
     uploads = [_upload_sizes(run) for run in of]
     first = of[0].experiment
     return {
@@ -203,7 +204,7 @@ def describe_runs(report: Mapping[str, Any]) -> str:
     size = f", {_describe_samples(report['cells'][0])}" if report["layout"] == "table" else ""
     each = f"{seeds} seeds" if seeds > 1 else "one seed"
     many = "one round" if rounds == 1 else f"{rounds} rounds"
-    over = "that of this round" if rounds == 1 else f"the {evaluation.settled_over(rounds)}"
+    over = "that of this round" if rounds == 1 else f"the {evaluation.describe_average(rounds)}"
     made = f"{report['setting']}{size}, recipe {report['recipe']}, {many}, {each}"
     return f"{made}; accuracy is {over}"
 

@@ -47,7 +47,9 @@ class History:
 
     def __repr__(self) -> str:
         done = f"{len(self.metrics)} of {self.experiment.rounds} rounds"
-        settled = f"accuracy {evaluation.settled(self.accuracies):.3f}" if self.metrics else "empty"
+        settled = (
+            f"accuracy {evaluation.average_last(self.accuracies):.3f}" if self.metrics else "empty"
+        )
         return f"History({str(self.folder)!r}, {self.experiment.name}, {done}, {settled})"
 
     @property
@@ -59,7 +61,7 @@ class History:
         return {
             "run": str(self.folder),
             "rounds": len(self.metrics),
-            "accuracy": round(evaluation.settled(self.accuracies), 6),
+            "accuracy": round(evaluation.average_last(self.accuracies), 6),
             "accuracy_last": round(self.accuracies[-1], 6),
             "uplink_bytes": totals.uplink,
             "downlink_bytes": totals.downlink,

@@ -122,7 +122,7 @@ def test_the_server_has_the_estimator_of_the_pooled_samples_and_its_logits(sizes
 def test_a_correlated_vector_has_unit_length_and_the_correlation_asked_for(p, alpha, seed):
     generator = rng(seed)
     u = theory.unit(generator.standard_normal(p))
-    beta_s = theory.correlated(u, alpha, generator)
+    beta_s = theory.draw_correlated(u, alpha, generator)
     assert np.linalg.norm(beta_s) == pytest.approx(1)
     assert beta_s @ u == pytest.approx(alpha)
 

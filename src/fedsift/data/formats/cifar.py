@@ -25,28 +25,28 @@ Batch = tuple[Array, Array]  # images [S, 3, 32, 32] and labels [S]
 def ten(folder: Folder) -> dict[str, Array]:
     if folder.find("data_batch_1.bin"):
         return _read(
-            partial(_binary, labels=1),
+            partial(_read_binary, labels=1),
             folder,
             [f"{name}.bin" for name in _BATCHES],
             "test_batch.bin",
         )
-    return _read(partial(_pickled, labels="labels"), folder, _BATCHES, "test_batch")
+    return _read(partial(_read_pickle, labels="labels"), folder, _BATCHES, "test_batch")
 
 
 def hundred(folder: Folder) -> dict[str, Array]:
     """The hundred fine classes."""
     if folder.find("train.bin"):
-        return _read(partial(_binary, labels=2), folder, ["train.bin"], "test.bin")
-    return _read(partial(_pickled, labels="fine_labels"), folder, ["train"], "test")
+        return _read(partial(_read_binary, labels=2), folder, ["train.bin"], "test.bin")
+    return _read(partial(_read_pickle, labels="fine_labels"), folder, ["train"], "test")
 
 
 def ten_as_pictures(folder: Folder) -> dict[str, Array]:
     """Pictures in which every row of 1,024 pixels is an image, and the labels as JSON (sic:
     "lables").
     """
-    x = np.concatenate([_picture(folder, f"{name}.png") for name in _BATCHES])
+    x = np.concatenate([_read_picture(folder, f"{name}.png") for name in _BATCHES])
     y, y_test = (_json_labels(folder, f"{name}_lables.json") for name in ("train", "test"))
-    return {"x": x, "y": y, "x_test": _picture(folder, "test_batch.png"), "y_test": y_test}
+    return {"x": x, "y": y, "x_test": _read_picture(folder, "test_batch.png"), "y_test": y_test}
 
 
 def _read(
@@ -60,7 +60,7 @@ def _read(
     return {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
 
 
-def _pickled(folder: Folder, name: str, labels: str) -> Batch:
+def _read_pickle(folder: Folder, name: str, labels: str) -> Batch:
     found = pickles.read(folder.read(name), name)
     x, y = found.get("data"), found.get(labels)
     if (
@@ -75,19 +75,20 @@ def _pickled(folder: Folder, name: str, labels: str) -> Batch:
     return x.reshape(-1, 3, 32, 32), _label_bytes(y, name)
 
 
-def _binary(folder: Folder, name: str, labels: int) -> Batch:
+def _read_binary(folder: Folder, name: str, labels: int) -> Batch:
     """Records of one or two labels (the last is the finer one) and 3,072 bytes."""
     content = np.frombuffer(folder.read(name), np.uint8)
     if not len(content) or len(content) % (labels + _PIXELS):
         raise UserError(
-            f"{name} has {len(content):,} bytes, which is no whole number of records of {labels + _PIXELS}"
+            f"{name} has {len(content):,} bytes, which is no whole number of records of "
+            f"{labels + _PIXELS}"
         )
     records = content.reshape(-1, labels + _PIXELS)
     return records[:, labels:].reshape(-1, 3, 32, 32), records[:, labels - 1]
 
 
-def _picture(folder: Folder, name: str) -> Array:
-    pixels = images.pixels(folder.locate(name), "PNG")
+def _read_picture(folder: Folder, name: str) -> Array:
+    pixels = images.read_pixels(folder.locate(name), "PNG")
     if pixels.shape[1:] != (1024, 3):
         raise UserError(
             f"{name} must be a colour picture 1,024 pixels wide; it is {pixels.shape[1]} wide"

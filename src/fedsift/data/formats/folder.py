@@ -67,11 +67,11 @@ class Folder:
 
 
 @contextlib.contextmanager
-def unpacked(archive: Path, names: Collection[str], limit: int, total: int) -> Iterator[Folder]:
+def unpack(archive: Path, names: Collection[str], limit: int, total: int) -> Iterator[Folder]:
     """The files called `names` out of a .tar.gz, wherever they lie in it, in a folder that is gone
     afterwards.
 
-    What an archive says about where to write is not heeded, so it cannot write anywhere else.
+    What an archive says about where to write is ignored, so it cannot write anywhere else.
     """
     with tempfile.TemporaryDirectory(prefix="fedsift-") as folder:
         try:
@@ -93,7 +93,8 @@ def unpacked(archive: Path, names: Collection[str], limit: int, total: int) -> I
 def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, limit: int) -> None:
     if member.size > limit:
         raise UserError(
-            f"{member.name!r} in the archive is larger than the {limit:,} bytes such a file can have"
+            f"{member.name!r} in the archive is larger than the {limit:,} bytes such a file "
+            "can have"
         )
     source = tar.extractfile(member)
     if source:

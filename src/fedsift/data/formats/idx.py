@@ -38,6 +38,7 @@ def _array(folder: Folder, name: str, axes: int) -> Array:
     sizes = struct.unpack(f">{axes}I", content[4:start])
     if len(content) - start != math.prod(sizes):
         raise UserError(
-            f"{name} says it has {math.prod(sizes):,} bytes of data, but it has {len(content) - start:,}"
+            f"{name} says it has {math.prod(sizes):,} bytes of data, but it has "
+            f"{len(content) - start:,}"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)

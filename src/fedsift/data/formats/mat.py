@@ -63,7 +63,7 @@ def variables(content: bytes, name: str, limit: int) -> dict[str, Array]:
         if len(content) < _HEADER or content[_HEADER - 4 : _HEADER] != _LITTLE_ENDIAN_5:
             raise ValueError("it is not a MATLAB 5 file")
         return dict(
-            _matrix(_unpacked(element, limit))
+            _matrix(_decompress(element, limit))
             for element in _elements(memoryview(content)[_HEADER:])
         )
     except (ValueError, struct.error, zlib.error) as error:
@@ -85,7 +85,7 @@ def _elements(data: memoryview) -> Iterator[Element]:
         position = after if kind == _COMPRESSED else (after + 7) // 8 * 8
 
 
-def _unpacked(element: Element, limit: int) -> Element:
+def _decompress(element: Element, limit: int) -> Element:
     kind, packed = element
     if kind != _COMPRESSED:
         return element

@@ -1,8 +1,8 @@
 """Reads the pickles CIFAR is published in without unpickling them.
 
 A pickle is a program, and `pickle.load` runs whatever it says. These files need some twenty of its
-instructions, so those are followed here by hand on plain values; a name such as `numpy dtype` stays
-a name, and nothing is ever called.
+instructions, which are followed here by hand on plain values. A name such as `numpy dtype` stays a
+name, and nothing is ever called.
 """
 
 from __future__ import annotations

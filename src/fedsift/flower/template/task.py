@@ -1,7 +1,7 @@
 """What this federation learns from. Every machine has this file; private data stay where they are.
 
-As it stands the nodes share out the digits that come with fedsift, so the project runs at once and
-ends in the very numbers of `fedsift run experiment.toml`. Put your own into each function; plain
+As it stands, the nodes share the digits that come with fedsift, so the project runs at once. Its
+numbers are those of `fedsift run experiment.toml`. Put your own data into each function; plain
 arrays will do:
 
     def private(experiment, node):

@@ -2,9 +2,9 @@
 simulation (docs/theory.md).
 
 x = y u + sigma z in R^p with |u| = 1, y = +-1 and z standard normal. The clients estimate u by the
-mean of y x, the server averages them to beta_s (unit length, correlation alpha with u), labels
-u_bar p unlabelled points by sign(beta_s' x), keeps those with |beta_s' x| > Gamma and is left with
-beta_hat, the mean of sign(beta_s' x) x over them. How near u is it?
+mean of y x. The server averages these to beta_s, of unit length and with correlation alpha with u.
+It labels u_bar p unlabelled points by sign(beta_s' x) and keeps those with |beta_s' x| > Gamma.
+The mean of sign(beta_s' x) x over them is beta_hat. How near u is it?
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def unit(vector: Array) -> Array:
     return vector / np.linalg.norm(vector)
 
 
-def correlated(u: Array, alpha: float, generator: np.random.Generator) -> Array:
+def draw_correlated(u: Array, alpha: float, generator: np.random.Generator) -> Array:
     """A unit vector with correlation alpha with the unit vector u, in a random direction
     otherwise.
     """
@@ -234,19 +234,19 @@ def _full(
     gamma: float, alpha: float, sigma: float, p: int, points: int, generator: np.random.Generator
 ) -> float:
     u = unit(generator.standard_normal(p))
-    beta_hat, _ = distil(correlated(u, alpha, generator), u, gamma, sigma, points, generator)
+    beta_hat, _ = distil(draw_correlated(u, alpha, generator), u, gamma, sigma, points, generator)
     return cot(beta_hat, u)
 
 
 def _reduced(
     gamma: float, alpha: float, sigma: float, p: int, points: int, generator: np.random.Generator
 ) -> float:
-    """The same in distribution, exactly, for one number a point.
+    """The same in distribution, exactly, with one number per point.
 
-    Counting y x for x, every y is 1. With b = beta_s, b = alpha u + beta v and c = beta u - alpha
-    v: what is kept, and with which sign, depends on g = b'z alone. So c'z and the p - 2 other
-    coordinates of z, averaged over the kept with their signs, are normal with variance 1 / kept,
-    and only the squared length of the others counts: a chi-square.
+    Counting y x for x, every y is 1. Let b = beta_s = alpha u + beta v and c = beta u - alpha v.
+    What is kept, and with which sign, depends on g = b'z alone. So c'z and the p - 2 other
+    coordinates of z, averaged over the kept with their signs, are normal with variance 1 / kept.
+    Of the others only the squared length counts: a chi-square.
     """
     beta, right, wrong, noise = math.sqrt(1 - alpha**2), 0, 0, 0.0
     for size in _chunks(points, CHUNK):
