@@ -151,7 +151,7 @@ def test_a_ratio_is_that_of_the_median_rounds_pair_by_pair(monkeypatch):
             "peak_mib": wall,
         }
 
-    monkeypatch.setattr(bench, "_in_a_fresh_process", played)
+    monkeypatch.setattr(bench, "_run_in_new_process", played)
     result = bench.scale(50_000, rounds=3, cohort=7, repeats=2)
     assert asked == [(1000, 3, 7), (50_000, 3, 7)] * 2
     assert result["round_ratio"] == {"median": 1.25, "low": 1.0, "high": 1.5}
@@ -179,7 +179,7 @@ def test_a_fresh_process_plays_the_rounds_it_is_asked_for():
 def test_bench_scale_prints_a_table(monkeypatch):
     played = {"setup_s": 0.5, "round_s": [2.0], "round_cpu_s": [1.5], "peak_mib": 300.0}
     monkeypatch.setattr(
-        bench, "_in_a_fresh_process", lambda clients, *_: played | {"clients": clients}
+        bench, "_run_in_new_process", lambda clients, *_: played | {"clients": clients}
     )
     text = done("bench", "scale", "--clients", "2000", "--repeats", "1").stdout
     figures = ["0.5", "2", "1.5", "300"]  # no range where there is none
