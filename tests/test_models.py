@@ -170,7 +170,8 @@ def test_a_partial_of_a_factory_has_a_name_that_is_the_same_in_every_process():
 
 def test_a_path_to_a_factory_is_a_model(tmp_path, monkeypatch):
     (tmp_path / "my_nets.py").write_text(
-        "from torch import nn\ndef net(shape, classes, depth=1): return nn.Linear(shape[0] * depth, classes)\n"
+        "from torch import nn\ndef net(shape, classes, depth=1): return "
+        "nn.Linear(shape[0] * depth, classes)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     built = make_model("my_nets:net(depth=3)", (5,), 2).build()

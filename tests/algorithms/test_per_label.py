@@ -338,8 +338,8 @@ def at(value):
 
 
 def a_pair(r):
-    """Two first uploads whose mixtures come apart to q = (0, 1) and p = (1, 0); lam = 1/4 is exact in
-    float16.
+    """Two first uploads whose mixtures come apart to q = (0, 1) and p = (1, 0).
+    lam = 1/4 is exact in float16.
     """
     return {
         0: first_upload(r, [[0.9, 0.1], [0.5, 0.5]], mixtures_of(([0.25, 0.75], 0, 1))),

@@ -300,7 +300,10 @@ def test_a_pool_is_at_least_the_budget_and_at_most_the_public_set(pool):
     fd, r = with_pool(pool)
     with pytest.raises(
         UserError,
-        match=rf"a pool of {pool} samples does not fit; give the budget \(2\) to the public set \(20",
+        match=(
+            rf"a pool of {pool} samples does not fit; give the budget \(2\) to the "
+            rf"public set \(20"
+        ),
     ):
         fd.start(r)
 

@@ -22,7 +22,8 @@ def test_ctrl_c_prints_the_command_that_goes_on_to_the_same_bits(tmp_path):
     assert (result.returncode, result.stdout) == (130, "")
     assert "Traceback" not in result.stderr
     assert result.stderr.endswith(
-        "interrupted; every finished round is saved. Resume with:\n  fedsift run --resume --out stopped\n"
+        "interrupted; every finished round is saved. Resume with:\n  fedsift run "
+        "--resume --out stopped\n"
     )
     assert 2 <= rounds_in(folder) < 40
     assert by_shell(result.stderr.splitlines()[-1]).returncode == 0

@@ -1,5 +1,5 @@
-"""Hostile messages, 100,000 and more of each kind: every decoder raises WireError or gives something
-valid, always.
+"""Hostile messages, 100,000 and more of each kind: every decoder raises WireError or gives
+something valid, always.
 
 Half of the inputs and more are damaged payloads under a right checksum: what an attacker who knows
 the format sends.

@@ -1,4 +1,6 @@
-"""Mixtures of samples as bytes: their length to the byte, and mixtures that are none are refused."""
+"""Mixtures of samples as bytes: their length to the byte, and mixtures that are none are
+refused.
+"""
 
 import struct
 

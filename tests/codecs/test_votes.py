@@ -1,4 +1,6 @@
-"""Votes on the wire: sent where a row does not stand for exactly one, and never believed blindly."""
+"""Votes on the wire: sent where a row does not stand for exactly one, and never believed
+blindly.
+"""
 
 import numpy as np
 import pytest

@@ -25,15 +25,18 @@ KEYS = "(run `fedsift new PRESET FILE.toml` to see all keys)"
         # wrong types
         (
             "cohort=x",
-            "clients.cohort: input should be a valid integer, unable to parse string as an integer (got 'x')",
+            "clients.cohort: input should be a valid integer, unable to parse string as "
+            "an integer (got 'x')",
         ),
         (
             "budget=1.5",
-            "algorithm.budget: input should be a valid integer, got a number with a fractional part (got 1.5)",
+            "algorithm.budget: input should be a valid integer, got a number with a "
+            "fractional part (got 1.5)",
         ),
         (
             "budget=",
-            "algorithm.budget: input should be a valid integer, unable to parse string as an integer (got '')",
+            "algorithm.budget: input should be a valid integer, unable to parse string "
+            "as an integer (got '')",
         ),
         ("sampler=3", "algorithm.sampler: input should be a valid string (got 3)"),
         ("local=3", "local is a section with keys epochs, batch, lr,"),
@@ -143,7 +146,8 @@ def test_nesterov_without_momentum_is_a_mistake():
 def test_every_problem_of_a_recipe_is_named_with_its_key():
     said = complaint("local.lr=-1", "local.momentum=2", "distill.batch=0")
     assert said == (
-        "local.lr must be above 0, not -1.0; local.momentum must be 0 or more and below 1, not 2.0; "
+        "local.lr must be above 0, not -1.0; local.momentum must be 0 or more and below "
+        "1, not 2.0; "
         "distill.batch must be a whole number, 1 or more, not 0"
     )
 

@@ -435,7 +435,8 @@ def test_when_nothing_can_be_reached_the_message_says_what_to_put_where(monkeypa
         "cannot get svhn:\n"
         "  official: http://ufldl.stanford.edu/housenumbers/train_32x32.mat (ConnectionError)\n"
         "  npm: no package there holds this data set\n"
-        f"Put train_32x32.mat (182.0 MB), test_32x32.mat (64.3 MB) into {tmp_path}/data/svhn and run `fedsift data get svhn` again,"
+        f"Put train_32x32.mat (182.0 MB), test_32x32.mat (64.3 MB) into "
+        f"{tmp_path}/data/svhn and run `fedsift data get svhn` again,"
         " or give a folder that has it in the official format: fedsift data get svhn --from FOLDER"
     )
     assert not (tmp_path / "data" / ".svhn-download").exists()

@@ -1,5 +1,5 @@
-"""The user's side of Flower: tasks, settings, projects, certificates, messages, and the verbs of the
-command line.
+"""The user's side of Flower: tasks, settings, projects, certificates, messages, and the verbs of
+the command line.
 """
 
 import stat
@@ -187,8 +187,8 @@ def test_certs_prints_commands_for_every_machine(tmp_path):
     assert done.exit_code == 0
     assert (tmp_path / "certs" / "commands.txt").read_text() in done.stdout
     assert (
-        "--superlink server.example:8000 --root-certificates ca.crt --auth-supernode-private-key node-1.key"
-        in done.stdout
+        "--superlink server.example:8000 --root-certificates ca.crt "
+        "--auth-supernode-private-key node-1.key" in done.stdout
     )
     assert (
         "--enable-supernode-auth" in done.stdout

@@ -67,7 +67,10 @@ def app(tmp_path_factory):
     project.create(folder)
     (folder / "client_app.py").write_text(MISCHIEF)
     task = (folder / "task.py").read_text()
-    other = 'task.public[[0, 2, 1]] if node.get("mischief") == "public" else config.build_federation(experiment).task.public'
+    other = (
+        'task.public[[0, 2, 1]] if node.get("mischief") == "public" else '
+        "config.build_federation(experiment).task.public"
+    )
     task = task.replace("task.public\n", f"{other}\n", 1)
     (folder / "task.py").write_text(task)
     return folder
@@ -233,7 +236,10 @@ def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
         [*fedsift, "new", "app"], cwd=tmp_path, env=environment, check=True, capture_output=True
     )
     folder = tmp_path / "run"
-    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from fedsift.cli import main; main()"
+    heeding = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from fedsift.cli import main; main()"
+    )
     listening = [
         sys.executable,
         "-c",

@@ -68,8 +68,8 @@ def test_a_node_without_a_partition_of_its_own_is_told_what_to_do(
     grid.nodes[37].config["partition-id"] = partition
     play(task, grid, how)
     assert (
-        "node 37 is refused: start this SuperNode with --node-config 'partition-id=N', N from 0 to 3"
-        in caplog.text
+        "node 37 is refused: start this SuperNode with --node-config 'partition-id=N', N "
+        "from 0 to 3" in caplog.text
     )
 
 

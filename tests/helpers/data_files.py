@@ -29,7 +29,10 @@ def text(value: str) -> bytes:
 def batch(x: Array, y: list[int], key: str = "labels") -> bytes:
     """A CIFAR batch as Python 2 and protocol 2 wrote it: instruction by instruction."""
     rows = x.reshape(len(x), -1)
-    array = b"cnumpy.core.multiarray\n_reconstruct\nq\x07cnumpy\nndarray\nq\x08K\x00\x85q\tU\x01bq\n\x87q\x0bRq\x0c"
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\nq\x07cnumpy\nndarray\n"
+        b"q\x08K\x00\x85q\tU\x01bq\n\x87q\x0bRq\x0c"
+    )
     shape = b"(K\x01" + b"".join(b"M" + struct.pack("<H", size) for size in rows.shape) + b"\x86q\r"
     dtype = (
         b"cnumpy\ndtype\nq\x0eU\x02u1q\x0fK\x00K\x01\x87q\x10Rq\x11(K\x03U\x01|q\x12NNN"

@@ -16,7 +16,10 @@ from fedsift.flower import client_app, messages, project
 from fedsift.flower.server import serve
 from fedsift.flower.settings import Settings
 
-TINY = "clients=4 cohort=3 data.private=60 data.public=30 local.epochs=1 distill.epochs=1 device=cpu model=mlp budget=6"
+TINY = (
+    "clients=4 cohort=3 data.private=60 data.public=30 local.epochs=1 "
+    "distill.epochs=1 device=cpu model=mlp budget=6"
+)
 SYSTEMS = {
     "fd": "algorithm=fd",
     "fas": "algorithm=fas sampler=low-entropy codec=quantized(2)",
@@ -24,7 +27,9 @@ SYSTEMS = {
     "ds-fl": "algorithm=ds-fl",
     "cfd": "algorithm=cfd budget=20",
     "cfd, all that was missed": "algorithm=cfd budget=20 algorithm.absent=missed",
-    "delta up, weights down": "algorithm=fd sampler=low-entropy codec=delta(quantized(2)) budget=20",
+    "delta up, weights down": (
+        "algorithm=fd sampler=low-entropy codec=delta(quantized(2)) budget=20"
+    ),
     "mixed models": 'algorithm=fas clients.models={"mlp"=2,"cnn"=2}',
     "fedavg": "algorithm=fedavg",
     "fedpaq": "algorithm=fedpaq",

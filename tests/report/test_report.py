@@ -108,7 +108,8 @@ def folder(tmp_path) -> Path:
         "metrics.jsonl": '{"round": 0, "accuracy": 0.25, "accuracies": {"cnn": 0.25}}\n'
         '{"round": 1, "accuracy": 0.75, "accuracies": {"cnn": 0.75}}\n'
         '{"round": 2, "accuracy": 0.99, "accuracies": {"cnn": 0.99}}\n',
-        "ledger.jsonl": '{"round": 0, "up": {"3": 10, "5": 20}, "down": {"3": 7, "5": 7}, "broadcast": 7}\n'
+        "ledger.jsonl": '{"round": 0, "up": {"3": 10, "5": 20}, '
+        '"down": {"3": 7, "5": 7}, "broadcast": 7}\n'
         '{"round": 1, "up": {"5": 30}, "down": {"5": 9}, "broadcast": 9}\n'
         '{"round": 2, "up": {"5"',
         "timing.jsonl": '{"round": 0, "seconds": 0.5}\n{"round": 1, "seconds": 0.25}\n',

@@ -328,17 +328,26 @@ CHANGES = {
         lambda s: of_a_client(s).update({"1.bias": torch.zeros(64, dtype=torch.int64)}),
         "1.bias of the model of client ",
     ),
-    "a client that is not there": (lambda s: s.memories.update({5: {"last": np.ones(1)}}), "it has a client 5 of 4"),
-    "a client of its own kind": (lambda s: s.memories[min(s.memories)].update(model=np.ones(3)), "the memory of client "),
+    "a client that is not there": (
+        lambda s: s.memories.update({5: {"last": np.ones(1)}}),
+        "it has a client 5 of 4",
+    ),
+    "a client of its own kind": (
+        lambda s: s.memories[min(s.memories)].update(model=np.ones(3)),
+        "the memory of client ",
+    ),
     "more rounds than asked for": (lambda s: replace(s, round=4), "it has 4 rounds, the config 3"),
-    "posted labels lost": (lambda s: s.server.memory["downlink"].pop("posted") and None, "KeyError"),
+    "posted labels lost": (
+        lambda s: s.server.memory["downlink"].pop("posted") and None,
+        "KeyError",
+    ),
     "an index beyond the public set": (
         lambda s: posted(s).update(index=posted(s)["index"] + 2**40),
         "",
     ),
     "a negative index": (lambda s: posted(s).update(index=posted(s)["index"] - 91), ""),
     "fewer probabilities": (lambda s: posted(s).update(probs=posted(s)["probs"][:, :3]), ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change, reason", CHANGES.values(), ids=CHANGES)

@@ -104,7 +104,8 @@ def test_a_disk_full_at_any_write_of_a_new_run_ends_it_plainly_and_it_can_go_on(
         if number > 4:
             saved = "every finished round is saved" if number > 8 else "no round is finished yet"
             assert result.stderr.endswith(
-                f"{saved}. Once that is fixed, resume with:\n  fedsift run --resume --out {folder}\n"
+                f"{saved}. Once that is fixed, resume with:\n  fedsift run --resume --out "
+                f"{folder}\n"
             )
             start = ["run", "--resume", "--out", str(folder)]
         assert cli(*start).exit_code == 0
@@ -116,7 +117,10 @@ def test_a_real_limit_on_file_size_ends_a_run_plainly_and_it_can_go_on(tmp_path)
     """The checkpoint of 19.7 kB does not fit into 10,000; the lines of a round do."""
     folder = straight(tmp_path / "run", tiny(), 1)
     checkpoint = (folder / CHECKPOINT).read_bytes()
-    limited = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (10_000, 10_000)); from fedsift.cli import main; main()"
+    limited = (
+        "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (10_000, 10_000)); from "
+        "fedsift.cli import main; main()"
+    )
     command = [sys.executable, "-c", limited, "run", "--resume", "--out", str(folder)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1

@@ -222,15 +222,27 @@ def test_one_experiment_cannot_be_read_from_a_sweep():
         ("sweep.lr=[1]", "sweep: unknown key 'lr'; did you mean local.lr or distill.lr?"),
         ("sweep.local=[1]", "sweep: local is a section with keys epochs,"),
         ("sweeep.seed=[1]", "unknown key 'sweeep'; did you mean 'sweep'?"),
-        ("sweep.alpha=[1, 0]", "cell alpha-0: partition.alpha: input should be greater than 0 (got 0)"),
-        ("sweep.local.milestones=[3, 5]", "cell local.milestones-3: local.milestones: input should be a valid tuple"),
-        ("sweep.alpha=[1, 2, 1.0]", "cells alpha-1 and alpha-1.0 are the same experiment; give every value of a key once"),
+        (
+            "sweep.alpha=[1, 0]",
+            "cell alpha-0: partition.alpha: input should be greater than 0 (got 0)",
+        ),
+        (
+            "sweep.local.milestones=[3, 5]",
+            "cell local.milestones-3: local.milestones: input should be a valid tuple",
+        ),
+        (
+            "sweep.alpha=[1, 2, 1.0]",
+            "cells alpha-1 and alpha-1.0 are the same experiment; give every value of a key once",
+        ),
         ("sweep.seed=[4, 4]", "cells seed-4 and seed-4-2 are the same experiment"),
         ("sweep.name=[a, b]", "name cannot be swept"),
         ("sweep.device=[cpu, cuda]", "device cannot be swept: one engine runs all cells"),
-        (f"sweep={{seed = {list(range(200))}, rounds = {list(range(1, 100))}}}", "the sweep has 19800 cells; 10000 are the most"),
+        (
+            f"sweep={{seed = {list(range(200))}, rounds = {list(range(1, 100))}}}",
+            "the sweep has 19800 cells; 10000 are the most",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_a_sweep_says_what_to_change(override, said):
     with pytest.raises(UserError) as caught:
         sweeps.read("digits-fas", [override])
@@ -662,11 +674,15 @@ def test_a_sweep_or_a_run_is_not_mistaken_for_the_other():
     "words, said",
     [
         (["--seeds", "3"], "sweep.seed is [0, 1] there, [0, 1, 2] here;"),
-        (["sweep.alpha=[1, 2]"], "sweep.seed is [0, 1] there, not swept here; sweep.alpha is not swept there, [1, 2] here;"),
+        (
+            ["sweep.alpha=[1, 2]"],
+            "sweep.seed is [0, 1] there, not swept here; "
+            "sweep.alpha is not swept there, [1, 2] here;",
+        ),
         (["--seeds", "2", "alpha=3"], "partition.alpha is 1.0 there, 3.0 here;"),
         (["--seeds", "2", "name=other"], "name is 'digits-fas' there, 'other' here;"),
     ],
-)  # fmt: skip
+)
 def test_a_resume_with_another_sweep_names_what_differs(words, said):
     play(Path("sweep"), tiny("sweep.seed=[0, 1]"), 1)
     assert f"error: sweep was made with another sweep: {said} choose" in complaint(
@@ -793,7 +809,8 @@ def test_a_terminated_run_says_how_to_go_on():
     )
     assert (result.returncode, result.stdout) == (143, "")
     assert result.stderr.endswith(
-        "terminated; every finished round is saved. Resume with:\n  fedsift run --resume --out run\n"
+        "terminated; every finished round is saved. Resume with:\n  fedsift run --resume "
+        "--out run\n"
     )
 
 
