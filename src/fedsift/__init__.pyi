@@ -1,4 +1,4 @@
-# The public names, each once: `__init__.py` reads this file and imports a name when it is first used.
+# The public names, each once. `__init__.py` reads this file and imports a name on first use.
 from fedsift import runs as runs
 from fedsift import sweeps as sweeps
 from fedsift.aggregators import AGGREGATORS as AGGREGATORS

@@ -59,7 +59,9 @@ def is_temporary(path: Path) -> bool:
 
 
 class Lock:
-    """One process at a time. The system releases the lock when the process ends, however it ends."""
+    """One process at a time. The system releases the lock when the process ends, however it
+    ends.
+    """
 
     _handle: int | None = None
 

@@ -245,7 +245,8 @@ def import_name(kind: str, path: str) -> Any:
     match = _PLUGIN.fullmatch(path)
     if not match:
         raise UserError(
-            f"cannot read {kind} {path!r}; write module:name, for example mine:{EXAMPLES.get(kind, 'name')}"
+            f"cannot read {kind} {path!r}; write module:name, for example"
+            f" mine:{EXAMPLES.get(kind, 'name')}"
         )
     module, name = match.groups()
     found = _import_module(f"{kind} {path!r}", module)

@@ -89,7 +89,8 @@ def _check(axes: Axes) -> None:
     for path, choices in axes.items():
         if path in SHARED:
             raise UserError(
-                f"{path} cannot be swept: one engine runs all cells, and a cell's name says what varies"
+                f"{path} cannot be swept: one engine runs all cells, and a cell's name says"
+                " what varies"
             )
         probe: dict[str, Any] = {}
         set_value(probe, path, choices[0])

@@ -165,7 +165,8 @@ class Mix2FLD:
             raise UserError(f"lam must be above 0 and below 1/2, not {self.lam}")
         if self.mixtures < 1 or not self.gamma >= 0:
             raise UserError(
-                f"mix2fld needs at least one mixture and gamma >= 0, not {self.mixtures} and {self.gamma}"
+                f"mix2fld needs at least one mixture and gamma >= 0, not {self.mixtures} and"
+                f" {self.gamma}"
             )
 
     def start(self, r: Round) -> Server:

@@ -98,7 +98,9 @@ class SoftLabelDownlink:
 
 
 def _due(memory: Received, absent: str, r: Round) -> list[int]:
-    """The rounds whose labels a client receives now. Every round before this one has posted some."""
+    """The rounds whose labels a client receives now. Every round before this one has posted
+    some.
+    """
     first = memory.last + 1 if absent == "missed" else r.number - 1
     return list(range(max(0, first), r.number))
 

@@ -50,7 +50,8 @@ class FedAvg:
         if len(r.models) > 1 and not self.distill:
             names = ", ".join(model.name for model in r.models)
             raise UserError(
-                f"to average weights all clients need one model, not {names}; use fd or fas, or feddf"
+                f"to average weights all clients need one model, not {names}; use fd or fas, or"
+                " feddf"
             )
         return Server(students.initial_students(r))
 
@@ -107,7 +108,9 @@ class FedAvg:
 
 @lru_cache(maxsize=8)
 def _announced(codec: WeightCodec, server: Server, name: str, round: int) -> Weights:
-    """A student as the clients got it, with the downlink codec's rounding: what updates refer to."""
+    """A student as the clients got it, with the downlink codec's rounding: what updates refer
+    to.
+    """
     student = server.students[name]
     return codec.decode(codec.encode(student, round), round, student)[0]
 

@@ -97,7 +97,8 @@ def _dataset(section: DataSection) -> data.Dataset:
         return data.load_dataset(section.name)
     if section.public_from == section.name:
         raise UserError(
-            f"data.public_from is {section.name} itself; leave it out, and the two parts will not overlap"
+            f"data.public_from is {section.name} itself; leave it out, and the two parts will"
+            " not overlap"
         )
     return data.add_public(data.load_dataset(section.name), section.public_from)
 

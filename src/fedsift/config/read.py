@@ -42,7 +42,8 @@ def read_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
     if axes:
         keys = ", ".join(map(short_name, axes))
         raise UserError(
-            f"{source} sweeps over {keys}: that is many experiments; give each key one value, as in seed=0"
+            f"{source} sweeps over {keys}: that is many experiments; give each key one value,"
+            " as in seed=0"
         )
     return check_experiment(values)
 
@@ -113,7 +114,8 @@ def check_keys(values: dict[str, Any], section: Any = Experiment, path: str = ""
             continue
         if not isinstance(value, dict):
             raise UserError(
-                f"{path}{key} is a section with keys {', '.join(describe_keys(inner))}, not {value!r}"
+                f"{path}{key} is a section with keys {', '.join(describe_keys(inner))}, not"
+                f" {value!r}"
             )
         check_keys(value, inner, f"{path}{key}.")
 
