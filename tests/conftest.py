@@ -16,7 +16,7 @@ settings.load_profile("fedsift")
 
 
 def pytest_configure() -> None:
-    """Parallel workers have a COLUMNS, a plain pytest has none: tables should look the same."""
+    """For fixtures that outlive a test: parallel workers have a COLUMNS, a plain pytest none."""
     os.environ.pop("COLUMNS", None)
 
 
@@ -26,6 +26,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     config.hook.pytest_deselected(items=gpu)
     items[:] = [item for item in items if item not in gpu]
+
+
+@pytest.fixture(autouse=True)
+def _width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output that goes nowhere has no width, whatever the terminal that pytest runs in."""
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture(scope="session")
