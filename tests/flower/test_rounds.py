@@ -71,7 +71,7 @@ def simulated(task, system, folder, rounds=ROUNDS):
 # --- parity ---
 
 
-@pytest.mark.parametrize("system", slow_but(SYSTEMS, "fas", "cfd", "fedavg", "mixed models"))
+@pytest.mark.parametrize("system", slow_but(SYSTEMS, "fas", "cfd", "fedavg"))
 def test_a_run_on_flower_is_the_simulated_run(system, task, taken, tmp_path):
     simulated_run = simulated(task, system, tmp_path / "simulated")
     messages = taken[:]

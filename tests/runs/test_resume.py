@@ -158,6 +158,7 @@ def test_a_crash_before_any_write_of_a_round_changes_nothing_in_the_end(
         assert bits(resumed(run.folder)) == whole
 
 
+@pytest.mark.slow
 def test_a_crash_before_any_write_of_a_resume_changes_nothing_in_the_end(tmp_path, monkeypatch):
     whole = bits(straight(tmp_path / "whole", tiny()))
     for number in range(1, 8):  # three files trimmed, then a round of four writes
@@ -181,6 +182,7 @@ def test_a_torn_last_line_is_played_again(name, cut, tmp_path):
     assert bits(resumed(torn)) == bits(whole)
 
 
+@pytest.mark.slow
 def test_a_disk_full_at_any_write_of_a_resume_keeps_the_rounds_already_played(
     tmp_path, monkeypatch
 ):

@@ -68,6 +68,7 @@ def test_client_memories_are_in_the_checkpoint(tmp_path):
     assert all(memory["model"]["1.weight"].shape == (64, 64) for memory in state.memories.values())
 
 
+@pytest.mark.slow
 def test_batch_norm_counters_are_in_the_checkpoint(tmp_path):
     """Ten samples a client, one batch an epoch: a step a round."""
     folder = straight(tmp_path / "run", tiny("digits-fedavg", rounds=3))

@@ -696,6 +696,7 @@ def test_a_sweep_may_go_on_with_another_bound_of_memory(whole):
     assert all_bits(Path("sweep")) == whole
 
 
+@pytest.mark.slow
 def test_a_second_process_in_the_same_sweep_is_refused():
     playing = sweeps.begin_sweep(Path("sweep"), tiny(*GRID))
     result = program("run", "--resume", "--out", "sweep")

@@ -84,6 +84,7 @@ def test_claims_speak_of_cells_that_are_run(plan):
             assert claim.comparisons and claim.figure in {"accuracy", "pace"}
 
 
+@pytest.mark.slow
 def test_digits_have_data_enough_for_every_curve():
     """Built for real, but for the one that needs MNIST."""
     for curve in DIGITS.curves("*"):

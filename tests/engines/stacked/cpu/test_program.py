@@ -13,6 +13,7 @@ from fedsift.engines.stacked.program import Stacked
 from fedsift.engines.stacked.training import step_groups
 from fedsift.models import initial_state, make_model
 from fedsift.types import Model
+from tests.helpers.tiers import slow_but
 
 
 def drawn(*shape, seed=0):
@@ -113,7 +114,7 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
-@pytest.mark.parametrize("models", [1, 3])
+@pytest.mark.parametrize("models", slow_but([1, 3], 3))
 def test_gradients_are_those_of_autograd(network, models):
     states = [initial_state(network, seed) for seed in range(models)]
     x, dy = drawn(models, 8, 8, 8, 3), drawn(models, 8, 4, seed=1)
