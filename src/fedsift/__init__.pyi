@@ -1,10 +1,13 @@
 # The public names, each once. `__init__.py` reads this file and imports a name on first use.
 from fedsift import runs as runs
+from fedsift import seeding as seeding
 from fedsift import sweeps as sweeps
 from fedsift.aggregators import AGGREGATORS as AGGREGATORS
 from fedsift.aggregators import Aggregator as Aggregator
 from fedsift.aggregators import EnhancedEra as EnhancedEra
 from fedsift.aggregators import Era as Era
+from fedsift.aggregators import StatefulAggregator as StatefulAggregator
+from fedsift.aggregators import Uploads as Uploads
 from fedsift.aggregators import mean as mean
 from fedsift.algorithms import ALGORITHMS as ALGORITHMS
 from fedsift.algorithms.gossip import Gossip as Gossip
@@ -51,6 +54,8 @@ from fedsift.federation import FederationState as FederationState
 from fedsift.federation import Record as Record
 from fedsift.federation import federate as federate
 from fedsift.federation import make_clients as make_clients
+from fedsift.graphs import GRAPHS as GRAPHS
+from fedsift.graphs import Graph as Graph
 from fedsift.models import MODELS as MODELS
 from fedsift.models import initial_state as initial_state
 from fedsift.models import make_model as make_model
