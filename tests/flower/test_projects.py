@@ -2,11 +2,13 @@
 the command line.
 """
 
+import shlex
 import stat
 import subprocess
 import sys
 import time
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from fedsift.flower.settings import Settings, settings
 from fedsift.flower.site import make_site
 from fedsift.types import UserError
 from tests.helpers.cli import fedsift
-from tests.helpers.fake_flower import TINY, federation, overrides, play, same_server
+from tests.helpers.fake_flower import TINY, a_task, federation, overrides, play, same_server
 from tests.helpers.runs import lines
 
 
@@ -210,6 +212,76 @@ def test_mistakes_of_up_are_said_before_anything_is_started(tmp_path, monkeypatc
         done = fedsift("flower", "up", *words)
         assert (done.exit_code, done.stdout) == (2, "") and complaint in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+class StoppedDeployment:
+    """Ctrl-C comes once the run folder is there."""
+
+    def __init__(self, home, simulation):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def node(self, settings):
+        pass
+
+    def submit(self, folder, how, count):
+        Path(how["folder"]).mkdir(parents=True)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("words", [["clients=2", "cohort=2"], ["clients=3", "--nodes", "2"]])
+def test_the_command_that_resumes_names_each_setting_once(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local_deployment, "Deployment", StoppedDeployment)
+    project.create(Path("app"))
+    out = tmp_path / "mine"
+    again = ["fedsift", "flower", "up", "app", "clients=2", "cohort=2"]
+    again += ["--resume", "--out", str(out)]
+    for words_now in ([*words, "--out", "mine"], again[4:]):
+        done = fedsift("flower", "up", "app", *words_now)
+        assert done.exit_code == 130
+        assert shlex.split(done.stderr.splitlines()[-1]) == again
+        out.rmdir()
+
+
+PICK = """
+
+def pick(probs, label_counts, budget, draws):
+    import numpy as np
+
+    return np.arange(budget)
+"""
+
+
+def test_a_plug_in_must_be_in_the_project(tmp_path):
+    task = a_task(tmp_path / "app")
+    with pytest.raises(
+        UserError,
+        match=r"algorithm\.sampler names mine:pick, .* the project's own task\.py; "
+        "move it there and write task:pick$",
+    ):
+        make_site(task, Settings(overrides=f"{TINY} sampler=mine:pick"), {})
+
+
+def test_up_finds_the_plug_ins_of_the_project_and_refuses_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(local_deployment, "Deployment", StoppedDeployment)
+    project.create(Path("app"))
+    Path("mine.py").write_text(PICK)
+    refused = fedsift("flower", "up", "app", "sampler=mine:pick")
+    assert refused.exit_code == 2 and "move it there and write task:pick" in refused.stderr
+    Path("app/task.py").write_text(Path("app/task.py").read_text() + PICK)
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "task", raising=False)
+        started = fedsift("flower", "up", "app", "sampler=task:pick")
+        sys.modules.pop("task", None)
+    assert started.exit_code == 130, started.stderr
 
 
 def test_a_deployment_stops_what_it_started_and_theirs_and_nothing_else(tmp_path):

@@ -4,6 +4,7 @@ needs.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from pathlib import Path
@@ -143,7 +144,6 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
     """What will be run, checked before anything is started; --nodes also limits the cohort."""
     from fedsift import config
     from fedsift.flower import project
-    from fedsift.types import PeerToPeer
 
     if not (folder / project.EXPERIMENT).is_file():
         raise user_error(
@@ -159,11 +159,23 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
         raise user_error(
             f"clients.models names {dealt} clients, but there are {experiment.clients.count}"
         )
-    if isinstance(config.build_algorithm(experiment), PeerToPeer):
+    _check_algorithm(folder, experiment)
+    return experiment
+
+
+def _check_algorithm(folder: Path, experiment: Experiment) -> None:
+    """Its plug-ins must be in the project, and it must have a server."""
+    from fedsift import config
+    from fedsift.types import PeerToPeer
+
+    if (folder / "task.py").is_file():
+        config.check_project_plugins(experiment, "task")
+    with contextlib.chdir(folder):  # where its plug-ins are
+        algorithm = config.build_algorithm(experiment)
+    if isinstance(algorithm, PeerToPeer):
         raise user_error(
             f"{experiment.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`"
         )
-    return experiment
 
 
 def _keep_last(settings: list[str]) -> list[str]:
