@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from fedsift import bench
 from fedsift.cli.console import format_bytes
 from fedsift.cli.progress import fit_bars
-from tests.helpers.cli import done, program, rows
+from tests.helpers.cli import FAS, done, on_terminal, program, rows
 from tests.helpers.runs import PROGRAM, straight, tiny
 from tests.helpers.tiers import slow_but
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 WIDTHS = (60, 80, 120)
 NAMES = ("digits-fas-low-entropy", "digits-fas alpha=0.1 sampler=mixed", "a" * 43)
@@ -79,6 +82,88 @@ def test_ls_is_wrapped_to_the_terminal_with_a_hanging_indent(width, monkeypatch)
     assert max(map(len, text.splitlines())) <= width
     again = re.sub(r"\n {25}", " ", text).splitlines()
     assert [line.split() for line in again] == [line.split() for line in unwrapped]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_data_ls_keeps_names_and_sizes_whole(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = done("data", "ls", "--dir", "data").stdout
+    assert max(map(len, text.splitlines())) <= width and "…" not in text
+    for name, size in (("fashion-mnist", "30.9 MB"), ("cifar100", "169.0 MB")):
+        assert re.search(rf"^ {name} +{size} +no ", text, re.MULTILINE)
+    assert "a digit each" in " ".join(text.split())
+
+
+def make_spread(median: float) -> dict[str, float]:
+    return {"median": median, "low": median * 0.9, "high": median * 1.1}
+
+
+@pytest.mark.parametrize(
+    "width, kept",
+    [
+        (60, ["times the plain loop"]),
+        (80, ["ms per model-step", "times the plain loop"]),
+        (120, ["ms per model-step", "models per second", "times the plain loop"]),
+    ],
+)
+def test_the_table_of_engines_keeps_ways_and_their_speed(width, kept, monkeypatch):
+    figures = ("ms_per_model_step", "models_per_second", "times_plain_loop")
+    names = ["plain loop", "sequential engine, one thread"]
+    ways = [{"way": name} | dict.fromkeys(figures, make_spread(1.234)) for name in names]
+    case = {"model": "cnn", "shape": (1, 8, 8), "clients": 20, "samples": 40, "batch": 16}
+    machine = {"cores": 2, "processor": "x", "gpu": None, "torch": "2"}
+    result = {"cases": [case | {"ways": ways}], "device": "cpu", "machine": machine}
+    monkeypatch.setattr(bench, "engines", lambda *_: result)
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = done("bench", "engines").stdout
+    (header,) = (line for line in text.splitlines() if line.startswith(" way "))
+    assert re.split(r"\s{2,}", header.strip()) == ["way", *kept]
+    assert [cells[0] for cells in rows(text)] == names
+    assert [cells[-1] for cells in rows(text)] == ["1.234 (1.111 to 1.357)"] * 2
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_table_of_a_large_federation_gives_up_ranges_not_columns(width, monkeypatch):
+    keys = ("setup_s", "round_s", "round_cpu_s", "peak_mib")
+    federations = [
+        {"clients": clients} | dict.fromkeys(keys, make_spread(1.234))
+        for clients in (1000, 1_000_000)
+    ]
+    machine = {"cores": 2, "processor": "x", "gpu": None, "torch": "2"}
+    ratios = {"round_ratio": make_spread(1.1), "round_cpu_ratio": make_spread(1.2)}
+    result = ratios | {"federations": federations, "machine": machine}
+    monkeypatch.setattr(bench, "scale", lambda *_: result)
+    monkeypatch.setenv("COLUMNS", str(width))
+    figure = "1.234 (1.111 to 1.357)" if width == 120 else "1.234"
+    text = done("bench", "scale").stdout
+    assert rows(text) == [["1,000", *[figure] * 4], ["1,000,000", *[figure] * 4]]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_what_reproduce_prints_fits_with_labels_claims_and_figures_whole(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    found = str(RESULTS / "fas-icc2022" / "digits-ours")
+    words = ("reproduce", "fas-icc2022", "beyond", "--quick", "--report", "--out", found)
+    report, listed = done(*words).stdout, done("reproduce", "fas-icc2022").stdout
+    lines = [*report.partition("\nread: ")[0].splitlines(), *listed.splitlines()]
+    assert max(map(len, lines)) <= width
+    assert "…" not in report
+    cells = [line.split("  ")[0].strip() for line in lines if line.endswith(" B ")]
+    assert len(cells) == 15 and cells[-1] == "low-entropy x 2, ERA, 4 bits, EMA"
+    claim = "does not hold: margin is better than mixed with a plain mean\n    beyond-margin at"
+    assert claim in report
+    assert "  beyond           Beyond the paper: what else helps at" in listed
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_live_bar_in_a_terminal_has_name_count_and_time_left(width):
+    text = on_terminal(["run", *FAS, "rounds=2", "--out", "fas"], width)
+    bars = [line.rstrip() for line in re.split(r"[\r\n]+", text) if "seed 0" in line]
+    assert bars and max(map(len, bars)) <= width
+    whole = r"digits-fas seed 0 \S{10,40} +[012]/2 .*(\d:\d\d:\d\d|-:--:--)"
+    assert [bar for bar in bars if not re.fullmatch(whole, bar)] == []
+    assert re.search(r" 2/2 .*0\.\d{3} +0:00:00$", bars[-1])
+    assert "run folder: fas" in text
 
 
 def test_float16_and_float32_are_told_apart():

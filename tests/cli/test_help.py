@@ -3,10 +3,11 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from fedsift import __version__
+from fedsift import __version__, cli
 from tests.helpers.cli import done, fedsift, program
 
 VERBS = [
@@ -83,3 +84,7 @@ def test_the_help_of_a_verb_names_all_it_takes(verb, words):
 def test_without_a_verb_the_help_is_shown():
     result = fedsift()
     assert all(f"│ {verb} " in result.stdout + result.stderr for verb in VERBS)
+
+
+def test_the_module_of_the_program_only_joins_the_verbs():
+    assert len(Path(cli.__file__).read_text().splitlines()) < 60

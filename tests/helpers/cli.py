@@ -1,10 +1,15 @@
 """The program as a user calls it, in this process or in one of its own."""
 
+import contextlib
+import fcntl
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -91,6 +96,22 @@ def interrupted(words: list[str], moment: Any) -> subprocess.CompletedProcess[st
 
 def terminated(words: list[str], moment: Any) -> subprocess.CompletedProcess[str]:
     return signalled([*PROGRAM, *words], signal.SIGTERM, moment)
+
+
+def on_terminal(words: list[str], columns: int) -> str:
+    """All that the program writes to a terminal of so many columns, without the control codes."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    env = os.environ | {"TERM": "xterm", "COLUMNS": str(columns)}
+    with subprocess.Popen([*PROGRAM, *words], stdout=its, stderr=its, env=env) as process:
+        os.close(its)
+        written = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(ours, 4096):
+                written += part
+    os.close(ours)
+    assert process.returncode == 0, written
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.decode())
 
 
 def by_shell(command: str) -> subprocess.CompletedProcess[str]:

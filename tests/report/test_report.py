@@ -335,6 +335,16 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_from_lowest_to_highest(drawn
     assert rounds.get_ylim() == (0, 1)
 
 
+def test_the_legend_says_what_the_band_is_where_there_is_one(drawn):
+    def title(*histories):
+        (legend,) = drawn(*histories)[0].get_figure().legends
+        return legend.get_title().get_text()
+
+    assert title(history("seed=0")) == ""
+    both = title(history("seed=0"), history("seed=1"))
+    assert both == "line: mean over seeds; band: lowest to highest seed"
+
+
 def test_bytes_add_up_along_the_second_axis(drawn):
     one = history("seed=0", accuracies=(0.2, 0.4, 0.6), up=100)
     two = history("seed=1", accuracies=(0.4, 0.8, 0.8), up=300)

@@ -4,8 +4,6 @@ are imported inside each verb, so that help stays fast.
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Annotated
 
 import typer
@@ -13,6 +11,7 @@ import typer
 from fedsift.cli import (
     bench,
     compare,
+    console,
     data,
     demo,
     flower,
@@ -54,7 +53,5 @@ for name, group in (("data", data.app), ("flower", flower.app), ("bench", bench.
 
 
 def main() -> None:
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as by `>&-`
-            setattr(sys, name, open(os.devnull, "w"))
+    console.replace_closed_streams()
     app()

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsift.cli.console import error_handler, new_table, plain_text, print_table, say, warn
+from fedsift.cli.console import (
+    error_handler,
+    fit_table,
+    make_console,
+    new_table,
+    plain_text,
+    print_table,
+    say,
+    warn,
+)
 from fedsift.cli.options import Json
 
 app = typer.Typer(
@@ -76,7 +85,7 @@ def engines(
                     for key in ("ms_per_model_step", "models_per_second", "times_plain_loop")
                 )
                 table.add_row(plain_text(row["way"]), *map(_spread, figures))
-            print_table(table)
+            print_table(table, ("models per second", "ms per model-step"))
         say(f"median (lowest to highest) of {repeats}; {_machine(result)}")
 
 
@@ -100,17 +109,29 @@ def scale(
         if as_json:
             typer.echo(json.dumps(result))
             return
-        columns = ("clients", "set-up, s", "round, s", "CPU per round, s", "peak, MiB")
-        table = new_table(f"FAS, cohorts of {cohort}", *columns)
-        for row in result["federations"]:
-            figures = (row[key] for key in ("setup_s", "round_s", "round_cpu_s", "peak_mib"))
-            table.add_row(f"{row['clients']:,}", *map(_spread, figures))
-        print_table(table)
+        _print_scale(result, cohort)
         say(
             f"a round with {clients:,} clients takes {_spread(result['round_ratio'])} times one with {benchmark.FEW:,},"
         )
         say(f"in CPU time {_spread(result['round_cpu_ratio'])} times")
         say(f"median (lowest to highest) of {repeats} runs of {rounds} rounds; {_machine(result)}")
+
+
+def _print_scale(result: dict[str, Any], cohort: int) -> None:
+    """Where there is no room for ranges, the medians alone."""
+    columns = ("clients", "set-up, s", "round, s", "its CPU, s", "peak, MiB")
+    for form in (_spread, _median):
+        table = new_table(f"FAS, cohorts of {cohort}", *columns)
+        for row in result["federations"]:
+            figures = (row[key] for key in ("setup_s", "round_s", "round_cpu_s", "peak_mib"))
+            table.add_row(f"{row['clients']:,}", *map(form, figures))
+        if fit_table(table, make_console(), ()):
+            break
+    print_table(table)
+
+
+def _median(figure: dict[str, float]) -> str:
+    return f"{figure['median']:.4g}"
 
 
 def _spread(figure: dict[str, float]) -> str:

@@ -34,13 +34,13 @@ def compare(
             ]
             methods = report.methods(histories)
             goal = report.default_target(methods) if target is None else target
-            told = [
+            grouped = [
                 method.row() | {"uplink_bytes_to_target": method.uplink_to(goal)}
                 for method in methods
             ]
             result = {
                 "target": goal,
-                "methods": told,
+                "methods": grouped,
                 "runs": rows,
                 "unpaired": report.unpaired(histories),
             }

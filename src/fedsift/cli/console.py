@@ -26,6 +26,13 @@ PIPED = 120  # columns of a table that does not go to a terminal
 DROPPED = ("broadcast", "all down", "all up", "seeds")  # where a comparison is too wide, in turn
 
 
+def replace_closed_streams() -> None:
+    """What goes to a closed stdout or stderr, as by `>&-`, is dropped."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))
+
+
 def say(text: str, end: str = "\n") -> None:
     """A line on stdout; where its encoding lacks a character, something else in its place."""
     typer.echo(_make_encodable(text), nl=False, color=True)
@@ -57,9 +64,27 @@ def get_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def format_entry(name: str, about: str, indent: str = "", column: int = 24) -> str:
+    """A name and what it is, the latter from this column on. Wrapped to the terminal, if there is
+    one; a line per name is easier to search.
+    """
+    text = f"{indent}{name:<{column}} {about}"
+    return wrap_lines(text, f"{indent}{'':<{column if (get_width() or 0) >= 60 else 4}} ")
+
+
+def wrap_lines(text: str, hanging: str = "") -> str:
+    """Each line wrapped to the terminal, if there is one; what follows is indented."""
+    if (width := get_width()) is None:
+        return text
+    return "\n".join(
+        textwrap.fill(line, max(width, 40), subsequent_indent=hanging, break_on_hyphens=False)
+        for line in text.split("\n")
+    )
+
+
 def print_table(table: Table, dropped: Sequence[str] = ()) -> None:
     """Where the table is too wide, the columns with these names are left out, in turn."""
-    console = _make_console()
+    console = make_console()
     fit_table(table, console, dropped)
     with console.capture() as captured:
         console.print(table)
@@ -78,7 +103,7 @@ def fit_table(table: Table, console: Console, dropped: Sequence[str]) -> bool:
     return False
 
 
-def _make_console() -> Console:
+def make_console() -> Console:
     from rich.console import Console
 
     return Console(width=get_width() or PIPED, markup=False, highlight=False)
@@ -110,7 +135,7 @@ def print_comparison(histories: list[History], target: float | None = None) -> N
     rows = [_format_method(method, target) for method in report.methods(histories)]
     for name, *figures in rows:
         table.add_row(plain_text(name), *figures)
-    console = _make_console()
+    console = make_console()
     if fit_table(table, console, (*DROPPED, *goal, "per upload")):
         print_table(table)
         return

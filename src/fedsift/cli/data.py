@@ -46,7 +46,8 @@ def list_datasets(
             typer.echo(json.dumps(rows))
             return
         table = new_table(f"in {cache.folder(folder)}", "name", "download", "here")
-        table.add_column("what it is", overflow="fold")
+        table.columns[0].no_wrap = True
+        table.add_column("what it is")
         for row in rows:
             here = "yes" if row["here"] else "no"
             table.add_row(

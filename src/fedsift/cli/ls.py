@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Annotated, Any
 
 import typer
 
-from fedsift.cli.console import error_handler, get_width, say, user_error
+from fedsift.cli.console import error_handler, format_entry, say, user_error
 
 
 def ls(
@@ -26,17 +25,7 @@ def ls(
             if not kind:
                 say(f"{name}:")
             for part, about in kinds[name].items():
-                say(_format_part(part, about, "" if kind else "  "))
-
-
-def _format_part(name: str, about: str, indent: str) -> str:
-    """Wrapped to the terminal, if there is one; a line per name is easier to search."""
-    text = f"{indent}{name:<24} {about}"
-    width = get_width()
-    hanging = f"{indent}{'':<{24 if (width or 0) >= 60 else 4}} "
-    if width is None:
-        return text
-    return textwrap.fill(text, max(width, 40), subsequent_indent=hanging, break_on_hyphens=False)
+                say(format_entry(part, about, "" if kind else "  "))
 
 
 def list_parts() -> dict[str, dict[str, str]]:

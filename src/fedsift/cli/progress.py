@@ -234,7 +234,7 @@ def describe_models(engine: Any, runs: list[Run]) -> list[str]:
     """A line for each architecture: stacked, or one by one and why."""
     import warnings
 
-    with warnings.catch_warnings():  # said here in our own words
+    with warnings.catch_warnings():  # the lines give the reason in plain words
         warnings.simplefilter("ignore")
         models = dict.fromkeys(model for run in runs for model in run.federation.clients.models)
         return [f"  {engine.describe(model)}" for model in models]

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsift.cli.console import error_handler, new_table, print_table, say, user_error, warn
+from fedsift.cli.console import (
+    error_handler,
+    format_entry,
+    get_width,
+    new_table,
+    print_table,
+    say,
+    user_error,
+    warn,
+    wrap_lines,
+)
 from fedsift.cli.options import Device, EngineName, Json, PrecisionName, Quiet
 from fedsift.cli.progress import choose_engine, describe_models, resume_hint, run_group
 
@@ -20,6 +30,8 @@ if TYPE_CHECKING:
     from fedsift.runs import Group
 
     Report = dict[str, Any]
+
+WIDE = 100  # columns from which claims are a table
 
 
 def reproduce(
@@ -95,7 +107,8 @@ def _list_papers(papers: Iterable[Paper], as_json: bool) -> None:
         return
     say("Papers that can be reproduced:\n")
     for paper in papers:
-        say(f"  {paper.name}\n    {paper.title}\n    {paper.citation}")
+        say(f"  {paper.name}")
+        say(wrap_lines(f"    {paper.title}\n    {paper.citation}", "      "))
     say("\nList the items of one: fedsift reproduce PAPER")
 
 
@@ -105,10 +118,10 @@ def _list_items(paper: Paper, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(paper.reports))
         return
-    say(f"{paper.title}\n{paper.citation}\n")
+    say(wrap_lines(f"{paper.title}\n{paper.citation}\n", "  "))
     for name, title in paper.reports.items():
-        say(f"  {name:<16} {title}")
-    say(f"  {ALL:<16} {', '.join(paper.main or paper.reports)}")
+        say(format_entry(name, title, "  ", 16))
+    say(format_entry(ALL, ", ".join(paper.main or paper.reports), "  ", 16))
     for setting in paper.settings:
         how = "--quick" if setting == paper.quick else "default"
         say(f"\n{setting} ({how}) has recipes: {', '.join(paper.recipes(setting))}")
@@ -178,7 +191,7 @@ def _run_missing(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[C
 
 
 def _find_failed(group: Group, cells: dict[Path, Cell]) -> dict[Cell, str]:
-    """The cells of which a run failed, and what the first of them said."""
+    """The cells of which a run failed, and why the first of them did."""
     found: dict[Cell, str] = {}
     for folder, cell in cells.items():
         if folder in group.failed:
@@ -299,7 +312,8 @@ def _print_cells(report: dict[str, Any]) -> None:
         ours = format_accuracy(cell["accuracy"], cell["sd"])
         size = f"{cell['uplink_bytes_per_upload']:,} B"
         table.add_row(cell["label"], f"{cell['alpha']:g}", *paper, ours, size)
-    print_table(table)
+    same = len({cell["alpha"] for cell in report["cells"]}) == 1
+    print_table(table, ("alpha",) if same else ())
 
 
 def _print_claims(report: dict[str, Any]) -> None:
@@ -308,6 +322,12 @@ def _print_claims(report: dict[str, Any]) -> None:
     doubt = "one seed" if report.get("seeds") == 1 else ""
     doubt = "unfinished" if report.get("unfinished") else doubt
     title = f"claims ({doubt}: no verdict for good)" if doubt else "claims"
+    if (get_width() or WIDE) < WIDE:
+        say(wrap_lines(f"{title}; below each, what decides it (the paper's gap)\n"))
+        for claim in report["claims"]:
+            say(wrap_lines(f"{claim['verdict']}: {claim['claim']}", "  "))
+            say(wrap_lines(f"    {describe_evidence(claim)}", "    "))
+        return
     table = new_table(title, "claim", "verdict", "decided by (the paper's gap)")
     for claim in report["claims"]:
         table.add_row(claim["claim"], claim["verdict"], describe_evidence(claim))

@@ -163,8 +163,8 @@ def run_sweep(
             warn("\n".join([about, *describe_models(engine, group.runs)]))
             if resume:
                 warn(_describe_sweep(group))
-        for cell, said in group.failed.items():
-            warn(f"cell {cell.name} failed: {said}")
+        for cell, why_failed in group.failed.items():
+            warn(f"cell {cell.name} failed: {why_failed}")
         run_group(group, engine, quiet, "cell")
     histories = [runs.load_run(cell) for cell in group.finished]
     if as_json:
@@ -177,9 +177,9 @@ def run_sweep(
         say(f"{sum(history.seconds for history in histories):.1f} s; sweep folder: {folder}")
     if group.failed:
         names = ", ".join(cell.name for cell in group.failed)
-        told = f"{len(group.failed)} of {len(group.folders)} cells failed: {names}"
+        failed = f"{len(group.failed)} of {len(group.folders)} cells failed: {names}"
         again = f"Once the causes are fixed, try them again with:\n  {runs.resume_command(folder)}"
-        warn(f"{told}\n{again}")
+        warn(f"{failed}\n{again}")
         raise typer.Exit(1)
 
 
@@ -193,9 +193,9 @@ def _check_plugins(experiments: dict[Path, Experiment], resume: bool, accept_cha
         makes_engine = "engine" in dict(config.list_plugins(experiment))
         if makes_engine or not runs.is_finished_as(folder, experiment):
             runs.check_code(folder, experiment, accept_changes)
-    told = dict.fromkeys(filter(None, map(config.tell_plugins, experiments.values())))
-    if told:
-        warn("plug-ins: " + ", ".join(told))
+    named = dict.fromkeys(filter(None, map(config.tell_plugins, experiments.values())))
+    if named:
+        warn("plug-ins: " + ", ".join(named))
 
 
 def _warn_unused(experiments: list[Experiment], overrides: list[str]) -> None:
@@ -230,5 +230,5 @@ def _summarize_sweep(folder: Path, group: Group, histories: list[History]) -> di
         "sweep": str(folder),
         "methods": [method.row() for method in report.methods(histories)],
         "cells": cells,
-        "failed": [{"run": str(cell), "error": said} for cell, said in group.failed.items()],
+        "failed": [{"run": str(cell), "error": why} for cell, why in group.failed.items()],
     }

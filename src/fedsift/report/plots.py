@@ -130,7 +130,7 @@ def _draw_curve(axes: Any, method: Method, colour: Any, positions: Sequence[Any]
 
 
 def _draw_label_bars(axes: Any, run: History, whose: str) -> None:
-    """A bar a client, a colour a class; `whose`, where it could be another's."""
+    """A bar per client, a colour per class; `whose` names the method where methods differ."""
     drawn = run.clients[:BARS]
     ids, counts = (
         [client["client"] for client in drawn],
