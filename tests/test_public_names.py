@@ -7,6 +7,7 @@ import pytest
 
 import fedsift
 
+NAMES = vars(fedsift)["__all__"]  # the stub file has the names, not the list
 NEEDED = [
     *("Algorithm", "Server", "Engine", "Sampler", "Aggregator", "StatefulAggregator", "Uploads"),
     *("SoftLabelCodec", "SoftLabels", "Samples", "Labelled", "Partition", "Graph", "Dataset"),
@@ -16,12 +17,12 @@ NEEDED = [
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_what_an_extender_needs_is_public(name):
-    assert name in fedsift.__all__
+    assert name in NAMES
 
 
 def test_every_public_name_is_there_and_stands_once():
-    assert len(fedsift.__all__) == len(set(fedsift.__all__))
-    assert [name for name in fedsift.__all__ if getattr(fedsift, name, None) is None] == []
+    assert len(NAMES) == len(set(NAMES))
+    assert [name for name in NAMES if getattr(fedsift, name, None) is None] == []
 
 
 @pytest.mark.parametrize("name", ["runs", "sweeps", "seeding"])
