@@ -94,7 +94,7 @@ def test_every_commit_that_had_a_hand_in_the_runs_is_named(tmp_path):
     assert (told["commit"], told["torch"], told["gpu"]) == ("aaa, bbb, ccc", "9", None)
 
 
-def test_a_cell_left_out_is_named_and_its_claims_are_not_judge_claim(tmp_path):
+def test_a_cell_left_out_is_named_and_its_claims_are_not_judged(tmp_path):
     plan = make_plan("digits", "ours", 1)
     write_run(tmp_path, plan, NONE, 0, [0.5])
     told = reports.gather_report("two", an_item(LEVEL), plan, tmp_path, {MIXED: "no such file"})

@@ -162,7 +162,7 @@ def test_one_comparison_that_fails_outweighs_one_that_is_open():
     assert told["verdict"] == FAILS
 
 
-def test_what_was_not_run_is_said_and_the_rest_is_judge_claim():
+def test_what_was_not_run_is_said_and_the_rest_is_judged():
     claim = Claim("", (Above(A, D), Above(A, B), Near(D, B, 1), Grows((A, B), (B, D))))
     told = judge_claim(claim, by_hand(a=[0.25, 0.25], b=[0.5, 0.5]), {A: 0.5, D: 0.25})
     assert told["verdict"] == FAILS
