@@ -414,3 +414,25 @@ def test_digits_standardised_have_mean_zero_and_deviation_one_on_the_public_part
 def test_an_unknown_normalisation_gets_the_nearest():
     with pytest.raises(UserError, match="unknown normalisation 'standrd'; did you mean 'standard'"):
         data.split(rows(10), 4, 3, normalise="standrd")
+
+
+# --- new inputs ---
+
+
+@pytest.mark.parametrize("normalise", ["scale", "standard"])
+@pytest.mark.parametrize("shape", [(60, 5), (60, 6, 6), (60, 6, 6, 3), (60, 3, 6, 6)])
+def test_new_inputs_are_normalised_as_those_of_the_task(shape, normalise):
+    x = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    task = data.split(data.make_dataset(x, np.arange(60) % 3), 20, 20, normalise=normalise)
+    expected = task.test.samples.tensor()
+    given = task.normalise(x[task.test.samples.rows])
+    assert given.dtype == torch.float32 and torch.equal(given, expected)
+    assert torch.equal(task.normalise(torch.from_numpy(x)[:1]), task.normalise(x)[:1])
+
+
+def test_new_inputs_of_another_shape_are_an_error():
+    task = data.split(data.digits(), 20, 20)
+    with pytest.raises(UserError, match=r"shape \(1, 9, 9\), the task of shape \(1, 8, 8\)"):
+        task.normalise(np.zeros((2, 9, 9)))
+    with pytest.raises(UserError, match="the first dimension of x counts the samples"):
+        task.normalise(data.digits().x[0, 0])

@@ -41,6 +41,20 @@ class Task:
     public: Samples
     test: Labelled
 
+    def normalise(self, x: Any) -> torch.Tensor:
+        """New raw inputs as the trained network expects them: `net(task.normalise(x))`.
+
+        x: samples [S, ...] in the values and one of the shapes that `make_dataset` takes
+        """
+        samples = self.private.samples
+        inputs = _inputs("x", x)
+        if inputs.shape[1:] != samples.shape:
+            raise UserError(
+                f"x has samples of shape {inputs.shape[1:]}, the task of shape {samples.shape}; "
+                "the first dimension of x counts the samples"
+            )
+        return samples.store.normalise(torch.from_numpy(inputs))
+
 
 def make_dataset(
     x: Any,
@@ -50,8 +64,13 @@ def make_dataset(
     test: tuple[Any, Any] | None = None,
     public: Any = None,
 ) -> Dataset:
-    """Your own arrays or tensors: images [S, H, W], [S, H, W, channels] or [S, channels, H, W], or
-    rows [S, F].
+    """A data set of your own arrays or tensors.
+
+    x: images [S, H, W], [S, H, W, channels] or [S, channels, H, W], or rows [S, F]
+    y: the class number of each sample, [S], counted from 0
+    classes: how many classes there are, where y does not have them all
+    test: (x, y) of an official test set
+    public: samples without labels, for the public part
     """
     x, y = _inputs("x", x), _labels("y", y)
     parts = {"x": (x, y)}
@@ -134,9 +153,10 @@ DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits} | {
 
 
 def load_dataset(name: str) -> Dataset:
-    """A data set by name ("digits", "cifar10") or from a file ("npz:my.npz", "my.npz").
+    """A data set by its name.
 
-    "mine:load" calls a function of your own that returns a Dataset or (x, y).
+    name: a known one ("digits", "cifar10"), a file ("npz:my.npz", "my.npz"), or a function of
+        your own ("mine:load") that returns a Dataset or (x, y)
 
     Loaded once and shared by all who ask for it (a file until it changes), so do not write into its
     arrays.
@@ -251,15 +271,22 @@ def split(
     seed: int = 0,
     normalise: str = "scale",
 ) -> Task:
-    """Disjoint parts, drawn at random. The test part is the official one, or else what is left (or
-    `test` of it).
+    """Disjoint parts, drawn at random.
+
+    data: what `load_dataset` or `make_dataset` gave
+    private: how many samples are dealt to the clients
+    public: how many samples every party knows; their labels are left out
+    test: how many samples are for the test (default: the official test set, or what is left)
+    seed: of the draw
+    normalise: "scale" divides by the largest value; "standard" gives mean 0 and deviation 1 per
+        channel
 
     Where the public part comes from elsewhere, the samples that would have been public are left
     out, unless too few would be left. So the private and the test part are the same with every
     public set.
 
-    Inputs are normalised by figures of the *public* part, the one part that all sides know. "scale"
-    divides by the largest value; "standard" gives mean 0 and deviation 1 per channel.
+    Inputs are normalised by figures taken from the *public* part, the one part every party knows.
+    `Task.normalise` does the same to new inputs.
     """
     order = seeding.rng(seed, "split").permutation(len(data.x))
     own_public = data.public is None
