@@ -270,3 +270,13 @@ def test_a_record_gives_its_networks_by_name_or_by_what_makes_them():
         UserError, match=r"unknown model 'mlq'; did you mean 'mlp'.*this record has mlp, mine"
     ):
         record.network("mlq")
+    with pytest.raises(UserError, match=r"^this record has mlp, mine; name one$"):
+        record.network()
+
+
+def test_a_record_with_one_network_gives_it_without_a_name():
+    task = fedsift.split(fedsift.load_dataset("digits"), private=60, public=30, seed=0)
+    clients = fedsift.make_clients(task.private, 3, model="mlp")
+    (record,) = fedsift.federate(fedsift.fas(10), clients, task, rounds=1, cohort=3)
+    outputs = record.network()(task.normalise(fedsift.load_dataset("digits").x[:5]))
+    assert outputs.shape == (5, 10)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedsift import evaluation, registry, seeding
 from fedsift.data import Task
@@ -30,6 +30,7 @@ from fedsift.types import (
     Server,
     Turn,
     UserError,
+    Weights,
 )
 
 
@@ -98,10 +99,13 @@ def make_clients(
     model: ModelLike | Mapping[Any, int] = "cnn",
     seed: int = 0,
 ) -> Clients:
-    """Deal the private samples to `count` clients (the paper's Dirichlet(1) unless you say
-    otherwise).
+    """Deal the private samples to clients, and give each a model.
 
-    `model` is a name or factory, or {model: how many clients have it}.
+    private: the private part of a task, `task.private`
+    count: how many clients there are
+    partition: how samples are dealt, for example Dirichlet(0.1) (default: Dirichlet(1))
+    model: a name or a factory (shape, classes) -> nn.Module, or {model: how many clients have it}
+    seed: of the deal
     """
     parts = deal(private.labels, count, partition or Dirichlet(1.0), seeding.rng(seed, "partition"))
     return Clients(
@@ -137,6 +141,22 @@ class FederationState:
         return f"FederationState(round={self.round}, students: {models}, {len(self.memories)} memories)"
 
 
+def build_network(
+    models: Mapping[str, tuple[Model, Weights]], name: ModelLike | None, whose: str
+) -> nn.Module:
+    """The one of these models that is asked for, or the only one, with its weights."""
+    there = ", ".join(models)
+    if not models:
+        raise UserError(f"{whose} has no model: its clients keep theirs to themselves")
+    if name is None and len(models) > 1:
+        raise UserError(f"{whose} has {there}; name one")
+    wanted = next(iter(models)) if name is None else getattr(name, "__name__", name)
+    model, weights = registry.lookup(models, "model", str(wanted), f"{whose} has {there}")
+    net = model.build()
+    net.load_state_dict(weights)
+    return net.eval()
+
+
 @dataclass(frozen=True, eq=False)
 class Record:
     """One round: what it cost and what came of it. `state` is enough to resume from here."""
@@ -145,7 +165,7 @@ class Record:
     accuracies: dict[str, float]
     bytes: RoundBytes = field(repr=False)
     state: FederationState = field(repr=False)
-    models: dict[str, tuple[Model, dict[str, Tensor]]] = field(repr=False)
+    models: dict[str, tuple[Model, Weights]] = field(repr=False)
     client_accuracy: float | None = None  # mean over the models that clients keep of their own
     disagreement: float | None = None  # how often two of those differ on a test sample
     counts: dict[str, int] = field(
@@ -163,17 +183,12 @@ class Record:
         """
         return sum(self.accuracies.values()) / len(self.accuracies)
 
-    def network(self, name: str | Callable[..., nn.Module] | None = None) -> nn.Module:
-        """A trained model, ready to predict; by name, or by what makes it, where there are
-        several.
+    def network(self, name: ModelLike | None = None) -> nn.Module:
+        """A trained model, ready to predict: give it `task.normalise(x)`.
+
+        name: which one, where there are several: its name, or what makes it
         """
-        wanted = next(iter(self.models)) if name is None else getattr(name, "__name__", name)
-        model, weights = registry.lookup(
-            self.models, "model", str(wanted), f"this record has {', '.join(self.models)}"
-        )
-        net = model.build()
-        net.load_state_dict(weights)
-        return net.eval()
+        return build_network(self.models, name, "this record")
 
     @property
     def uplink_bytes(self) -> int:
@@ -323,8 +338,16 @@ def federate(
     engine: Engine | str = "auto",
     state: FederationState | None = None,
 ) -> Iterator[Record]:
-    """Play rounds and yield a record of each; stop with `break`, go on later from
-    `record.state`.
+    """Run rounds and yield a `Record` of each. Stop with `break`, resume from `record.state`.
+
+    algorithm: what the parties do, for example fas(budget=60)
+    clients: what `make_clients` gave
+    task: what `split` gave
+    rounds: how many rounds there are in all, also where `state` has some of them
+    cohort: how many clients take part in a round
+    seed: of the cohorts, the first weights, the batches and the picks
+    engine: "auto", "batched", "sequential", or what `choose_engine` gave
+    state: where to resume: the `state` of the last record (default: start at the first round)
     """
     federation = Federation(algorithm, clients, task, cohort, seed)
     engine, _ = choose_engine(engine)

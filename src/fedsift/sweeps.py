@@ -19,10 +19,10 @@ from typing import Any
 from fedsift import config, files, runs
 from fedsift.config import Experiment
 from fedsift.overrides import SWEPT, Axes, set_value, short_name
+from fedsift.runs import SWEEP as SWEEP
 from fedsift.runs import Group
 from fedsift.types import UserError
 
-SWEEP = "sweep.toml"
 SHARED = {"name", *config.WHERE}  # one engine runs all cells, and a cell's name says what varies
 MOST = 10_000
 LONGEST = 80  # letters in the name of a cell's folder

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedsift import __version__, report, runs
+from fedsift import __version__, config, report, runs
 from fedsift.runs import CLIENTS, CONFIG, DATA, ENVIRONMENT, LEDGER, METRICS, TIMING
 from fedsift.types import UserError
 from tests.helpers.cli import complaint, done
@@ -248,3 +249,42 @@ def test_a_run_and_its_history_have_a_repr_of_one_line(tmp_path):
     history = runs.load_run(str(tmp_path / "run"))
     accuracy = f"accuracy {history.accuracies[0]:.3f}"
     assert repr(history) == f"History('{tmp_path}/run', digits-fas, 1 of 2 rounds, {accuracy})"
+
+
+# --- the trained model ---
+
+
+def test_a_run_gives_its_trained_network(tmp_path):
+    history = runs.load_run(straight(tmp_path / "run", tiny(rounds=2)))
+    task = config.build_task(history.experiment)
+    net = history.network()
+    guessed = net(task.test.samples.tensor()).argmax(1).numpy()
+    assert not net.training
+    assert (guessed == task.test.labels).mean() == pytest.approx(history.accuracies[-1])
+
+
+def test_of_several_architectures_one_must_be_named(tmp_path):
+    mixed = tiny("digits-fas", "clients.models={cnn = 2, mlp = 2}", rounds=1)
+    history = runs.load_run(straight(tmp_path / "run", mixed))
+    with pytest.raises(UserError, match=r"run has cnn, mlp; name one$"):
+        history.network()
+    assert history.network("mlp")(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("algorithm", ["gossip", "fd-jeong"])
+def test_where_the_server_keeps_no_model_a_run_says_so(tmp_path, algorithm):
+    experiment = tiny("digits-fas", f"algorithm={algorithm}", "cohort=4", rounds=1)
+    history = runs.load_run(straight(tmp_path / "run", experiment))
+    with pytest.raises(UserError, match=f"has no model: with {algorithm} the server keeps none"):
+        history.network()
+
+
+def test_a_folder_of_runs_names_one_of_them(tmp_path):
+    for seed in (0, 1):
+        straight(tmp_path / "many" / f"seed-{seed}", tiny("digits-fas", f"seed={seed}", rounds=1))
+    many = tmp_path / "many"
+    with pytest.raises(UserError, match=f"is a folder of 2 runs; show one of them: {many}/seed-0"):
+        runs.load_run(many)
+    (many / runs.SWEEP).touch()
+    with pytest.raises(UserError, match="many is a sweep of 2 runs; show one of them: "):
+        runs.load_run(many)

@@ -27,6 +27,7 @@ from fedsift.runs.folder import LEDGER as LEDGER
 from fedsift.runs.folder import LOCK as LOCK
 from fedsift.runs.folder import METRICS as METRICS
 from fedsift.runs.folder import OURS as OURS
+from fedsift.runs.folder import SWEEP as SWEEP
 from fedsift.runs.folder import TIMING as TIMING
 from fedsift.runs.folder import is_blank as is_blank
 from fedsift.runs.group import Group as Group

@@ -18,6 +18,7 @@ CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients
 METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
 CHECKPOINT, LOCK, FAILED = "checkpoint.safetensors", files.LOCK, "failed.json"
 OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
+SWEEP = "sweep.toml"  # of the folder that holds the runs of a sweep
 FORMAT = 2  # of a run folder; fedsift 0.1.0 wrote no number
 
 Row = dict[str, Any]

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from fedsift import __version__, config, evaluation, ledger
-from fedsift.checkpoints import from_bytes, rounds_of
+from fedsift.checkpoints import from_bytes, restore_state, rounds_of
 from fedsift.config import Experiment
-from fedsift.federation import FederationState
+from fedsift.federation import FederationState, ModelLike, build_network
 from fedsift.ledger import RoundBytes
 from fedsift.runs.folder import (
     CHECKPOINT,
@@ -20,6 +22,7 @@ from fedsift.runs.folder import (
     FORMAT,
     LEDGER,
     METRICS,
+    SWEEP,
     TIMING,
     Row,
     check_clients,
@@ -55,6 +58,29 @@ class History:
     @property
     def accuracies(self) -> list[float]:
         return [row["accuracy"] for row in self.metrics]
+
+    def network(self, name: ModelLike | None = None) -> nn.Module:
+        """The server's trained model after the last round, ready to predict.
+
+        It is built from the config, so the data set is loaded and plug-ins that the config names
+        are imported and run. Do not call it on a folder that you do not trust.
+
+        name: which one, where clients have several architectures
+        """
+        federation, state = config.build_federation(self.experiment), last_state(self.folder)
+        if state is None:
+            raise UserError(f"{self.folder} has no {CHECKPOINT}, so its model is lost")
+        try:
+            students = restore_state(state, federation).server.students
+        except UserError as error:
+            raise UserError(f"cannot read {self.folder / CHECKPOINT}: {error}") from None
+        if not students:
+            raise UserError(
+                f"{self.folder} has no model: with {self.experiment.algorithm.name} the server "
+                "keeps none, only the clients do"
+            )
+        models = {m.name: (m, students[m.name]) for m in federation.clients.models}
+        return build_network(models, name, str(self.folder))
 
     def summary(self) -> dict[str, Any]:
         totals = ledger.total(self.ledger)
@@ -116,11 +142,21 @@ def read_config(folder: Path | str) -> Experiment:
     """The experiment of a run folder."""
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
-        raise UserError(f"{folder} is not a run folder: it has no {CONFIG}")
+        raise _explain_no_run(folder)
     try:
         return config.read_experiment(str(folder / CONFIG))
     except UserError as error:
         raise blame_version(folder, error) from None
+
+
+def _explain_no_run(folder: Path) -> UserError:
+    """A folder of runs is not a run, but it has some to choose from."""
+    inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+    if not inner:
+        return UserError(f"{folder} is not a run folder: it has no {CONFIG}")
+    kind = "sweep" if (folder / SWEEP).is_file() else "folder"
+    count = f"{len(inner)} run{'s' if len(inner) > 1 else ''}"
+    return UserError(f"{folder} is a {kind} of {count}; show one of them: {inner[0]}")
 
 
 def read_environment(folder: Path) -> Row:
