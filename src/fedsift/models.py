@@ -116,8 +116,12 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def make_model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], classes: int) -> Model:
-    """A Model from a name ("cnn", "resnet8(norm=group, width=0.5)", "my_module:my_factory") or a
-    factory.
+    """An architecture, from which networks are built.
+
+    what: a name ("cnn", "resnet8(norm=group, width=0.5)", "mine:make"), or a factory
+        (shape, classes) -> nn.Module
+    shape: of one sample: (channels, height, width) or (features,)
+    classes: how many outputs the network has
     """
     if not isinstance(what, str):
         _check_factory(_name(what), what)

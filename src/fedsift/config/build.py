@@ -37,6 +37,10 @@ def build_parts(experiment: Experiment) -> Built:
 
 
 def build_federation(experiment: Experiment) -> Federation:
+    """The federation that an experiment describes. Plug-ins that it names are imported.
+
+    experiment: what `read_experiment` gave
+    """
     return build_parts(experiment).federation
 
 

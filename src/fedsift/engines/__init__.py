@@ -59,12 +59,17 @@ def choose_engine(
     memory: float | None = None,
 ) -> tuple[Engine, str]:
     """The engine, and one line on what was chosen and why. `engine.describe(model)` says how it
-    runs a network. An engine of your own, with `run` and `describe`, is taken as it is.
+    runs a network.
+
+    engine: "auto", "batched", "sequential", a plug-in "mine:Engine", or an object of your own with
+        `run` and `describe`
+    device: "auto", "cpu" or "cuda"
+    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
+    memory: GiB for stacked networks (default: 1, on CUDA half of what is free)
 
     "auto" is the batched engine everywhere. It stacks what pays and leaves the rest to the
     sequential one, by rule and not by the clock, so that two runs of an experiment compute the
-    same. `memory` bounds its programs, in GiB; the sequential engine trains one network per thread
-    and needs no bound.
+    same. The sequential engine trains one network per thread and needs no bound on its memory.
 
     An engine on a CPU changes two settings of the whole process. When it is made, it asks the C
     library (glibc) to keep freed memory. When it runs, it sets torch to one thread per job
