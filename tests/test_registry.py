@@ -225,6 +225,8 @@ def test_an_aggregator_may_be_an_object_with_a_memory(write):
     ("module", "text", "said"),
     [
         (None, "mine:pick", "no module 'mine' in the current folder ("),
+        (None, "mine.py:pick", "write mine:pick, without .py"),
+        ("", "mine.py:pick", "write mine:pick, without .py"),
         (None, "mine.deep:pick", "no module 'mine.deep' in the current folder ("),
         (PICK, "mine:pik", "module mine has no 'pik'; did you mean 'pick'?"),
         ("", "mine:pick", "module mine has no 'pick'"),

@@ -249,6 +249,8 @@ def import_name(kind: str, path: str) -> Any:
             f" mine:{EXAMPLES.get(kind, 'name')}"
         )
     module, name = match.groups()
+    if module.endswith(".py") and locate_module(module) is None:
+        raise UserError(f"{kind} {path!r}: write {module.removesuffix('.py')}:{name}, without .py")
     found = _import_module(f"{kind} {path!r}", module)
     try:
         return getattr(found, name)

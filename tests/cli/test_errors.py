@@ -1,6 +1,9 @@
 """Errors of the user: one line each, and nothing is written."""
 
+import json
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -85,7 +88,10 @@ from tests.helpers.runs import straight, tiny
         ),
         (["digits-fas", "alpha"], "cannot read 'alpha'; an override is key=value"),
         (["alpha=0.1"], "the first argument is a preset or a TOML file, not 'alpha=0.1'"),
-        (["missing.toml"], "cannot read missing.toml"),
+        (["missing.toml"], "error: no such file: missing.toml\n"),
+        (["digits-fas", "--alpha", "0.1"], "--alpha is not an option but a key; write alpha=0.1\n"),
+        (["digits-fas", "--local.lr=0.1"], "write local.lr=0.1\n"),
+        (["digits-fas", "--seed", "--quiet"], "write seed=VALUE\n"),
         ([], "name a preset or a TOML file (fedsift ls presets)"),
         (["--resume"], "--resume and --out"),
         (["digits-fas", "--resume"], "--resume needs --out"),
@@ -190,8 +196,30 @@ def test_a_damaged_run_is_named_not_traced(name):
 
 
 def test_an_error_that_is_no_mistake_of_the_user_is_not_hidden(monkeypatch):
-    def broken(*_):
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(sweeps, "read", broken)
+    monkeypatch.setattr(sweeps, "read", Mock(side_effect=ValueError("a bug")))
     assert str(fedsift("run", "digits-fas").exception) == "a bug"
+
+
+# --- errors in code of the user's own ---
+
+OWN = "import numpy as np\n\n\ndef pick(*given):\n    return {}\n"
+
+
+@pytest.mark.parametrize(
+    "fault, said",
+    [("1 / 0", "ZeroDivisionError: division by zero"), ("np.zeros(3).reshape(2)", "ValueError: ")],
+)
+def test_an_error_in_own_code_is_one_line_with_file_and_line(monkeypatch, fault, said):
+    file = Path("failing.py")
+    file.write_text(OWN.format(fault))
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    monkeypatch.delitem(sys.modules, "failing", raising=False)
+    result = fedsift("run", *FAS, "sampler=failing:pick", "--quiet", "--out", "out")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error in {file.absolute()}, line 5: {said}")
+    assert result.stderr.count("\n") == 1
+    failed = json.loads(Path("out/failed.json").read_text())
+    assert "failing.py" in "".join(failed["traceback"])
+    monkeypatch.setenv("FEDSIFT_TRACEBACK", "1")
+    again = fedsift("run", "--resume", "--out", "out")
+    assert type(again.exception).__name__ == said.partition(":")[0]

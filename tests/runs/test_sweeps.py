@@ -11,6 +11,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -576,11 +577,8 @@ def test_a_damaged_cell_is_named_and_the_others_go_on(whole):
 
 
 def test_the_error_of_a_single_run_is_that_of_the_command_and_is_noted_too(monkeypatch):
-    def broken(*_):
-        raise RuntimeError("a bug")
-
     with monkeypatch.context() as patch:
-        patch.setattr(file_module, "append_row", broken)
+        patch.setattr(file_module, "append_row", Mock(side_effect=RuntimeError("a bug")))
         assert str(fedsift("run", *FAS, "rounds=2", "--out", "run").exception) == "a bug"
     told = json.loads(Path("run", FAILED).read_text())
     assert (told["rounds"], told["error"]) == (0, "RuntimeError: a bug")

@@ -44,7 +44,9 @@ def _root(
         raise typer.Exit
 
 
-for verb in (demo.demo, run.run, ls.ls, new.new, show.show, compare.compare, plot.plot):
+app.command()(demo.demo)
+app.command(cls=run.RunCommand)(run.run)
+for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot):
     app.command()(verb)
 app.command()(reproduce.reproduce)
 app.command()(theory.theory)

@@ -9,7 +9,9 @@ import signal
 import sys
 import textwrap
 import threading
+import traceback
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from fedsift.runs import History
 
 
+TRACEBACK = "FEDSIFT_TRACEBACK"  # set it to see where own code failed, frame by frame
 PIPED = 120  # columns of a table that does not go to a terminal
 DROPPED = ("broadcast", "all down", "all up", "seeds")  # where a comparison is too wide, in turn
 
@@ -223,7 +226,9 @@ def _catch_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def error_handler() -> Iterator[None]:
-    """No traceback for a user's error, a full disk, Ctrl-C or SIGTERM."""
+    """No traceback for a user's error, a full disk, Ctrl-C, SIGTERM or an error in a user's own
+    code; of the last there is one if FEDSIFT_TRACEBACK is set.
+    """
     try:
         with _catch_sigterm():
             yield
@@ -239,14 +244,40 @@ def error_handler() -> Iterator[None]:
     except OSError as error:
         warn(f"error: {describe_os_error(error)}")
         raise typer.Exit(1) from None
-    except ValueError as error:
+    except typer.Exit:
+        raise
+    except Exception as error:
         from fedsift.codecs import WireError
         from fedsift.types import UserError
 
-        if not isinstance(error, UserError | WireError):
+        if isinstance(error, UserError | WireError):
+            warn(f"error: {error}")
+            raise typer.Exit(2) from None
+        where = None if os.environ.get(TRACEBACK) else locate_own_code(error)
+        if where is None:
             raise
-        warn(f"error: {error}")
-        raise typer.Exit(2) from None
+        said = " ".join(str(error).split())
+        warn(f"error in {where}: {f'{type(error).__name__}: {said}'.removesuffix(': ')}")
+        raise typer.Exit(1) from None
+
+
+def locate_own_code(error: Exception) -> str | None:
+    """ "/home/me/own.py, line 3" where the user's own code failed, also inside a package that it
+    called; None for an error of fedsift.
+    """
+    import site
+    import sysconfig
+
+    fedsift = Path(__file__).parent.parent
+    installed = [*site.getsitepackages(), site.getusersitepackages()]
+    installed += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_relative_to(fedsift):
+            return None
+        if file.is_file() and not any(file.is_relative_to(folder) for folder in installed):
+            return f"{file}, line {frame.lineno}"
+    return None
 
 
 def describe_os_error(error: OSError) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from fedsift.cli.console import error_handler, note, print_comparison, say, user_error, warn
 from fedsift.cli.options import Device, EngineName, Json, Out, PrecisionName, Quiet
@@ -25,6 +26,31 @@ if TYPE_CHECKING:
     from fedsift.config import Experiment
     from fedsift.runs import Group, History
     from fedsift.sweeps import Sweep
+
+
+class RunCommand(TyperCommand):
+    """`fedsift run`, which tells keys of an experiment from options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {name for option in self.params for name in option.opts} | {"--help"}
+        for word, following in zip(args, [*args[1:], ""], strict=False):
+            name, equals, value = word.partition("=")
+            if word == "--":
+                break
+            if name.startswith("--") and name not in known:
+                with error_handler():
+                    _explain_key(name, value if equals else following)
+        return super().parse_args(ctx, args)
+
+
+def _explain_key(option: str, value: str) -> None:
+    """A key of an experiment is written without dashes."""
+    from fedsift import config
+
+    key = option.removeprefix("--")
+    if config.full_path(key) in config.flat(config.Experiment().model_dump()):
+        example = "VALUE" if not value or value.startswith("-") else value
+        raise user_error(f"{option} is not an option but a key; write {key}={example}")
 
 
 def run(

@@ -37,7 +37,11 @@ def presets() -> dict[str, str]:
 
 
 def read_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
-    """An experiment from a preset name or a TOML file, with `key.path=value` overrides."""
+    """An experiment from a preset or a TOML file, checked.
+
+    source: the name of a preset ("digits-fas") or the path of a TOML file
+    overrides: texts "key=value" as on the command line, for example ["alpha=0.1", "seed=3"]
+    """
     values, axes = read_values(source, overrides)
     if axes:
         keys = ", ".join(map(short_name, axes))
@@ -55,6 +59,8 @@ def read_values(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, A
     if source.endswith(".toml") or Path(source).is_file():
         try:
             text = Path(source).read_text()
+        except FileNotFoundError:
+            raise UserError(f"no such file: {source}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read {source}: {error}") from None
         found = _parse_toml(text, source)
