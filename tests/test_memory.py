@@ -100,3 +100,19 @@ def test_a_model_is_found_in_dataclasses_and_dicts():
     weights: dict[str, Any] = {"w": torch.ones(1)}
     assert model_in(Outer(weights)) is weights and model_in({"model": weights}) is weights
     assert model_in(Outer()) is None and model_in({}) is None and model_in(None) is None
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert to_tree({"n": np.array(2) + 1})["n"].tolist() == 3
+
+
+@pytest.mark.parametrize("value", ["text", [1, 2], {1, 2}])
+def test_a_memory_refuses_what_it_cannot_hold(value):
+    with pytest.raises(UserError, match=f"a memory holds .* not {type(value).__name__}"):
+        to_tree({"x": value})
+
+
+def test_a_key_as_number_and_as_text_is_refused():
+    """After a round keys are text, so a number would be counted again beside it."""
+    with pytest.raises(UserError, match="the key 5 as a number and as text"):
+        to_tree({"5": np.array(1), 5: 1})

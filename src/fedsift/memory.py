@@ -27,7 +27,10 @@ def to_tree(memory: Any) -> Tree:
     if memory is None:
         return {}
     if isinstance(memory, dict):
-        return {str(key): _to_value(value) for key, value in memory.items()}
+        return _to_table(memory)
+    if not is_dataclass(memory):
+        kinds = "numbers, bytes, arrays, tensors, dicts and dataclasses"
+        raise UserError(f"a memory holds {kinds}, not {type(memory).__name__}")
     found = {field.name: getattr(memory, field.name) for field in fields(memory)}
     kind: Any = type(memory)
     defaults = _defaults(kind)
@@ -75,9 +78,22 @@ def model_in(memory: Any) -> Weights | None:
     return found or None
 
 
+def _to_table(memory: Tree) -> Tree:
+    table = {str(key): _to_value(value) for key, value in memory.items()}
+    if len(table) < len(memory):
+        twice = [str(key) for key in memory if sum(str(k) == str(key) for k in memory) > 1]
+        raise UserError(
+            f"a memory has the key {twice[0]} as a number and as text;"
+            " after a round keys are text: use str(client), or a dataclass with dict[int, ...]"
+        )
+    return table
+
+
 def _to_value(value: Any) -> Any:
     if isinstance(value, np.ndarray | torch.Tensor):
         return value
+    if isinstance(value, np.generic):
+        return np.array(value)
     if isinstance(value, bytes):
         return np.frombuffer(value, np.uint8).copy()
     return np.array(value) if isinstance(value, _NUMBERS) else to_tree(value)

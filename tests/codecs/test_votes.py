@@ -91,3 +91,10 @@ def test_a_codec_without_a_reference_encodes_once(monkeypatch):
     monkeypatch.setattr(SoftLabelCodec, "decode", lambda *_: pytest.fail("decoded"))
     message, reference = F32.encode_stateful(labels(), CLIENT, None)
     assert reference is None and message == F32.encode(labels(), CLIENT)
+
+
+@pytest.mark.parametrize("index", [[4, 1, 9], [1, 1, 9]])
+def test_indexes_that_do_not_ascend_are_refused_by_the_sender(index):
+    unsorted = SoftLabels(np.array(index), labels().probs)
+    with pytest.raises(UserError, match="must ascend, each once; sort them"):
+        F32.encode(unsorted, CLIENT)

@@ -43,6 +43,8 @@ class SoftLabelCodec:
             raise UserError(
                 "soft labels are not finite: training diverged; lower the learning rate (local.lr)"
             )
+        if (np.diff(labels.index) <= 0).any():
+            raise UserError("the indexes of soft labels must ascend, each once; sort them")
         mode, votes = _find_seed(labels.index, link), _pack_votes(labels, link)
         prefix = _PREFIX.pack(mode, len(labels) | (_WEIGHTED if votes else 0))
         if mode == _CODED:
