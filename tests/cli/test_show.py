@@ -15,6 +15,8 @@ def test_show_prints_config_rounds_clients_and_totals():
     text = done("show", "fas").stdout
     history = runs.load_run(Path("fas"))
     assert "partition.alpha          1.0\n" in text and "clients.count            4\n" in text
+    assert "algorithm.sampler        mixed  (default of the algorithm)\n" in text
+    assert "algorithm.budget         6\n" in text
     assert f"torch {torch.__version__}" in text
     table = rows(text)
     assert table[0][:3] == [

@@ -239,7 +239,18 @@ def test_every_key_is_written_also_those_without_a_value():
     text = config.to_toml(read())
     for path in config.flat(read().model_dump()):
         assert re.search(rf"^(# )?{path.split('.')[-1]} =", text, re.MULTILINE), path
-    assert re.search(r"^# sampler = +# which public samples", text, re.MULTILINE)
+    assert re.search(r"^# sampler = \"mixed\" +# which public samples", text, re.MULTILINE)
+    assert re.search(r"^# gamma = +# weight of the pull", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "name", ["fas", "fas(sampler=none)", "cfd", "mine:Own", "fas(((", "gossip"]
+)
+def test_what_is_left_to_the_algorithm_stays_so_when_written_and_read(name):
+    e = read(f"algorithm={name}")
+    text = config.to_toml(e)
+    assert config.check_experiment(tomllib.loads(text)) == e
+    assert ("# sampler =  " in text) == (name in ("mine:Own", "fas(((", "gossip"))
 
 
 NAME = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=8)

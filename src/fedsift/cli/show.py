@@ -45,12 +45,11 @@ def show(
             }
             typer.echo(json.dumps(history.summary() | detail))
             return
-        values = {
-            k: v
-            for k, v in config.flat(history.experiment.model_dump()).items()
-            if v not in (None, ())
-        }
-        say("\n".join(f"{key:<24} {value}" for key, value in values.items()))
+        given = config.flat(history.experiment.model_dump())
+        for key, value in config.resolve_values(history.experiment).items():
+            if value not in (None, ()):
+                usual = "  (default of the algorithm)" if given[key] is None else ""
+                say(f"{key:<24} {value}{usual}")
         say(
             f"\n{history.environment['engine']}; torch {history.environment['torch']}; {history.environment['processor']}"
         )

@@ -12,7 +12,6 @@ from fedsift.config.build import build_federation as build_federation
 from fedsift.config.build import build_parts as build_parts
 from fedsift.config.build import build_task as build_task
 from fedsift.config.build import list_unused as list_unused
-from fedsift.config.build import resolve_values as resolve_values
 from fedsift.config.plugins import check_plugins as check_plugins
 from fedsift.config.plugins import check_project_plugins as check_project_plugins
 from fedsift.config.plugins import describe_plugins as describe_plugins
@@ -25,6 +24,7 @@ from fedsift.config.read import flat as flat
 from fedsift.config.read import presets as presets
 from fedsift.config.read import read_experiment as read_experiment
 from fedsift.config.read import read_values as read_values
+from fedsift.config.read import resolve_values as resolve_values
 from fedsift.config.read import to_toml as to_toml
 from fedsift.config.schema import WHERE as WHERE
 from fedsift.config.schema import Experiment as Experiment

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from fedsift import data, engines, registry
 from fedsift.algorithms import ALGORITHMS
-from fedsift.config.read import flat
 from fedsift.config.schema import DataSection, Experiment
 from fedsift.data import Task
 from fedsift.data.partition import PARTITIONS
@@ -68,20 +66,6 @@ def list_unused(experiment: Experiment) -> list[str]:
     its dot.
     """
     return _list_unused(experiment, _plan_algorithm(experiment), _plan_partition(experiment))
-
-
-def resolve_values(experiment: Experiment) -> dict[str, Any]:
-    """Every value by its full path; what was left to the algorithm, as the algorithm has it.
-
-    Imports nothing: what a plug-in has for a default is not known here.
-    """
-    values = flat(experiment.model_dump())
-    name, _, named = registry.parse_spec(experiment.algorithm.name)
-    usual = registry.defaults(ALGORITHMS[name]) if name in ALGORITHMS else {}
-    for key, value in (usual | named).items():
-        if values.get(f"algorithm.{key}", 0) is None:
-            values[f"algorithm.{key}"] = value
-    return values
 
 
 _split = lru_cache(maxsize=32)(data.split)  # the cells of a table share their seeds' splits

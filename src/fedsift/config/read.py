@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedsift import registry
+from fedsift.algorithms import ALGORITHMS
 from fedsift.config.schema import Experiment, describe_keys, is_section, section_type
 from fedsift.data import DATASETS
 from fedsift.overrides import (
@@ -156,14 +157,16 @@ def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
     """Every value, also those left at their default, and what each means; and the axes of a sweep,
     if there are any.
     """
-    top, sections = [], []
+    top, sections, resolved = [], [], resolve_values(experiment)
     for key, about in describe_keys(Experiment).items():
         value = getattr(experiment, key)
         if is_section(type(value)):
-            keys = describe_keys(type(value)).items()
-            sections += ["", f"[{key}]", *(_line(k, getattr(value, k), told) for k, told in keys)]
+            sections += ["", f"[{key}]"]
+            for inner, told in describe_keys(type(value)).items():
+                usual = resolved.get(f"{key}.{inner}")
+                sections.append(_line(inner, getattr(value, inner), usual, told))
         else:
-            top.append(_line(key, value, about))
+            top.append(_line(key, value, None, about))
     if axes:
         sections += [
             "",
@@ -173,8 +176,11 @@ def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
     return "\n".join([*top, *sections]) + "\n"
 
 
-def _line(key: str, value: Any, about: str | None) -> str:
-    setting = f"# {key} =" if value is None else f"{key} = {_written(value)}"
+def _line(key: str, value: Any, usual: Any, about: str | None) -> str:
+    """A key that is not set is a comment, with what the algorithm has for it."""
+    shown = usual if value is None and isinstance(usual, str | int | float) else value
+    setting = f"{key} =" if shown is None else f"{key} = {_written(shown)}"
+    setting = f"# {setting}" if value is None else setting
     return f"{setting:<24}  # {about}" if about else setting
 
 
@@ -194,6 +200,23 @@ def differences(one: Experiment, other: Experiment) -> dict[str, tuple[Any, Any]
     """Full key path -> the two values, where they differ."""
     a, b = flat(one.model_dump()), flat(other.model_dump())
     return {key: (a[key], b[key]) for key in a if a[key] != b[key]}
+
+
+def resolve_values(experiment: Experiment) -> dict[str, Any]:
+    """Every value by its full path; what was left to the algorithm, as the algorithm has it.
+
+    Imports nothing: what a plug-in has for a default is not known here.
+    """
+    values = flat(experiment.model_dump())
+    try:
+        name, _, named = registry.parse_spec(experiment.algorithm.name)
+    except UserError:  # said when the algorithm is built
+        return values
+    usual = registry.defaults(ALGORITHMS[name]) if name in ALGORITHMS else {}
+    for key, value in (usual | named).items():
+        if values.get(f"algorithm.{key}", 0) is None:
+            values[f"algorithm.{key}"] = value
+    return values
 
 
 def flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
