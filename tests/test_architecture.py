@@ -15,6 +15,7 @@ SOURCE = TESTS.parent / "src" / "fedsift"
 LAYERS = [
     {"seeding"},
     {"types"},
+    {"checks"},
     {"files", "registry", "memory", "turns", "numerics", "graphs"},
     {
         "samplers",

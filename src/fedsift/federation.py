@@ -5,14 +5,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import isroutine
 from itertools import accumulate, groupby
+from types import NoneType
 from typing import Any
 
 from torch import nn
 
 from fedsift import evaluation, registry, seeding
+from fedsift.checks import check_type, check_whole, describe
 from fedsift.data import Task
-from fedsift.data.partition import Dirichlet, Partition, deal
+from fedsift.data.partition import PARTITIONS, Dirichlet, Partition, deal
 from fedsift.engines import choose_engine
 from fedsift.ledger import RoundBytes
 from fedsift.memory import is_empty, model_in, to_tree
@@ -76,6 +79,10 @@ class Clients(Sequence[Client]):
                 f"two different models have one name ({', '.join(names)}); rename a factory"
             )
 
+    def __repr__(self) -> str:
+        models = ", ".join(model.name for model in self.models)
+        return f"Clients({len(self)}, {len(self._private)} private samples, models: {models})"
+
     def __len__(self) -> int:
         return len(self._parts)
 
@@ -95,7 +102,7 @@ ModelLike = str | Callable[..., nn.Module]
 def make_clients(
     private: Labelled,
     count: int,
-    partition: Partition | None = None,
+    partition: Partition | str | None = None,
     model: ModelLike | Mapping[Any, int] = "cnn",
     seed: int = 0,
 ) -> Clients:
@@ -103,11 +110,19 @@ def make_clients(
 
     private: the private part of a task, `task.private`
     count: how many clients there are
-    partition: how samples are dealt, for example Dirichlet(0.1) (default: Dirichlet(1))
+    partition: how samples are dealt, for example Dirichlet(0.1) or "dirichlet(0.1)" (default:
+        Dirichlet(1))
     model: a name or a factory (shape, classes) -> nn.Module, or {model: how many clients have it}
     seed: of the deal
     """
-    parts = deal(private.labels, count, partition or Dirichlet(1.0), seeding.rng(seed, "partition"))
+    cure = "pass task.private, of task = fedsift.split(data, private=..., public=...)"
+    check_type(private, Labelled, "private", cure)
+    check_whole("count", count)
+    check_whole("seed", seed)
+    how = registry.resolve(
+        PARTITIONS, "partition", Dirichlet(1.0) if partition is None else partition
+    )
+    parts = deal(private.labels, count, how, seeding.rng(seed, "partition"))
     return Clients(
         private, parts, assign_models(model, count, private.samples.shape, private.classes)
     )
@@ -117,7 +132,11 @@ def assign_models(
     model: ModelLike | Mapping[Any, int], count: int, shape: tuple[int, ...], classes: int
 ) -> ClientModels:
     """The model of every client, in the order of their ids."""
+    if isinstance(model, list | tuple | set):
+        raise UserError("model is several models; say how many clients have each: {'cnn': 12, ...}")
     mix = model if isinstance(model, Mapping) else {model: count}
+    for what, clients in mix.items():
+        check_whole(f"the number of clients with model {describe(what)}", clients)
     if sum(mix.values()) != count:
         raise UserError(f"models are given to {sum(mix.values())} clients, but there are {count}")
     if min(mix.values()) < 0:
@@ -210,6 +229,9 @@ class Federation:
     seed: int
 
     def __post_init__(self) -> None:
+        _check_parts(self.algorithm, self.clients, self.task)
+        check_whole("cohort", self.cohort)
+        check_whole("seed", self.seed)
         if not 1 <= self.cohort <= len(self.clients):
             most = len(self.clients)
             raise UserError(
@@ -322,6 +344,22 @@ class Federation:
         return getattr(self.algorithm, "client_memory", dict)()
 
 
+def _check_parts(algorithm: Any, clients: Any, task: Any) -> None:
+    """The three objects of a federation, each in its place."""
+    if isinstance(algorithm, str) or isroutine(algorithm):
+        cure = "pass an object such as fedsift.fas(budget=60)"
+        raise UserError(f"algorithm is {describe(algorithm)}; {cure}")
+    if isinstance(clients, Task) and isinstance(task, Clients):
+        raise UserError(
+            "clients and task are in each other's place; write algorithm, clients, task"
+        )
+    registry.resolve({}, "algorithm", algorithm)
+    check_type(
+        clients, Clients, "clients", "pass what fedsift.make_clients(task.private, 20) gives"
+    )
+    check_type(task, Task, "task", "pass what fedsift.split(data, private=..., public=...) gives")
+
+
 def _normalise(memory: Any) -> Any:
     """Plain dicts as they will be after a resume: the keys are strings, the leaves arrays."""
     return to_tree(memory) if isinstance(memory, dict) else memory
@@ -349,9 +387,17 @@ def federate(
     engine: "auto", "batched", "sequential", or what `choose_engine` gave
     state: where to resume: the `state` of the last record (default: start at the first round)
     """
+    check_whole("rounds", rounds)
+    cure = "pass the state of a record, record.state"
+    check_type(state, (FederationState, NoneType), "state", cure)
     federation = Federation(algorithm, clients, task, cohort, seed)
-    engine, _ = choose_engine(engine)
-    state = state or federation.start()
+    chosen, _ = choose_engine(engine)
+    return _run_rounds(federation, rounds, chosen, state or federation.start())
+
+
+def _run_rounds(
+    federation: Federation, rounds: int, engine: Engine, state: FederationState
+) -> Iterator[Record]:
     while state.round < rounds:
         record: Record = run_turn(federation.round_turn(state), engine)
         yield record

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsift import registry, seeding
+from fedsift.checks import warn_user
 from fedsift.types import Model, UserError, Weights
 
 
@@ -170,6 +171,10 @@ def check_model(model: Model) -> None:
     if found != (2, model.classes):
         raise UserError(
             f"model {model.name!r} gives {found} for two samples; it must give (2, {model.classes})"
+        )
+    if (output >= 0).all() and torch.allclose(output.sum(1), torch.ones(2)):
+        warn_user(
+            f"model {model.name!r} seems to end in softmax; leave it out, the loss applies it"
         )
 
 

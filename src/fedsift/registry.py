@@ -28,6 +28,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from fedsift.checks import describe
 from fedsift.types import Algorithm, UserError
 
 DEEPEST = 20  # brackets in brackets
@@ -109,7 +110,9 @@ class Plan:
 
     def build(self) -> Any:
         part = self._make() if self.makes else self.entry
-        _check_part(self.kind, self.text, part)
+        maker = not self.text.rstrip().endswith(")")
+        cure = f"; if it makes one, write {self.text}()" if maker else ""
+        _check_part(self.kind, f"{self.kind} {self.text!r}", part, cure)
         return part
 
     def _make(self) -> Any:
@@ -152,6 +155,17 @@ def build(
     return plan(entries, kind, text, offered).build()
 
 
+def resolve(entries: Mapping[str, Any], kind: str, what: Any) -> Any:
+    """A part by its name, or an object of the user's own; checked."""
+    if isinstance(what, str):
+        return build(entries, kind, what)
+    if isinstance(what, type):
+        raise UserError(f"{kind} is {describe(what)}; pass an object, {what.__name__}(...)")
+    name = getattr(what, "__name__", None)
+    _check_part(kind, f"{kind} {name!r}" if name else f"the {kind}", what)
+    return what
+
+
 def defaults(make: Callable[..., Any]) -> dict[str, Any]:
     """The parameters of a maker that have a default, and the default."""
     known = inspect.signature(make).parameters.values()
@@ -176,7 +190,7 @@ def _wanted(
     return {key for key in offered if key in known and key not in {*taken, *named}}
 
 
-def _check_part(kind: str, text: str, part: Any) -> None:
+def _check_part(kind: str, name: str, part: Any, cure: str = "") -> None:
     """What a part must be, in words; registered or not."""
     rule = KINDS.get(kind, Kind())
     missing = [name for name in rule.members if not hasattr(part, name)]
@@ -185,9 +199,10 @@ def _check_part(kind: str, text: str, part: Any) -> None:
     if not rule.called_with or not callable(part):
         needs = f"a function of ({', '.join(rule.called_with)})" if rule.called_with else ""
         members = f"an object with {', '.join(rule.members)}" if rule.members else ""
-        lacks = f" without {', '.join(missing)}" if not rule.called_with else ""
+        some = not rule.called_with or len(missing) < len(rule.members)
+        lacks = f" without {', '.join(missing)}" if some else ""
         expected = " or ".join(filter(None, (needs, members)))
-        raise UserError(f"{kind} {text!r} is {_a(part)}{lacks}; it must be {expected}")
+        raise UserError(f"{name} is {_a(part)}{lacks}; it must be {expected}")
     try:
         signature = inspect.signature(part)
     except ValueError:
@@ -195,11 +210,8 @@ def _check_part(kind: str, text: str, part: Any) -> None:
     try:
         signature.bind(*rule.called_with)
     except TypeError:
-        cure = f"; if it makes one, write {text}()" if not text.rstrip().endswith(")") else ""
         wanted = f"({', '.join(rule.called_with)})"
-        raise UserError(
-            f"{kind} {text!r} takes {signature}, but it is called with {wanted}{cure}"
-        ) from None
+        raise UserError(f"{name} takes {signature}, but it is called with {wanted}{cure}") from None
 
 
 def _a(part: Any) -> str:
@@ -218,9 +230,9 @@ def find(entries: Mapping[str, Any], kind: str, name: str) -> Any:
 
 def lookup(entries: Mapping[str, Any], kind: str, name: str, where: str | None = None) -> Any:
     """The entry of that name; nothing is imported."""
-    if name in entries:
+    if isinstance(name, str) and name in entries:
         return entries[name]
-    raise UserError(unknown_name(kind, name, entries, where))
+    raise UserError(unknown_name(kind, str(name), entries, where))
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], where: str | None = None) -> str:

@@ -39,6 +39,9 @@ class Model:
     classes: int
     options: tuple[tuple[str, Any], ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, inputs {self.shape}, {self.classes} classes)"
+
     def build(self) -> nn.Module:
         return self.factory(self.shape, self.classes, **dict(self.options))
 
@@ -56,6 +59,11 @@ class Store:
     mean: Tensor  # [channels, 1, 1] or [features]
     std: Tensor
 
+    def __repr__(self) -> str:
+        values = self.values
+        kind = str(values.dtype).removeprefix("torch.")
+        return f"Store({len(values)} samples of shape {tuple(values.shape[1:])}, {kind})"
+
     def normalise(self, values: Tensor) -> Tensor:
         return (values.float() - self.mean.to(values.device)) / self.std.to(values.device)
 
@@ -66,6 +74,9 @@ class Samples:
 
     store: Store
     rows: Array  # [n] int64
+
+    def __repr__(self) -> str:
+        return f"Samples({len(self)} of shape {self.shape})"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -90,6 +101,9 @@ class Labelled:
 
     samples: Samples
     targets: Tensor  # [n, C] float32
+
+    def __repr__(self) -> str:
+        return f"Labelled({len(self)} of shape {self.samples.shape}, {self.classes} classes)"
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -116,6 +130,10 @@ class SoftLabels:
     index: Array  # [m] int64, ascending, distinct: universal indexes into the public set
     probs: Array  # [m, C]
     weight: Array | None = None  # [m]
+
+    def __repr__(self) -> str:
+        votes = "" if self.weight is None else f", {self.weight.sum():g} votes"
+        return f"SoftLabels({len(self)} samples, {self.probs.shape[-1]} classes{votes})"
 
     def __len__(self) -> int:
         return len(self.index)
@@ -167,12 +185,14 @@ class Recipe:
     decay: float = option(0.1, "... by this", low=0)
 
     def __post_init__(self) -> None:
+        if isinstance(self.milestones, list):  # a recipe can be hashed
+            object.__setattr__(self, "milestones", tuple(self.milestones))
         problems = [
             *(text for f in fields(self) if (text := _problem(f, getattr(self, f.name)))),
             *_unknown_words(self),
         ]
-        if any(not _is_whole(epoch) or epoch < 0 for epoch in self.milestones):
-            problems.append(f"milestones must be epochs from 0 on, not {list(self.milestones)}")
+        if not _are_epochs(self.milestones):
+            problems.append(f"milestones must be epochs from 0 on, not {_shown(self.milestones)}")
         if self.nesterov and self.momentum == 0:
             problems.append("nesterov needs a momentum above 0")
         if problems:
@@ -197,6 +217,15 @@ def _problem(option: Field[Any], value: Any) -> str | None:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, Integral)
+
+
+def _are_epochs(milestones: Any) -> bool:
+    known = isinstance(milestones, tuple)
+    return known and all(_is_whole(epoch) and epoch >= 0 for epoch in milestones)
+
+
+def _shown(milestones: Any) -> Any:
+    return list(milestones) if isinstance(milestones, tuple) else milestones
 
 
 def _unknown_words(recipe: Recipe) -> list[str]:
@@ -283,6 +312,9 @@ class Client:
     model: Model
     data: Labelled
 
+    def __repr__(self) -> str:
+        return f"Client({self.id}, {len(self.data)} samples, model {self.model.name!r})"
+
     @property
     def label_counts(self) -> Array:
         return np.bincount(self.data.labels, minlength=self.data.classes)
@@ -327,6 +359,13 @@ class Server:
     students: dict[str, Weights]
     memory: Any = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        students = ", ".join(
+            f"{name} ({sum(value.numel() for value in weights.values()):,} weights)"
+            for name, weights in self.students.items()
+        )
+        return f"Server(students: {students or 'none'}, memory: {type(self.memory).__name__})"
 
 
 @runtime_checkable

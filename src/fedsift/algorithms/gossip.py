@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsift import graphs, registry, seeding
+from fedsift.checks import check_members, check_recipe, check_whole
 from fedsift.codecs import WireError
 from fedsift.codecs.estimates import ESTIMATE_CODECS, EstimateCodec
 from fedsift.graphs import GRAPHS, Edges, Graph
@@ -68,6 +69,9 @@ class Gossip:
 
     client_memory: ClassVar[type] = GossipMemory
     server_memory: ClassVar[type] = Mail
+
+    def __post_init__(self) -> None:
+        check_whole("budget", self.budget)
 
     def start(self, r: Round) -> Server:
         if not 0 < self.budget <= len(r.public):
@@ -182,11 +186,22 @@ def gossip(
     distill: how the mean soft labels are distilled
     """
     return Gossip(
-        registry.build(GRAPHS, "graph", graph) if isinstance(graph, str) else graph,
+        registry.resolve(GRAPHS, "graph", graph),
         budget,
-        local or Recipe(),
-        distill or Recipe(),
-        registry.lookup(ESTIMATE_CODECS, "codec", codec, "gossip: float32 or float16")
-        if isinstance(codec, str)
-        else codec,
+        check_recipe("local", local),
+        check_recipe("distill", distill),
+        _codec(codec),
     )
+
+
+def _codec(what: Any) -> EstimateCodec:
+    if isinstance(what, str):
+        found = registry.lookup(ESTIMATE_CODECS, "codec", what, "gossip: float32 or float16")
+    else:
+        found = what
+        check_members(found, CODEC_MEMBERS, "codec", "write codec='float32' or 'float16'")
+    codec: EstimateCodec = found
+    return codec
+
+
+CODEC_MEMBERS = ("encode", "decode", "size")  # of `EstimateCodec`

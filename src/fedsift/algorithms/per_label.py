@@ -17,6 +17,7 @@ import torch
 
 from fedsift.aggregators import mean
 from fedsift.algorithms import students
+from fedsift.checks import check_number, check_recipe, check_whole
 from fedsift.codecs import (
     CODECS,
     WEIGHT_CODECS,
@@ -79,6 +80,7 @@ class JeongFD:
     server_memory: ClassVar[type] = JeongServerMemory
 
     def __post_init__(self) -> None:
+        check_number("gamma", self.gamma)
         if not self.gamma >= 0:
             raise UserError(f"gamma must be 0 or more, not {self.gamma}")
 
@@ -161,6 +163,9 @@ class Mix2FLD:
     server_memory: ClassVar[type] = MixturesReceived
 
     def __post_init__(self) -> None:
+        check_number("gamma", self.gamma)
+        check_number("lam", self.lam)
+        check_whole("mixtures", self.mixtures)
         if not 0 < self.lam < 0.5:
             raise UserError(f"lam must be above 0 and below 1/2, not {self.lam}")
         if self.mixtures < 1 or not self.gamma >= 0:
@@ -339,7 +344,8 @@ def fd_jeong(
     gamma: weight of the pull to the other clients' means
     local: how clients train
     """
-    return JeongFD(local or Recipe(), gamma, _stateless(codec), _stateless(down_codec))
+    recipe = check_recipe("local", local)
+    return JeongFD(recipe, gamma, _stateless(codec), _stateless(down_codec))
 
 
 def mix2fld(
@@ -364,9 +370,8 @@ def mix2fld(
     distill: how the server trains
     """
     down = down_weight_codec(down_codec)
-    return Mix2FLD(
-        local or Recipe(), distill or Recipe(), gamma, lam, mixtures, _stateless(codec), down
-    )
+    recipes = check_recipe("local", local), check_recipe("distill", distill)
+    return Mix2FLD(*recipes, gamma, lam, mixtures, _stateless(codec), down)
 
 
 def _stateless(what: str | SoftLabelCodec) -> SoftLabelCodec:

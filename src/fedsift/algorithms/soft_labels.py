@@ -21,6 +21,7 @@ from fedsift.algorithms.soft_label_downlink import (
     Received,
     SoftLabelDownlink,
 )
+from fedsift.checks import check_number, check_recipe, check_whole
 from fedsift.codecs import (
     CODECS,
     WEIGHT_CODECS,
@@ -95,6 +96,11 @@ class SoftLabelFD:
     server_memory: ClassVar[type] = ServerMemory
 
     def __post_init__(self) -> None:
+        check_whole("budget", self.budget)
+        check_number("temperature", self.temperature)
+        check_number("ema", self.ema)
+        if self.pool is not None:
+            check_whole("pool", self.pool)
         if self.budget < 1:
             raise UserError(
                 f"a budget of {self.budget} soft labels uploads nothing; give at least 1"
@@ -300,13 +306,11 @@ def fd(
     downloads = {"weights": down_weight_codec, "soft-labels": soft_label_codec}
     down = registry.lookup(downloads, "download", download, "weights or soft-labels")
     return SoftLabelFD(
-        registry.build(SAMPLERS, "sampler", sampler) if isinstance(sampler, str) else sampler,
+        registry.resolve(SAMPLERS, "sampler", sampler),
         budget,
-        registry.build(AGGREGATORS, "aggregator", aggregator)
-        if isinstance(aggregator, str)
-        else aggregator,
-        local or Recipe(),
-        distill or Recipe(),
+        registry.resolve(AGGREGATORS, "aggregator", aggregator),
+        check_recipe("local", local),
+        check_recipe("distill", distill),
         temperature,
         soft_label_codec(codec),
         down(down_codec),

@@ -14,6 +14,7 @@ import torch
 
 from fedsift.algorithms import students
 from fedsift.algorithms.presets import preset
+from fedsift.checks import check_recipe
 from fedsift.codecs import WEIGHT_CODECS, Qsgd, WeightCodec, down_weight_codec, weight_codec
 from fedsift.numerics import softmax
 from fedsift.types import (
@@ -154,7 +155,7 @@ def fedavg(
     down_codec: of the downlink: float32 or float16
     local: how clients train
     """
-    return FedAvg(local or Recipe(), weight_codec(codec), down_weight_codec(down_codec))
+    return FedAvg(check_recipe("local", local), weight_codec(codec), down_weight_codec(down_codec))
 
 
 fedpaq = preset(
@@ -178,4 +179,5 @@ def feddf(
     distill: how the ensemble of client models is distilled
     """
     down = down_weight_codec(down_codec)
-    return FedAvg(local or Recipe(), weight_codec(codec), down, distill or Recipe())
+    recipes = check_recipe("local", local), check_recipe("distill", distill)
+    return FedAvg(recipes[0], weight_codec(codec), down, recipes[1])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fedsift import registry
+from fedsift.checks import check_members, describe
 from fedsift.codecs.soft_labels import SoftLabelCodec
 from fedsift.codecs.updates import Qsgd
 from fedsift.codecs.values import Delta, Float, Hard, Quantized, TopK
@@ -35,7 +36,9 @@ def delta(inner: str | SoftLabelCodec = "quantized(1)") -> SoftLabelCodec:
     """
     codec = soft_label_codec(inner)
     if not isinstance(codec, SoftLabelCodec):
-        raise UserError(f"delta takes another code, e.g. delta(quantized(1)), not {inner!r}")
+        raise UserError(
+            f"delta takes another code, e.g. delta(quantized(1)), not {describe(inner)}"
+        )
     if codec.keeps_reference:
         raise UserError("delta of delta gains nothing; give delta a plain code")
     return SoftLabelCodec(Delta(codec.values))
@@ -67,12 +70,9 @@ def soft_label_codec(what: str | SoftLabelCodec) -> SoftLabelCodec:
     codec = registry.build(CODECS, "codec", what) if isinstance(what, str) else what
     if isinstance(codec, SoftLabelCodec):
         return codec
-    missing = [name for name in VALUES_MEMBERS if not hasattr(codec, name)]
-    if missing:
-        raise UserError(
-            f"codec {what!r} has no {', '.join(missing)}; a codec is a SoftLabelCodec, "
-            f"or has {', '.join(VALUES_MEMBERS)}"
-        )
+    name = f"codec {what!r}" if isinstance(what, str) else "codec"
+    cure = f"a codec of soft labels has {', '.join(VALUES_MEMBERS)}"
+    check_members(codec, VALUES_MEMBERS, name, cure)
     return SoftLabelCodec(codec)
 
 
@@ -81,7 +81,7 @@ def weight_codec(what: str | WeightCodec | Qsgd) -> WeightCodec | Qsgd:
     codec = registry.build(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
     if not isinstance(codec, WeightCodec | Qsgd):
         raise UserError(
-            f"codec {what!r} does not code weights; subclass fedsift.WeightCodec or use "
+            f"codec {describe(what)} does not code weights; subclass fedsift.WeightCodec or use "
             f"{', '.join(WEIGHT_CODECS)}"
         )
     return codec
@@ -92,7 +92,7 @@ def down_weight_codec(what: str | WeightCodec) -> WeightCodec:
     codec = weight_codec(what)
     if not isinstance(codec, WeightCodec):
         raise UserError(
-            f"{what} codes updates, which the downlink does not have; use float32 or float16 there"
+            f"{describe(what)} codes updates, which the downlink does not have; use float32 or float16 there"
         )
     return codec
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -15,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from fedsift import registry, seeding
+from fedsift.checks import check_type, check_whole, count, describe, warn_user
 from fedsift.data import cache, images
 from fedsift.data.catalogue import CATALOGUE
 from fedsift.types import Array, Labelled, Samples, Store, UserError
@@ -32,6 +35,12 @@ class Dataset:
     test: tuple[Array, Array] | None = None  # an official test set, where there is one
     public: Array | None = None  # unlabelled samples of their own, where there are some
 
+    def __repr__(self) -> str:
+        size = f"{len(self.x)} samples of shape {self.x.shape[1:]}, {self.classes} classes"
+        test = "" if self.test is None else f", {len(self.test[0])} for the test"
+        public = "" if self.public is None else f", {len(self.public)} public"
+        return f"Dataset({size}{test}{public})"
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -40,6 +49,10 @@ class Task:
     private: Labelled
     public: Samples
     test: Labelled
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.private)} private, {len(self.public)} public, {len(self.test)} test"
+        return f"Task({sizes}, shape {self.public.shape}, {self.private.classes} classes)"
 
     def normalise(self, x: Any) -> torch.Tensor:
         """New raw inputs as the trained network expects them: `net(task.normalise(x))`.
@@ -75,23 +88,60 @@ def make_dataset(
     x, y = _inputs("x", x), _labels("y", y)
     parts = {"x": (x, y)}
     if test is not None:
+        if not isinstance(test, tuple | list) or len(test) != 2:
+            raise UserError(f"test is {describe(test)}; pass test=(x_test, y_test)")
         test = _inputs("test x", test[0]), _labels("test y", test[1])
         parts["test"] = test
     for name, (inputs, labels) in parts.items():
         if len(inputs) != len(labels):
             raise UserError(f"{name} has {len(inputs)} samples but {len(labels)} labels")
     public = None if public is None else _inputs("public", public)
-    highest = max(int(labels.max(initial=0)) for _, labels in parts.values()) + 1
-    if classes is not None and classes < highest:
-        raise UserError(
-            f"labels go up to {highest - 1}, so there are at least {highest} classes, not {classes}"
-        )
+    classes = _count_classes([labels for _, labels in parts.values()], classes)
     for name, other in (("test x", None if test is None else test[0]), ("public", public)):
         if other is not None and other.shape[1:] != x.shape[1:]:
             raise UserError(
                 f"{name} has samples of shape {other.shape[1:]}, x of shape {x.shape[1:]}"
             )
-    return Dataset(x, y, max(classes or highest, 2), test, public)
+    return Dataset(x, y, classes, test, public)
+
+
+MOST_CLASSES = 100_000  # a label is stored as one float per class
+NUMBER_THEM = "number them 0, 1, ..., for example with np.unique(y, return_inverse=True)[1]"
+
+
+def _count_classes(parts: list[Array], classes: int | None) -> int:
+    """From the labels, or as given; labels with gaps are most often an oversight."""
+    seen = np.unique(np.concatenate(parts))
+    highest = int(seen.max(initial=0)) + 1
+    if classes is None:
+        _check_gaps(seen, highest)
+        return max(highest, 2)
+    check_whole("classes", classes, 1)
+    if classes < highest:
+        raise UserError(
+            f"labels go up to {highest - 1}, so there are at least {highest} classes, not {classes}"
+        )
+    if classes > max(MOST_CLASSES, 10 * len(seen)):
+        raise UserError(f"classes must be at most {MOST_CLASSES}, not {classes}")
+    return max(classes, 2)
+
+
+def _check_gaps(seen: Array, highest: int) -> None:
+    """Refuse labels that are no class numbers; warn of classes that never occur."""
+    if highest > max(1000, 10 * len(seen)):
+        only = f"labels go up to {highest - 1}, but only {len(seen)} different ones occur"
+        raise UserError(f"{only}; {NUMBER_THEM}")
+    if highest == 1:
+        warn_user("all labels are 0: there is one class, and nothing to learn")
+    elif len(seen) == highest - 1 and seen[0] == 1:
+        warn_user("class 0 never occurs in y: did you mean y - 1?")
+    elif len(seen) < highest:
+        gaps = np.setdiff1d(np.arange(highest), seen)
+        few = ", ".join(map(str, gaps[:3])) + (", ..." if len(gaps) > 3 else "")
+        warn_user(
+            f"{len(gaps)} of {highest} classes never occur in y ({few}); if they do not exist, "
+            f"{NUMBER_THEM}, else give classes={highest}"
+        )
 
 
 def digits() -> Dataset:
@@ -109,13 +159,7 @@ def npz(path: str) -> Dataset:
     """An .npz with `x` and `y`, and where you have them `x_test` and `y_test`, `x_public`,
     `classes`.
     """
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-    except FileNotFoundError:
-        raise UserError(f"no such file: {path}") from None
-    except Exception as error:  # numpy raises half a dozen types on files that are not npz
-        raise UserError(f"cannot read {path} as an npz file: {error}") from None
+    found = _read_npz(path)
     if missing := {"x", "y"} - found.keys():
         raise UserError(
             f"{path} has no array {sorted(missing)[0]!r}; it needs x and y (found: "
@@ -129,6 +173,31 @@ def npz(path: str) -> Dataset:
         raise UserError(f"{path}: classes must be one whole number")
     classes = int(found["classes"].item()) if "classes" in found else None
     return _from_arrays(found, classes)
+
+
+def _read_npz(path: str) -> dict[str, Array]:
+    name = ""
+    try:
+        with open(path, "rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise UserError(
+                    f"{path} is not an npz file; write one with np.savez(path, x=x, y=y)"
+                )
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                found = {}
+                for name in arrays.files:
+                    found[name] = arrays[name]
+                return found
+    except FileNotFoundError:
+        raise UserError(f"no such file: {path}") from None
+    except UserError:
+        raise
+    except Exception as error:  # numpy raises half a dozen types on files that are not npz
+        if "allow_pickle" in str(error):
+            cure = NUMBER_THEM if name.startswith("y") else "save an array of numbers"
+            raise UserError(f"{path}: {name} holds Python objects, not numbers; {cure}") from None
+        raise UserError(f"cannot read {path} as an npz file: {error}") from None
 
 
 def load_fetched(name: str) -> Dataset:
@@ -152,7 +221,7 @@ DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits} | {
 }
 
 
-def load_dataset(name: str) -> Dataset:
+def load_dataset(name: str | os.PathLike[str]) -> Dataset:
     """A data set by its name.
 
     name: a known one ("digits", "cifar10"), a file ("npz:my.npz", "my.npz"), or a function of
@@ -161,6 +230,9 @@ def load_dataset(name: str) -> Dataset:
     Loaded once and shared by all who ask for it (a file until it changes), so do not write into its
     arrays.
     """
+    cure = "pass a name such as 'digits'; for arrays use fedsift.make_dataset(x, y)"
+    check_type(name, (str, os.PathLike), "name", cure)
+    name = os.fspath(name)
     scheme, rest = _scheme(name)
     if scheme:
         return SCHEMES[scheme](rest)
@@ -288,12 +360,19 @@ def split(
     Inputs are normalised by figures taken from the *public* part, the one part every party knows.
     `Task.normalise` does the same to new inputs.
     """
+    known = isinstance(data, str)
+    cure = f"pass fedsift.load_dataset({data!r})" if known else "pass fedsift.make_dataset(x, y)"
+    check_type(data, Dataset, "data", cure)
+    check_whole("seed", seed)
     order = seeding.rng(seed, "split").permutation(len(data.x))
-    own_public = data.public is None
-    needed = private + (public if own_public else 0)
     for name, size in (("private", private), ("public", public)):
+        check_whole(name, size)
         if size < 1:
             raise UserError(f"the {name} part needs at least one sample, not {size}")
+    if test is not None:
+        check_whole("test", test)
+    own_public = data.public is None
+    needed = private + (public if own_public else 0)
     if needed > len(order):
         parts = f"private {private} + public {public}" if own_public else f"private {private}"
         raise UserError(f"{needed} samples asked for ({parts}), {len(order)} there")
@@ -357,7 +436,9 @@ NORMALISATIONS = {"standard": _standard, "scale": _scale}
 
 
 def _inputs(name: str, x: Any) -> Array:
-    x = np.asarray(x)
+    x = _array(name, x)
+    if x.ndim and not len(x):
+        raise UserError(f"{name} is empty; give it at least one sample, or leave it out")
     if x.ndim == 3:
         x = x[:, None]
     if (
@@ -366,21 +447,53 @@ def _inputs(name: str, x: Any) -> Array:
         and (x.shape[1] > 4 or (x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3)))
     ):
         x = np.moveaxis(x, -1, 1)
-    if x.ndim not in (2, 4) or not len(x) or x.dtype.kind not in "buif":
+    if x.ndim not in (2, 4) or x.dtype.kind not in "buif":
         raise UserError(
             f"{name} must be numbers [S, features] or images [S, H, W(, channels)], not "
             f"{x.dtype} {x.shape}"
         )
     x = np.require(x, np.uint8 if x.dtype == np.uint8 else np.float32, ["C", "W"])
     if x.dtype != np.uint8 and not np.isfinite(x).all():
-        raise UserError(f"{name} has values that are not finite")
+        odd = ~np.isfinite(x.reshape(len(x), -1))
+        rows = np.flatnonzero(odd.any(1))
+        raise UserError(
+            f"{name} has {count(int(odd.sum()), 'value that is', 'values that are')} not finite, in "
+            f"{count(len(rows), 'sample')} (first: sample {rows[0]}); fill in or leave out"
+        )
     return x
 
 
 def _labels(name: str, y: Any) -> Array:
-    y = np.asarray(y)
-    if y.ndim != 1 or y.dtype.kind not in "bui" or (len(y) and y.min() < 0):
+    y = _array(name, y)
+    if y.ndim != 1 or y.dtype.kind not in "bui":
         raise UserError(
-            f"{name} must be class numbers 0, 1, ... in one dimension, not {y.dtype} {y.shape}"
+            f"{name} must be class numbers 0, 1, ... in one dimension, not {y.dtype} {y.shape}; "
+            f"{_label_cure(y)}"
         )
+    if len(y) and y.min() < 0:
+        below = np.flatnonzero(y < 0)
+        raise UserError(
+            f"{name} has {count(len(below), 'label')} below 0 (first: {y[below[0]]} at sample {below[0]}); "
+            f"leave these samples out, or {NUMBER_THEM}"
+        )
+    if y.dtype == np.uint64:
+        y = np.minimum(y, np.uint64(2**63 - 1))
     return y.astype(np.int64)
+
+
+def _label_cure(y: Array) -> str:
+    """What to do with labels that are not class numbers."""
+    if y.ndim == 2:
+        return f"use {'y[:, 0]' if y.shape[1] == 1 else 'y.argmax(1) if the rows are one-hot'}"
+    if y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.round(y)).all():
+        return "use y.astype(int)"
+    return NUMBER_THEM
+
+
+def _array(name: str, values: Any) -> Array:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+    try:
+        return np.asarray(values)
+    except Exception as error:  # ragged lists, tensors of types that numpy does not have
+        raise UserError(f"{name} is {describe(values)} that is no array: {error}") from None

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsift import seeding
+from fedsift.checks import check_number, check_whole, describe
 from fedsift.numerics import apportion
 from fedsift.types import Array, UserError
 
@@ -179,26 +180,30 @@ def deal(
         given = f"{len(parts)} parts" if hasattr(parts, "__len__") else type(parts).__name__
         raise UserError(f"the partition gives {given} for {clients} clients; give each one array")
     overlapping = getattr(how, "overlapping", False)
-    if overlapping and not isinstance(parts, list | tuple):
-        return parts  # worked out on demand, perhaps for a million clients
-    checked = [_check_part(client, part, len(labels)) for client, part in enumerate(parts)]
+    if overlapping and not isinstance(parts, list | tuple):  # perhaps for a million clients
+        return LazyParts(clients, partial(_checked_part, parts, len(labels)))
+    checked = [_checked_part(parts, len(labels), client) for client in range(clients)]
     if not overlapping:
         _check_cover(np.concatenate(checked), len(labels))
     return checked
 
 
-def _check_part(client: int, part: Any, samples: int) -> Array:
-    rows = np.asarray(part)
+def _checked_part(parts: Sequence[Any], samples: int, client: int) -> Array:
+    part = parts[client]
+    try:
+        rows = np.asarray(part)
+    except ValueError:  # lists of different lengths
+        rows = np.empty(())
     if rows.ndim != 1 or not len(rows):
-        given = "no samples" if rows.ndim == 1 else repr(part)
+        found = "no samples" if rows.ndim == 1 else describe(part)
         raise UserError(
-            f"the partition gives client {client} {given}; "
+            f"the partition gives client {client} {found}; "
             "give each client an array of at least one index"
         )
     if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= samples:
         raise UserError(
-            f"the partition gives client {client} something else than indexes from 0 to "
-            f"{samples - 1}"
+            f"the partition gives client {client} values that are not indexes from "
+            f"0 to {samples - 1}"
         )
     return rows.astype(np.int64)
 
@@ -241,10 +246,12 @@ def _feed_the_empty(owner: Array, clients: int, generator: np.random.Generator) 
 
 
 def _check_alpha(alpha: float) -> None:
+    check_number("alpha", alpha)
     if not SMALLEST <= alpha <= LARGEST:
         raise UserError(f"alpha must be from {SMALLEST:g} to {LARGEST:g}, not {alpha}")
 
 
-def _positive(name: str, value: float) -> None:
+def _positive(name: str, value: int) -> None:
+    check_whole(name, value)
     if not 0 < value <= LARGEST:
         raise UserError(f"{name} must be above 0 and at most {LARGEST:g}, not {value}")

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsift.checks import warn_user
 from fedsift.engines.malloc import give_back_memory
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.stacked import training
@@ -27,7 +28,6 @@ from fedsift.engines.stacked.program import Program, Stacked, Vmapped, stack
 from fedsift.engines.stacked.schedule import shared_recipe, sort_by_length
 from fedsift.engines.stacked.trace import Unstackable
 from fedsift.engines.threads import Stop
-from fedsift.engines.warn import warn_user
 from fedsift.types import Fit, Model, Predict, Samples, UserError, Weights, Work
 
 # multiplications per sample: beyond, one network keeps a core busy by itself
