@@ -20,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from fedsift import registry
+from fedsift.checks import check_number
 from fedsift.memory import from_tree, to_tree
 from fedsift.numerics import entropy
 from fedsift.types import Array, Round, SoftLabels, Tree, UserError
@@ -88,6 +89,7 @@ class Era:
     weights: str = "equal"
 
     def __post_init__(self) -> None:
+        check_number("temperature", self.temperature)
         if not self.temperature > 0:
             raise UserError(f"era needs a temperature above 0, not {self.temperature}")
         _average(self.weights)
@@ -108,6 +110,7 @@ class EnhancedEra:
     weights: str = "equal"
 
     def __post_init__(self) -> None:
+        check_number("beta", self.beta)
         if not self.beta > 0:
             raise UserError(f"enhanced-era needs a beta above 0, not {self.beta}")
         _average(self.weights)

@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,14 @@ def check_type(value: Any, kind: type | tuple[type, ...], name: str, cure: str) 
         raise UserError(f"{name} is {describe(value)}; {cure}")
 
 
-def check_members(value: Any, members: Iterable[str], name: str, cure: str) -> None:
+def check_members(value: Any, members: Sequence[str], name: str, cure: str) -> None:
     """The value is an object with these members, not a class that makes one."""
     if isinstance(value, type):
         raise UserError(f"{name} is {describe(value)}; pass an object, {value.__name__}(...)")
-    if missing := [member for member in members if not hasattr(value, member)]:
-        raise UserError(f"{name} is {describe(value)} without {', '.join(missing)}; {cure}")
+    missing = [member for member in members if not hasattr(value, member)]
+    if missing:
+        lacks = f" without {', '.join(missing)}" if len(missing) < len(members) else ""
+        raise UserError(f"{name} is {describe(value)}{lacks}; {cure}")
 
 
 def check_whole(name: str, value: Any, least: int | None = None) -> None:

@@ -350,9 +350,7 @@ def _check_parts(algorithm: Any, clients: Any, task: Any) -> None:
         cure = "pass an object such as fedsift.fas(budget=60)"
         raise UserError(f"algorithm is {describe(algorithm)}; {cure}")
     if isinstance(clients, Task) and isinstance(task, Clients):
-        raise UserError(
-            "clients and task are in each other's place; write algorithm, clients, task"
-        )
+        raise UserError("clients and task are swapped; write federate(algorithm, clients, task)")
     registry.resolve({}, "algorithm", algorithm)
     check_type(
         clients, Clients, "clients", "pass what fedsift.make_clients(task.private, 20) gives"

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsift import registry, seeding
-from fedsift.checks import warn_user
+from fedsift.checks import check_type, check_whole, warn_user
 from fedsift.types import Model, UserError, Weights
 
 
@@ -124,6 +124,8 @@ def make_model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], cla
     shape: of one sample: (channels, height, width) or (features,)
     classes: how many outputs the network has
     """
+    check_type(shape, (tuple, list), "shape", "write (channels, height, width) or (features,)")
+    check_whole("classes", classes)
     if not isinstance(what, str):
         _check_factory(_name(what), what)
         return Model(_name(what), what, tuple(shape), classes)

@@ -199,8 +199,7 @@ def _check_part(kind: str, name: str, part: Any, cure: str = "") -> None:
     if not rule.called_with or not callable(part):
         needs = f"a function of ({', '.join(rule.called_with)})" if rule.called_with else ""
         members = f"an object with {', '.join(rule.members)}" if rule.members else ""
-        some = not rule.called_with or len(missing) < len(rule.members)
-        lacks = f" without {', '.join(missing)}" if some else ""
+        lacks = f" without {', '.join(missing)}" if len(missing) < len(rule.members) else ""
         expected = " or ".join(filter(None, (needs, members)))
         raise UserError(f"{name} is {_a(part)}{lacks}; it must be {expected}")
     try:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsift import graphs, registry, seeding
+from fedsift.algorithms import students
 from fedsift.checks import check_members, check_recipe, check_whole
 from fedsift.codecs import WireError
 from fedsift.codecs.estimates import ESTIMATE_CODECS, EstimateCodec
@@ -104,6 +105,7 @@ class Gossip:
             labels = SoftLabels(self._subset(r), on_simplex(mixture)).on(r.public)
             key, epoch = r.key("distill", client.id), self.distill.epochs * (r.number - 1)
             weights = yield Fit(client.model, weights, labels, self.distill, key, epoch)
+            students.check_distilled(weights)
         key, epoch = r.key("local", client.id), self.local.epochs * r.number
         weights = yield Fit(client.model, weights, client.data, self.local, key, epoch)
         own = softmax((yield Predict(client.model, weights, r.public[self._subset(r)])), 1.0)

@@ -179,6 +179,8 @@ class SoftLabelFD:
         }
         downlink = memory.downlink
         if isinstance(self.down, SoftLabelCodec):
+            for weights in new.values():
+                students.check_distilled(weights)
             if self.teach == "predictions":
                 labels = yield from self._predict(new, r)
             post = SoftLabelDownlink(self.down, self.absent)
@@ -222,6 +224,7 @@ class SoftLabelFD:
         found, received = downlink.decode(memory.received, download, r)
         for number, labels in found.items():  # none in round 0, one, or all that were missed
             weights = yield self._distil(client.model, weights, labels, r, client.id, number)
+            students.check_distilled(weights)
         return weights, received
 
     def _predict(self, taught: Mapping[str, Weights], r: Round) -> Turn[SoftLabels]:

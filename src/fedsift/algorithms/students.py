@@ -11,8 +11,9 @@ from typing import TypeVar
 import torch
 
 from fedsift.codecs import WeightCodec
+from fedsift.codecs.weights import find_not_finite
 from fedsift.models import initial_state
-from fedsift.types import Client, Model, Round, Server, Weights
+from fedsift.types import Client, Model, Round, Server, UserError, Weights
 
 V = TypeVar("V")
 
@@ -43,6 +44,13 @@ def decode_weights(codec: WeightCodec, model: Model, download: bytes, r: Round) 
 @lru_cache(maxsize=1)
 def _read(codec: WeightCodec, model: Model, download: bytes, number: int, seed: int) -> Weights:
     return codec.decode(download, number, initial_state(model, seed))[0]
+
+
+def check_distilled(weights: Weights) -> Weights:
+    """The weights, where soft labels travel down: no later message would show what went wrong."""
+    if name := find_not_finite(weights):
+        raise UserError(f"weights {name!r} are not finite: distillation diverged; lower distill.lr")
+    return weights
 
 
 def apply_ema(old: Weights, new: Weights, ema: float) -> Weights:

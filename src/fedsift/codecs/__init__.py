@@ -81,7 +81,7 @@ def weight_codec(what: str | WeightCodec | Qsgd) -> WeightCodec | Qsgd:
     codec = registry.build(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
     if not isinstance(codec, WeightCodec | Qsgd):
         raise UserError(
-            f"codec {describe(what)} does not code weights; subclass fedsift.WeightCodec or use "
+            f"codec is {describe(what)}, which does not code weights; subclass fedsift.WeightCodec or use "
             f"{', '.join(WEIGHT_CODECS)}"
         )
     return codec

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsift.codecs import wire
 from fedsift.codecs.wire import WireError
-from fedsift.types import Array
+from fedsift.types import Array, UserError
 
 LARGEST = 1e4  # estimates stay near [0, 1]; whatever is far from it is an attack or a defect
 
@@ -23,6 +23,10 @@ class EstimateCodec:
     dtype: str
 
     def encode(self, table: Array, round: int) -> bytes:
+        if not np.isfinite(table).all():
+            raise UserError(
+                "estimates are not finite: training diverged; lower the learning rate (local.lr)"
+            )
         return wire.seal(wire.ESTIMATES, self.id, round, table.astype(self.dtype).tobytes())
 
     def decode(self, message: bytes, round: int, rows: int, classes: int) -> Array:

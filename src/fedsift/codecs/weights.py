@@ -32,8 +32,8 @@ class WeightCodec:
         from safetensors.numpy import save  # the same bytes as from torch, in a third of the time
 
         tensors = {name: self._narrow(value) for name, value in state.items()}
-        if name := _find_not_finite(tensors):
-            if not _find_not_finite({name: state[name]}):
+        if name := find_not_finite(tensors):
+            if not find_not_finite({name: state[name]}):
                 raise UserError(f"weights {name!r} are too large for {self.dtype}; use float32")
             raise UserError(f"weights {name!r} are not finite: training diverged; lower {cause}")
         payload = _SAMPLES.pack(samples) + save(
@@ -57,7 +57,7 @@ class WeightCodec:
         state = {
             name: self._widen(name, tensors[name], expected) for name, expected in like.items()
         }
-        if name := _find_not_finite(state):
+        if name := find_not_finite(state):
             raise WireError(f"weights {name!r} are not finite")
         return state, _SAMPLES.unpack_from(payload)[0]
 
@@ -74,7 +74,7 @@ class WeightCodec:
         return found.to(expected.dtype)
 
 
-def _find_not_finite(state: Weights) -> str | None:
+def find_not_finite(state: Weights) -> str | None:
     """The first tensor with a value that is not a number, or infinite: looked for only if there is
     one.
     """

@@ -360,8 +360,8 @@ def split(
     Inputs are normalised by figures taken from the *public* part, the one part every party knows.
     `Task.normalise` does the same to new inputs.
     """
-    known = isinstance(data, str)
-    cure = f"pass fedsift.load_dataset({data!r})" if known else "pass fedsift.make_dataset(x, y)"
+    name = repr(data) if isinstance(data, str) else "'digits'"
+    cure = f"pass a data set, fedsift.load_dataset({name}) or fedsift.make_dataset(x, y)"
     check_type(data, Dataset, "data", cure)
     check_whole("seed", seed)
     order = seeding.rng(seed, "split").permutation(len(data.x))
@@ -452,13 +452,14 @@ def _inputs(name: str, x: Any) -> Array:
             f"{name} must be numbers [S, features] or images [S, H, W(, channels)], not "
             f"{x.dtype} {x.shape}"
         )
-    x = np.require(x, np.uint8 if x.dtype == np.uint8 else np.float32, ["C", "W"])
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+        x = np.require(x, np.uint8 if x.dtype == np.uint8 else np.float32, ["C", "W"])
     if x.dtype != np.uint8 and not np.isfinite(x).all():
         odd = ~np.isfinite(x.reshape(len(x), -1))
         rows = np.flatnonzero(odd.any(1))
         raise UserError(
             f"{name} has {count(int(odd.sum()), 'value that is', 'values that are')} not finite, in "
-            f"{count(len(rows), 'sample')} (first: sample {rows[0]}); fill in or leave out"
+            f"{count(len(rows), 'sample')} (first: sample {rows[0]}); fill them in, or leave these out"
         )
     return x
 
