@@ -280,7 +280,11 @@ def test_where_a_plugin_fails_the_line_is_named(write):
         ),
         ("graph", "def part(): 1", "takes (), but it is called with (clients, generator)"),
         ("algorithm", "class part: start = 1", "is of type part without "),
-        ("algorithm", "def part(): return None", "is of type NoneType without start, prepare_down"),
+        (
+            "algorithm",
+            "def part(): return None",
+            "is of type NoneType; it must be an object with start, prepare_down",
+        ),
     ],
 )
 def test_a_plugin_of_the_wrong_type_is_refused(write, kind, module, said):

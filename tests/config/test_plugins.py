@@ -196,8 +196,8 @@ def test_a_codec_without_its_members_is_refused(mine):
     with pytest.raises(UserError) as caught:
         config.build_federation(read("codec=mine:Tiny"))
     assert str(caught.value) == (
-        "codec 'mine:Tiny' has no unpack, max_bytes; a codec is a SoftLabelCodec, "
-        "or has id, pack, unpack, max_bytes"
+        "codec 'mine:Tiny' is a Tiny without unpack, max_bytes; "
+        "a codec of soft labels has id, pack, unpack, max_bytes"
     )
 
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import traceback
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,12 +226,29 @@ def _catch_sigterm() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _show_warnings_as_notes() -> Iterator[None]:
+    """There is no line of the user's to point at here, so only the text is shown."""
+    with warnings.catch_warnings():
+        usual: Any = warnings.showwarning
+
+        def show(message: Any, category: Any, *where: Any) -> None:
+            if category is UserWarning:
+                note(str(message))
+            else:
+                usual(message, category, *where)
+
+        change: Any = warnings
+        change.showwarning = show
+        yield
+
+
+@contextlib.contextmanager
 def error_handler() -> Iterator[None]:
     """No traceback for a user's error, a full disk, Ctrl-C, SIGTERM or an error in a user's own
     code; of the last there is one if FEDSIFT_TRACEBACK is set.
     """
     try:
-        with _catch_sigterm():
+        with _catch_sigterm(), _show_warnings_as_notes():
             yield
     except KeyboardInterrupt as by:
         word, code = describe_stop(by)
