@@ -35,7 +35,7 @@ def describe(value: Any) -> str:
     if inspect.isroutine(value):
         return f"the function {value.__name__}"
     name = type(value).__name__
-    return f"an {name}" if name[0] in "AEIOU" else f"a {name}"
+    return f"an {name}" if name[0] in "AEIO" else f"a {name}"
 
 
 def count(number: int, word: str, words: str | None = None) -> str:
