@@ -16,6 +16,7 @@ from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.types import Fit, Predict, Recipe, UserError
 from tests.helpers import toys
+from tests.helpers.parity import same
 
 SGD = Recipe(epochs=1, batch=2, lr=0.5, optimizer="sgd", momentum=0.0)
 
@@ -41,10 +42,6 @@ def fit(factory=toys.linear, recipe=SGD, key=(0,), n=2, epoch=0, state=None):
         key,
         epoch,
     )
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_one_step_of_gradient_descent_by_hand(engine):
