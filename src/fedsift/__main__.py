@@ -1,6 +1,4 @@
-"""`python -m fedsift`, and the program `fedsift`: Ctrl-C leaves no traceback, not even while
-modules are imported.
-"""
+"""`python -m fedsift` and `fedsift`: Ctrl-C leaves no traceback, even while importing modules."""
 
 import sys
 

@@ -102,9 +102,7 @@ class Era:
 
 @dataclass(frozen=True)
 class EnhancedEra:
-    """p^beta / sum p^beta of the mean: keeps order and zeros, beta = 1 changes nothing, beta > 1
-    sharpens.
-    """
+    """p^beta / sum p^beta of the mean: keeps order and zeros; beta = 1: no change, > 1: sharper."""
 
     beta: float = 2.0
     weights: str = "equal"

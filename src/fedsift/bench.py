@@ -66,9 +66,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True)
 class Case:
-    """A round's local training: `clients` models of one kind, each on `samples` random images of
-    its own.
-    """
+    """One round's training: `clients` models of one kind, each on `samples` own random images."""
 
     model: str
     shape: tuple[int, ...] = (3, 32, 32)
@@ -204,9 +202,7 @@ ALONE = (
 def scale(
     clients: int = 1_000_000, rounds: int = 5, cohort: int = 100, repeats: int = 3
 ) -> dict[str, Any]:
-    """FAS with a small model in a large and in a small federation, each time in a process of its
-    own.
-    """
+    """FAS with a small model in a large and in a small federation, each in its own process."""
     if not 1 <= cohort <= min(FEW, clients):
         raise UserError(
             f"a cohort of {cohort} must be drawn from {FEW} and from {clients} clients; make "

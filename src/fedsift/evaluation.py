@@ -34,9 +34,7 @@ def evaluate(models: Mapping[str, tuple[Model, Weights]], test: Labelled) -> Tur
 
 
 def disagreement(predictions: Sequence[Array], classes: int) -> float | None:
-    """The chance that two different models give a test sample different classes; None for a single
-    model.
-    """
+    """The chance that two different models class a test sample differently; None for one model."""
     count = len(predictions)
     if count < 2:
         return None

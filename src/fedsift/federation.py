@@ -64,9 +64,7 @@ class ClientModels(Sequence[Model]):
 
 
 class Clients(Sequence[Client]):
-    """The clients of a federation, each made when asked for: a view of the private data, never a
-    copy.
-    """
+    """The clients of a federation, made when asked for: views of the private data, never copies."""
 
     def __init__(self, private: Labelled, parts: Sequence[Array], models: Sequence[Model]) -> None:
         if len(models) != len(parts):
@@ -157,7 +155,8 @@ class FederationState:
 
     def __repr__(self) -> str:
         models = ", ".join(self.server.students) or "none"
-        return f"FederationState(round={self.round}, students: {models}, {len(self.memories)} memories)"
+        memories = len(self.memories)
+        return f"FederationState(round={self.round}, students: {models}, {memories} memories)"
 
 
 def build_network(
@@ -197,9 +196,7 @@ class Record:
 
     @property
     def accuracy(self) -> float:
-        """The mean over the models the algorithm reports: its students, or where there are none its
-        clients'.
-        """
+        """The mean over the models the algorithm reports: its students, or else its clients'."""
         return sum(self.accuracies.values()) / len(self.accuracies)
 
     def network(self, name: ModelLike | None = None) -> nn.Module:
@@ -235,7 +232,8 @@ class Federation:
         if not 1 <= self.cohort <= len(self.clients):
             most = len(self.clients)
             raise UserError(
-                f"a cohort of {self.cohort} cannot be drawn from {most} clients; set cohort to 1 .. {most}"
+                f"a cohort of {self.cohort} cannot be drawn from {most} clients; set cohort to"
+                f" 1 .. {most}"
             )
 
     def round(self, number: int) -> Round:
@@ -252,9 +250,7 @@ class Federation:
         )
 
     def cohort_ids(self, number: int) -> Array:
-        """Who takes part in a round, ascending: a function of seed and round, so it is known before
-        it is played.
-        """
+        """Who takes part in a round, ascending: a function of seed and round, known in advance."""
         return seeding.subset(
             seeding.rng(*self.round(number).key("cohort")), len(self.clients), self.cohort
         )

@@ -59,9 +59,7 @@ def is_temporary(path: Path) -> bool:
 
 
 class Lock:
-    """One process at a time. The system releases the lock when the process ends, however it
-    ends.
-    """
+    """One process at a time. The system releases the lock when the process ends in any way."""
 
     _handle: int | None = None
 

@@ -36,9 +36,7 @@ def grid(clients: int, generator: np.random.Generator) -> Edges:
 
 @dataclass(frozen=True)
 class Regular:
-    """Random with the same degree everywhere: a circle of near neighbours, its edges switched at
-    random.
-    """
+    """Random with equal degrees: a circle of near neighbours, its edges switched at random."""
 
     degree: int = 4
 
@@ -119,9 +117,7 @@ def list_neighbours(edges: Edges, client: int) -> list[int]:
 
 
 def mixing_weights(edges: Edges, clients: int) -> Array:
-    """Metropolis-Hastings weights, symmetric and doubly stochastic: W_ij = 1 / (1 + max(degree i,
-    degree j)).
-    """
+    """Symmetric doubly stochastic Metropolis-Hastings: W_ij = 1 / (1 + max(degree i, degree j))."""
     weights = np.zeros((clients, clients))
     degree = (
         np.bincount(np.array(sorted(edges)).ravel(), minlength=clients)

@@ -9,9 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RoundBytes:
-    """One round: bytes up and down per client, and what the downlink costs where one broadcast
-    reaches all.
-    """
+    """One round: bytes up and down per client, and downlink cost if one broadcast reaches all."""
 
     round: int
     up: dict[int, int]
@@ -33,9 +31,7 @@ class RoundBytes:
         receivers: Mapping[int, Sequence[int]] | None = None,
         missing: Mapping[int, str] | None = None,
     ) -> RoundBytes:
-        """A broadcast sends each distinct message once. With `receivers`, messages go from client
-        to client.
-        """
+        """A broadcast sends each distinct message once. `receivers`: messages between clients."""
         if receivers is not None:
             return cls._between_peers(round, uploads, receivers)
         return cls(
@@ -50,9 +46,7 @@ class RoundBytes:
     def _between_peers(
         cls, round: int, uploads: Mapping[int, bytes], receivers: Mapping[int, Sequence[int]]
     ) -> RoundBytes:
-        """Up: one copy for each receiver. Down: what arrives. A broadcast reaches all neighbours at
-        once.
-        """
+        """Up: a copy per receiver. Down: arrivals. A broadcast reaches all neighbours at once."""
         edges = {(a, b): len(message) for a, message in uploads.items() for b in receivers[a]}
         up = {
             client: sum(size for (a, _), size in edges.items() if a == client) for client in uploads

@@ -1,6 +1,6 @@
 """The architectures in the registry, for any input size and channel count. A model is a function
 
-    (shape, classes, **options) -> nn.Module        shape is (channels, height, width) or (features,)
+    (shape, classes, **options) -> nn.Module    shape is (channels, height, width) or (features,)
 
 so a user's own factory, or an nn.Module class with that constructor, works wherever a name does.
 """
@@ -31,9 +31,7 @@ def mlp(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
 
 
 def cnn(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
-    """Two 3x3 convolutions (16, 32 channels), each followed by ReLU and 2x2 pooling; 6,090
-    parameters on 8x8x1.
-    """
+    """Two 3x3 convolutions (16, 32 channels) + ReLU + 2x2 pooling; 6,090 parameters on 8x8x1."""
     channels, height, side = _image(shape, "cnn")
     a, b = _scaled(16, width), _scaled(32, width)
     layers: list[nn.Module] = []
@@ -47,9 +45,7 @@ def cnn(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
 def resnet8(
     shape: tuple[int, ...], classes: int, norm: str = "batch", width: float = 1.0
 ) -> nn.Module:
-    """CIFAR ResNet, one block a stage, widths 16/32/64; 78,042 parameters on 32x32x3 with 10
-    classes.
-    """
+    """CIFAR ResNet, 1 block a stage, widths 16/32/64; 78,042 parameters on 32x32x3, 10 classes."""
     return CifarResNet(shape, classes, 1, norm, width)
 
 
@@ -61,9 +57,7 @@ def resnet20(
 
 
 class CifarResNet(nn.Module):
-    """6n + 2 layers: a 3x3 stem, three stages of n basic blocks, global average pooling, one linear
-    layer.
-    """
+    """6n + 2 layers: 3x3 stem, 3 stages of n basic blocks, global average pooling, linear layer."""
 
     def __init__(
         self, shape: tuple[int, ...], classes: int, blocks: int, norm: str, width: float
@@ -89,9 +83,7 @@ class CifarResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut, projected by a 1x1 convolution where the shape
-    changes.
-    """
+    """Two 3x3 convolutions and a shortcut, projected by a 1x1 convolution if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
         super().__init__()
@@ -157,9 +149,7 @@ def _check_factory(name: str, factory: Any) -> None:
 
 
 def check_model(model: Model) -> None:
-    """Build it and pass two samples through: whatever is wrong with a factory is said before
-    anything is trained.
-    """
+    """Build it and pass two samples through: a faulty factory is reported before any training."""
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             output = model.build().eval()(torch.zeros(2, *model.shape))
@@ -181,9 +171,7 @@ def check_model(model: Model) -> None:
 
 
 def initial_state(model: Model, seed: int) -> Weights:
-    """The starting weights of an architecture, equal for all who know the seed; global randomness
-    is untouched.
-    """
+    """An architecture's starting weights, equal for equal seeds; global randomness is untouched."""
     return {name: value.clone() for name, value in _initial(model, seed).items()}
 
 
@@ -209,7 +197,8 @@ def _name(factory: Any) -> str:
 def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
     if len(shape) != 3:
         raise UserError(
-            f"{name} needs images (channels, height, width), but samples have shape {shape}; use mlp"
+            f"{name} needs images (channels, height, width), but samples have shape {shape};"
+            " use mlp"
         )
     return shape[0], shape[1], shape[2]
 

@@ -15,9 +15,7 @@ def softmax(logits: Array, temperature: float) -> Array:
 
 
 def apportion(weights: Array, total: int) -> Array:
-    """`total` as whole numbers in proportion to `weights`, by largest remainder (the lower position
-    wins a tie).
-    """
+    """`total` split in whole numbers by `weights`, by largest remainder (ties: lower position)."""
     exact = weights * (total / weights.sum())
     shares = np.floor(exact + 1e-9).astype(np.int64)
     remainders = np.round(

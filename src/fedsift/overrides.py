@@ -1,6 +1,4 @@
-"""What `key.path=value` on a command line and the keys of a [sweep] table mean, before anything is
-checked.
-"""
+"""The meaning of `key.path=value` on a command line and of [sweep] keys, before any check."""
 
 from __future__ import annotations
 

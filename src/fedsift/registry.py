@@ -317,9 +317,7 @@ _OURS = {Path(__file__), Path(importlib.__file__)}
 
 
 def find_plugins(text: str, schemes: Iterable[str] = ()) -> list[str]:
-    """Every `module:name` in a text, also inside brackets: "delta(mine:Tiny(3))". Imports
-    nothing.
-    """
+    """Every `module:name` in a text, also in brackets: "delta(mine:Tiny(3))". Imports nothing."""
     try:
         name, positional, named = parse_spec(text)
     except UserError:

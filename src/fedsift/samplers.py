@@ -48,9 +48,7 @@ def high_entropy(probs: Array, label_counts: Array, budget: int, draws: Draws) -
 
 
 def margin(probs: Array, label_counts: Array, budget: int, draws: Draws) -> Array:
-    """The samples with the smallest margin between the two likeliest classes, as in active
-    learning.
-    """
+    """The samples with least margin between the two likeliest classes, as in active learning."""
     return np.argsort(margin_of(probs), kind="stable")[:budget]
 
 
@@ -60,9 +58,7 @@ def class_balanced(probs: Array, label_counts: Array, budget: int, draws: Draws)
 
 
 def mixed(probs: Array, label_counts: Array, budget: int, draws: Draws) -> Array:
-    """FAS: half lowest entropy with pseudo-labels distributed as the client's labels; half random
-    from the rest.
-    """
+    """FAS: half lowest entropy, pseudo-labels distributed as own labels; half random from rest."""
     sure = by_quota(probs, apportion(label_counts, (budget + 1) // 2))
     rest = np.setdiff1d(np.arange(len(probs)), sure)
     return np.concatenate([sure, draws.own.choice(rest, budget - len(sure), replace=False)])

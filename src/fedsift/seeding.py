@@ -1,6 +1,4 @@
-"""Randomness is a function of names (seed, round, purpose, client id), never of stored or global
-state.
-"""
+"""Randomness depends on names (seed, round, purpose, client id), not on stored or global state."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ Names = tuple[int | str, ...]
 
 
 def digest(*names: int | str) -> bytes:
-    """Equal names, equal bytes, on every machine; numpy integers count as integers, 3 and "3"
-    differ.
-    """
+    """Equal names, equal bytes, on every machine; numpy integers are integers, 3 and "3" differ."""
     plain = [name if isinstance(name, str) else int(name) for name in names]
     return hashlib.sha256(json.dumps(plain).encode()).digest()
 
@@ -32,7 +28,5 @@ def torch_seed(*names: int | str) -> int:
 def subset(
     generator: np.random.Generator, population: int, size: int
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """`size` distinct indexes below `population`, ascending. Both ends of a link draw with this
-    very function.
-    """
+    """`size` distinct indexes below `population`, ascending. Both ends of a link draw with this."""
     return np.sort(generator.choice(population, size, replace=False)).astype(np.int64)

@@ -36,9 +36,7 @@ EXAMPLE = """
 
 @dataclass(frozen=True)
 class Sweep:
-    """The cells by the name of their folder. Without axes it is one plain experiment, its only
-    cell.
-    """
+    """The cells by folder name. Without axes it is one plain experiment, its only cell."""
 
     name: str
     axes: Axes
@@ -46,9 +44,7 @@ class Sweep:
 
 
 def read(source: str, overrides: Sequence[str] = ()) -> Sweep:
-    """A preset or TOML file with overrides, as `config.read` takes them, and with a [sweep] table
-    or `sweep.key=[...]`.
-    """
+    """A preset or TOML file and overrides (`config.read`), with [sweep] or `sweep.key=[...]`."""
     values, axes = config.read_values(source, overrides)
     _check(axes)
     cells: dict[str, Experiment] = {}
@@ -103,9 +99,7 @@ def _check(axes: Axes) -> None:
 
 
 def _cell(values: dict[str, Any], chosen: dict[str, Any], folder: str) -> Experiment:
-    """The name says what varies, but not the seed: cells that differ only in their seed are one
-    method.
-    """
+    """The name says what varies, except the seed: cells that differ only in seed are one method."""
     varying = [f"{short_name(path)}={value}" for path, value in chosen.items() if path != "seed"]
     cell = copy.deepcopy(values)
     if varying:
@@ -170,9 +164,7 @@ def begin_sweep(
 
 
 def _write(path: Path, sweep: Sweep) -> None:
-    """An experiment with a [sweep] table like any other; of the keys that vary it has the first
-    values.
-    """
+    """An experiment with a [sweep] table like any other; varied keys have their first values."""
     first = next(iter(sweep.cells.values())).model_copy(update={"name": sweep.name})
     files.write_atomic(path, config.to_toml(first, sweep.axes).encode())
 

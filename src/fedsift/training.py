@@ -24,9 +24,7 @@ PAD = 1 / 8  # a crop may move by an eighth of the side (4 pixels on 32x32)
 
 
 def loss(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
-    """-sum_n t^n log s^n, s = softmax(z / temperature), averaged over the batch. Targets are
-    probabilities [b, C].
-    """
+    """Batch mean of -sum_n t^n log s^n, s = softmax(z / temperature), probabilities t [b, C]."""
     return F.cross_entropy(logits / temperature if temperature != 1 else logits, targets)
 
 
@@ -39,9 +37,7 @@ def optimizer(recipe: Recipe, parameters: Iterator[nn.Parameter]) -> torch.optim
 
 
 def step_size(recipe: Recipe, epoch: int) -> float:
-    """The learning rate in an epoch counted from the first round: times `decay` at every milestone
-    passed.
-    """
+    """The learning rate in an epoch counted from round one: times `decay` per milestone passed."""
     return float(
         recipe.lr * recipe.decay ** sum(epoch >= milestone for milestone in recipe.milestones)
     )
@@ -69,9 +65,7 @@ def draw_batches(recipe: Recipe, samples: int, key: seeding.Names) -> list[list[
 def draw_augmentation(
     recipe: Recipe, samples: int, key: seeding.Names, shape: tuple[int, ...]
 ) -> Array | None:
-    """Per epoch and sample (down, right, mirrored), int64 [epochs, n, 3]; None when there is
-    nothing to do.
-    """
+    """Per epoch and sample (down, right, mirrored), int64 [epochs, n, 3]; None if nothing to do."""
     if recipe.augment == "none":
         return None
     if len(shape) != 3:
@@ -85,9 +79,7 @@ def draw_augmentation(
 
 
 def augment(x: Tensor, moves: Tensor) -> Tensor:
-    """Shift each image by (down, right), zeros coming in at the edge, then mirror where asked. x
-    [b, c, h, w].
-    """
+    """Shift images x [b, c, h, w] by (down, right), zeros at the edge, then mirror where asked."""
     b, _, h, w = x.shape
     reach = _reach(tuple(x.shape[1:]))
     padded = F.pad(x, (reach,) * 4)
@@ -169,9 +161,7 @@ class Dropout(nn.Module):
 
 
 def replace_dropouts(net: nn.Module) -> list[Dropout]:
-    """Put a `Dropout` in the place of every nn.Dropout; they are numbered in the order of the
-    network's modules.
-    """
+    """Replace every nn.Dropout by a `Dropout`, numbered in the order of the network's modules."""
     found: list[Dropout] = []
     for name in dropout_names(net):
         parent, _, last = name.rpartition(".")
@@ -208,9 +198,7 @@ BITS, GOLDEN = 2**32 - 1, 0x9E3779B1
 
 
 def _mix_bits(h: Tensor) -> Tensor:
-    """A 32-bit hash in int64: every bit of the input moves every bit of the output (the finaliser
-    of MurmurHash3).
-    """
+    """A 32-bit hash in int64: each input bit moves each output bit (the MurmurHash3 finaliser)."""
     h = h & BITS
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & BITS
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & BITS
@@ -218,9 +206,7 @@ def _mix_bits(h: Tensor) -> Tensor:
 
 
 def draws_random_numbers(model: Model, training: bool = True) -> bool:
-    """Whether a forward pass draws from torch's global randomness (nn.Dropout, being replaced, does
-    not count).
-    """
+    """Whether a forward pass uses torch's global randomness (replaced nn.Dropout not counted)."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         net = model.build().train(training)
         replace_dropouts(net)

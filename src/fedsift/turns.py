@@ -71,9 +71,7 @@ def _advance(
 
 
 def _answer(asked: Mapping[int, list[Any]], engine: Engine) -> dict[int, Any]:
-    """All work at once. If that fails, each turn's work by itself, which finds the guilty one:
-    jobs are pure.
-    """
+    """All work at once. If that fails, each turn's alone, to find the faulty one: jobs are pure."""
     if not asked:
         return {}
     try:

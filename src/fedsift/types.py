@@ -29,9 +29,7 @@ class UserError(ValueError):
 
 @dataclass(frozen=True)
 class Model:
-    """An architecture by value: equal fields, equal network. `factory(shape, classes, **options)`
-    builds it.
-    """
+    """An architecture: equal fields, equal net. `factory(shape, classes, **options)` builds it."""
 
     name: str
     factory: Callable[..., nn.Module]
@@ -51,9 +49,7 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """Raw values kept once, uint8 where they came as uint8; normalised only when a batch is
-    taken.
-    """
+    """Raw values kept once, uint8 if they came as uint8; normalised only when a batch is taken."""
 
     values: Tensor  # [S, channels, height, width] or [S, features]
     mean: Tensor  # [channels, 1, 1] or [features]
@@ -95,9 +91,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Samples with a target distribution each; a hard label is a one-hot row, so there is one loss
-    for both.
-    """
+    """Samples with a target distribution each; a hard label is a one-hot row: one loss for both."""
 
     samples: Samples
     targets: Tensor  # [n, C] float32
@@ -123,9 +117,7 @@ class Labelled:
 
 @dataclass(frozen=True, eq=False)
 class SoftLabels:
-    """Probability vectors on some public samples; `weight` says how many votes a row stands for
-    (None: one).
-    """
+    """Probability vectors on some public samples; `weight`: votes a row stands for (None: one)."""
 
     index: Array  # [m] int64, ascending, distinct: universal indexes into the public set
     probs: Array  # [m, C]
@@ -269,9 +261,7 @@ Turn = Generator[Any, Any, R]
 
 
 class Engine(Protocol):
-    """Does heavy work; the only thing that trains. Equal jobs get equal answers whatever else is in
-    the list.
-    """
+    """Does heavy work; only it trains. Equal jobs, equal answers, whatever else is in the list."""
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
         """The answers, in the order of the jobs: weights for a Fit, logits for a Predict."""
@@ -298,9 +288,7 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The randomness a sampler may use: `shared` is equal at all clients of a round, `own` is
-    not.
-    """
+    """A sampler's randomness: `shared` is equal at all clients of a round, `own` is not."""
 
     shared: np.random.Generator
     own: np.random.Generator

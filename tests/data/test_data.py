@@ -134,7 +134,8 @@ TWO = [[0.0, 1.0], [2.0, 3.0]]
         ),
         (
             ((TWO, [0, -1]), {}),
-            "y has 1 label below 0 (first: -1 at sample 1); leave these samples out, or number them",
+            "y has 1 label below 0 (first: -1 at sample 1); leave these samples out, or number"
+            " them",
         ),
         (
             ((TWO, [[0], [1]]), {}),

@@ -1,6 +1,4 @@
-"""The algorithms by name. Each value takes the axes it has as keywords; a family's members are
-presets of one class.
-"""
+"""Algorithms by name. Each value takes its axes as keywords; a family is presets of one class."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,4 @@
-"""Decentralised distillation (Bistritz et al. 2020): no server; clients on a graph agree on the
-network's mean soft labels.
-"""
+"""Decentralised distillation (Bistritz et al. 2020): peers on a graph agree on mean soft labels."""
 
 from __future__ import annotations
 

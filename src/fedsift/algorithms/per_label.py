@@ -253,17 +253,13 @@ def _means_of(
 
 
 def mean_by_label(probs: Array, labels: Array) -> SoftLabels:
-    """F_l = mean of the soft labels of the samples with label l, for the labels that occur.
-    [labels, C]
-    """
+    """F_l = mean soft label of the samples with label l, for the labels that occur. [labels, C]"""
     index = np.unique(labels)
     return SoftLabels(index, np.stack([probs[labels == label].mean(0) for label in index]))
 
 
 def mean_of_others(means: Mapping[int, SoftLabels], client: int, r: Round) -> SoftLabels:
-    """G_l over the *other* clients that uploaded label l in the last round; labels nobody else has
-    are left out.
-    """
+    """G_l over *other* clients that uploaded l last round; labels nobody else has are left out."""
     uploads = ((id, labels) for id, labels in means.items() if id != client)
     labels = mean(uploads, r.classes, r.classes)
     return SoftLabels(labels.index, labels.probs)
@@ -281,9 +277,7 @@ def pull_targets(data: Labelled, pull: SoftLabels, gamma: float) -> torch.Tensor
 
 
 def mix_samples(client: Client, count: int, lam: float, r: Round) -> Mixtures:
-    """`count` mixtures lam x_a + (1 - lam) x_b of private samples with different labels; none for a
-    single class.
-    """
+    """`count` mixtures lam x_a + (1 - lam) x_b of private samples of two classes; 0 if only one."""
     generator = r.rng("mix", client.id)
     labels, x = client.data.labels, client.data.samples.tensor().numpy()
     if len(np.unique(labels)) < 2:

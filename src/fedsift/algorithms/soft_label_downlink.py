@@ -48,9 +48,7 @@ class SoftLabelDownlink:
         return DownlinkMemory(old | {r.number: SoftLabels(labels.index, labels.probs)}, received)
 
     def encode_for(self, memory: DownlinkMemory, client: int, r: Round) -> bytes:
-        """What a client downloads: nothing in the first round, else one message, or one for each
-        round it missed.
-        """
+        """A client's download: none in round 0, else one message, or one per round it missed."""
         messages = self._encode_all(memory, client, r)[0]
         if self.absent == "latest":
             return b"".join(messages)
@@ -98,9 +96,7 @@ class SoftLabelDownlink:
 
 
 def _due(memory: Received, absent: str, r: Round) -> list[int]:
-    """The rounds whose labels a client receives now. Every round before this one has posted
-    some.
-    """
+    """The rounds whose labels a client receives now. Every round before this one posted some."""
     first = memory.last + 1 if absent == "missed" else r.number - 1
     return list(range(max(0, first), r.number))
 

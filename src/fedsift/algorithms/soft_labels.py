@@ -205,9 +205,7 @@ class SoftLabelFD:
         return Server(server.students, memory)
 
     def _with_pool(self, r: Round) -> Round:
-        """The round with its part of the public set. Both ends draw the same, so nothing is
-        sent.
-        """
+        """The round with its part of the public set. Both ends draw the same: nothing is sent."""
         if self.pool is None:
             return r
         rows = seeding.subset(r.rng("pool"), len(r.public), self.pool)

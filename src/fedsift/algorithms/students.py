@@ -1,6 +1,4 @@
-"""A server with one student per architecture: how it starts, sends weights down, and is
-evaluated.
-"""
+"""A server with one student per architecture: its start, weight downloads and evaluation."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ def check_distilled(weights: Weights) -> Weights:
 
 
 def apply_ema(old: Weights, new: Weights, ema: float) -> Weights:
-    """An exponential moving average of a student over the rounds: ema of what it was. Counters are
-    the new ones.
-    """
+    """Exponential moving average over rounds, `ema` of the old student. Counters: the new ones."""
     if not ema:
         return new
     return {n: torch.lerp(w, old[n], ema) if w.is_floating_point() else w for n, w in new.items()}

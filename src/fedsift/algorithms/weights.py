@@ -1,6 +1,4 @@
-"""Algorithms whose clients upload weights: FedAvg; with quantised updates, FedPAQ; with
-distillation after it, FedDF.
-"""
+"""Clients upload weights: FedAvg; FedPAQ with quantised updates; FedDF with distillation after."""
 
 from __future__ import annotations
 
@@ -109,17 +107,13 @@ class FedAvg:
 
 @lru_cache(maxsize=8)
 def _announced(codec: WeightCodec, server: Server, name: str, round: int) -> Weights:
-    """A student as the clients got it, with the downlink codec's rounding: what updates refer
-    to.
-    """
+    """A student as clients got it, with the downlink codec's rounding: what updates refer to."""
     student = server.students[name]
     return codec.decode(codec.encode(student, round), round, student)[0]
 
 
 def average(uploads: Iterable[tuple[Weights, int]]) -> Weights:
-    """Weighted mean in one pass, float64 inside. Integer buffers (counters) are not averaged: the
-    largest is kept.
-    """
+    """Weighted mean in one pass, in float64. Of integer buffers (counters) the largest is kept."""
     total: Weights = {}
     types: dict[str, torch.dtype] = {}
     weight = 0

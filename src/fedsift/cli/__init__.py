@@ -29,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Federated distillation: clients share soft labels on a public set; every byte is counted.",
+    help="Federated distillation: clients share soft labels; every byte is counted.",
 )
 
 

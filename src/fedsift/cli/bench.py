@@ -75,7 +75,8 @@ def engines(
             return
         for case in result["cases"]:
             about = f"{case['clients']} clients x {case['samples']} samples, batch {case['batch']}"
-            title = f"{case['model']}, {'x'.join(map(str, case['shape']))}, {about}, on {result['device']}"
+            shape = "x".join(map(str, case["shape"]))
+            title = f"{case['model']}, {shape}, {about}, on {result['device']}"
             table = new_table(
                 title, "way", "ms per model-step", "models per second", "times the plain loop"
             )
@@ -111,7 +112,8 @@ def scale(
             return
         _print_scale(result, cohort)
         say(
-            f"a round with {clients:,} clients takes {_spread(result['round_ratio'])} times one with {benchmark.FEW:,},"
+            f"a round with {clients:,} clients takes {_spread(result['round_ratio'])} times one"
+            f" with {benchmark.FEW:,},"
         )
         say(f"in CPU time {_spread(result['round_cpu_ratio'])} times")
         say(f"median (lowest to highest) of {repeats} runs of {rounds} rounds; {_machine(result)}")

@@ -52,7 +52,8 @@ def demo(
             group.begin(resume=True, note=why)
             raise_first_error(group)
             say(
-                "20 clients, 40 images each, Dirichlet(0.1) label skew; 8 clients per round; 500 public images without labels."
+                "20 clients, 40 images each, Dirichlet(0.1) label skew; 8 clients per round;"
+                " 500 public images without labels."
             )
             how = describe_models(engine, group.runs)
             say("\n".join([f"{len(experiments)} runs side by side: {why}.", *how]))

@@ -1,6 +1,4 @@
-"""The verbs of `fedsift flower`: a project, a federation on this machine, and what a real one
-needs.
-"""
+"""The verbs of `fedsift flower`: a project, a local federation, and what a real one needs."""
 
 from __future__ import annotations
 
@@ -136,7 +134,8 @@ def certs(
         write_atomic(folder / "commands.txt", text.encode())
         say(text)
         say(
-            f"wrote these commands, certificates and keys to {folder}; ca.key can stay off line from now on"
+            f"wrote these commands, certificates and keys to {folder}; ca.key can stay off line"
+            " from now on"
         )
 
 
@@ -147,7 +146,8 @@ def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experim
 
     if not (folder / project.EXPERIMENT).is_file():
         raise user_error(
-            f"{folder} has no {project.EXPERIMENT}; make a project with: fedsift flower new {folder}"
+            f"{folder} has no {project.EXPERIMENT}; make a project with: fedsift flower new"
+            f" {folder}"
         )
     experiment = config.read_experiment(str(folder / project.EXPERIMENT), settings)
     if nodes is not None and experiment.clients.cohort > nodes:
@@ -174,7 +174,8 @@ def _check_algorithm(folder: Path, experiment: Experiment) -> None:
         algorithm = config.build_algorithm(experiment)
     if isinstance(algorithm, PeerToPeer):
         raise user_error(
-            f"{experiment.algorithm.name} has no server, so it cannot run on Flower; use `fedsift run`"
+            f"{experiment.algorithm.name} has no server, so it cannot run on Flower; use"
+            " `fedsift run`"
         )
 
 

@@ -165,9 +165,7 @@ def _report_in_bars(runs: list[Run], progress: Progress, layout: BarLayout) -> T
 
 
 def _group_runs(runs: list[Run]) -> list[tuple[str, list[Run]]]:
-    """What gets a bar: each run or, where they are many, all of them and, if not many too, the runs
-    of each name.
-    """
+    """What gets a bar: each run; if there are many, all together and, if few, each name's runs."""
     if len(runs) <= FEW:
         return [(f"{run.experiment.name} seed {run.experiment.seed}", [run]) for run in runs]
     names = {
@@ -204,7 +202,8 @@ def _format_line(latest: list[tuple[Run, float]]) -> str:
     else:
         text = f"{min(means.values()):.3f} to {max(means.values()):.3f} over {len(means)} methods"
     rounds = _format_range([run.state.round for run, _ in latest])
-    return f"round {rounds}/{_format_range([run.experiment.rounds for run, _ in latest])}  accuracy {text}"
+    total = _format_range([run.experiment.rounds for run, _ in latest])
+    return f"round {rounds}/{total}  accuracy {text}"
 
 
 def _format_range(values: list[int]) -> str:

@@ -95,7 +95,8 @@ def run(
             source and "=" in source
         ):  # fedsift run --resume --out DIR needs no preset, but takes no overrides either
             raise user_error(
-                f"the first argument is a preset or a TOML file, not {source!r} (fedsift ls presets)"
+                f"the first argument is a preset or a TOML file, not {source!r} (fedsift ls"
+                " presets)"
             )
         if source is None and not (resume and out):
             raise user_error(

@@ -51,7 +51,8 @@ def show(
                 usual = "  (default of the algorithm)" if given[key] is None else ""
                 say(f"{key:<24} {value}{usual}")
         say(
-            f"\n{history.environment['engine']}; torch {history.environment['torch']}; {history.environment['processor']}"
+            f"\n{history.environment['engine']}; torch {history.environment['torch']};"
+            f" {history.environment['processor']}"
         )
         room = min(60, max(16, (get_width() or PIPED) - 44))
         rounds = new_table(
@@ -82,6 +83,7 @@ def show(
         print_table(clients, ("downlink",))
         if (everyone := history.experiment.clients.count) > SHOWN:
             say(
-                f"{min(SHOWN, len(history.clients))} of {everyone:,} clients; {runs.CLIENTS} has {len(history.clients):,}\n"
+                f"{min(SHOWN, len(history.clients))} of {everyone:,} clients; {runs.CLIENTS}"
+                f" has {len(history.clients):,}\n"
             )
         print_comparison([history])

@@ -64,15 +64,18 @@ def theory(
         print_table(table, ("misprinted", "best Gamma", "inside"))
         for clients in (5, 20, 80):
             one = theory.federation(clients, seed=seed)
-            start = f"{one.clients} clients x 10 samples: alpha {one.alpha:.3f}, cot {one.before:.3f} before distillation"
+            sizes = f"{one.clients} clients x 10 samples: alpha {one.alpha:.3f}"
+            start = f"{sizes}, cot {one.before:.3f} before distillation"
             say(f"{start}, {one.after:.3f} after (closed form {one.closed:.3f})")
         inside = sum(row.inside for row in rows)
         wrong = sum(abs(row.misprinted - row.mean) > row.half_width for row in rows)
         say(
-            f"the closed form is inside {inside} of {len(rows)} intervals (95 % of them are expected),"
+            f"the closed form is inside {inside} of {len(rows)} intervals (95 % of them are"
+            " expected),"
         )
         say(
-            f"the printed constant 1/(2 pi) is outside {wrong} of {len(rows)}. A larger unlabelled set (u_bar) helps always,"
+            f"the printed constant 1/(2 pi) is outside {wrong} of {len(rows)}. A larger"
+            " unlabelled set (u_bar) helps always,"
         )
         say("a higher threshold (Gamma) up to the best one and no further.")
         if out:

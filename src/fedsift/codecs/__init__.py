@@ -1,6 +1,4 @@
-"""Codecs: the only things that make and read the bytes that cross. Both halves of an agreement live
-in one object.
-"""
+"""Codecs: only they make and read bytes that cross. One object has both sides of an agreement."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from fedsift.types import UserError
 
 
 def quantized(bits: int = 4) -> SoftLabelCodec:
-    """b bits per entry on the simplex grid, entropy-coded where that is shorter; 1 bit is the hard
-    label.
-    """
+    """b bits per entry on the simplex grid, entropy-coded if shorter; 1 bit is the hard label."""
     return SoftLabelCodec(Quantized(bits))
 
 
@@ -31,9 +27,7 @@ def topk(k: int = 3) -> SoftLabelCodec:
 
 
 def delta(inner: str | SoftLabelCodec = "quantized(1)") -> SoftLabelCodec:
-    """Only rows that changed since this client last sent them, in the inner code; both ends keep
-    the reference.
-    """
+    """Only rows changed since this client sent them, inner-coded; both ends keep the reference."""
     codec = soft_label_codec(inner)
     if not isinstance(codec, SoftLabelCodec):
         raise UserError(
@@ -81,7 +75,8 @@ def weight_codec(what: str | WeightCodec | Qsgd) -> WeightCodec | Qsgd:
     codec = registry.build(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
     if not isinstance(codec, WeightCodec | Qsgd):
         raise UserError(
-            f"codec is {describe(what)}, which does not code weights; subclass fedsift.WeightCodec or use "
+            f"codec is {describe(what)}, which does not code weights; subclass"
+            " fedsift.WeightCodec or use "
             f"{', '.join(WEIGHT_CODECS)}"
         )
     return codec
@@ -92,7 +87,8 @@ def down_weight_codec(what: str | WeightCodec) -> WeightCodec:
     codec = weight_codec(what)
     if not isinstance(codec, WeightCodec):
         raise UserError(
-            f"{describe(what)} codes updates, which the downlink does not have; use float32 or float16 there"
+            f"{describe(what)} codes updates, which the downlink does not have; use float32 or"
+            " float16 there"
         )
     return codec
 

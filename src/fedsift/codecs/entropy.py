@@ -30,9 +30,7 @@ def encode(symbols: Array, base: int) -> bytes:
 
 
 def decode(code: bytes, count: int, base: int) -> Array:
-    """The inverse. No more than `max_bytes` is looked at, nothing larger than `count` numbers is
-    made.
-    """
+    """The inverse. Reads at most `max_bytes`, makes nothing larger than `count` numbers."""
     if not code or len(code) > max_bytes(count, base):
         raise WireError(
             f"{len(code)} bytes of symbols where 1 to {max_bytes(count, base)} are possible"
@@ -73,9 +71,7 @@ def _unpack(code: bytes, count: int, base: int) -> Array:
 
 
 def _number(digits: Array, base: int) -> int:
-    """Digits, the lowest first, as one number; halves are joined, so that few multiplications are
-    large.
-    """
+    """Digits, lowest first, as one number; halves are joined, so few multiplications are large."""
     if len(digits) <= _small(base):
         return (
             int(digits.astype(object) @ (base ** np.arange(len(digits)).astype(object)))

@@ -1,6 +1,4 @@
-"""Tables of real numbers as bytes: a device's estimate of the network's mean soft labels, which may
-leave the simplex.
-"""
+"""Real tables as bytes: a device's estimate of mean soft labels, which may leave the simplex."""
 
 from __future__ import annotations
 

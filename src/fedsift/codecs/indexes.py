@@ -67,9 +67,7 @@ def decode(code: bytes, population: int, size: int) -> Array:
 
 
 def max_bytes(population: int, size: int) -> int:
-    """No code of such a set is longer: exact for ranks, with room for the coder's flush
-    otherwise.
-    """
+    """No code of such a set is longer: exact for ranks, else with room for the coder's flush."""
     if size in (0, population):
         return 0
     if _is_ranked(population, size):
@@ -91,9 +89,7 @@ def _rank_of_few(index: Array) -> int:
 
 
 def _few_of_rank(rank: int, population: int, size: int) -> Array:
-    """The highest member is the largest p with binom(p, size) <= rank, and so on downward: a search
-    for each.
-    """
+    """Highest member: largest p with binom(p, size) <= rank, and so on downward; a search each."""
     index, above = np.empty(size, np.int64), population
     for j in range(size, 0, -1):
         low, high = j - 1, above - 1

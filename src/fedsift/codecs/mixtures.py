@@ -18,9 +18,7 @@ CODEC = 1
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
-    """Mixtures lam x_a + (1 - lam) x_b: values [n, ...] and the labels a and b of their parts
-    [n].
-    """
+    """Mixtures lam x_a + (1 - lam) x_b: values [n, ...] and the labels a and b of the parts [n]."""
 
     x: Array
     a: Array

@@ -1,6 +1,4 @@
-"""Soft labels as bytes: which samples (nothing if both ends can derive it, else a set code) and
-their values.
-"""
+"""Soft labels as bytes: which samples (nothing if derivable, else a set code) and their values."""
 
 from __future__ import annotations
 
@@ -160,9 +158,7 @@ def _find_seed(index: Array, link: Link) -> int:
 
 
 def _implied(index: Array, link: Link, known: Array | None) -> bytes:
-    """What both ends must agree on without its being sent: public set size, classes, indexes,
-    reference.
-    """
+    """What both ends agree on without sending it: public set size, classes, indexes, reference."""
     reference = b"" if known is None else known.tobytes()
     return (
         struct.pack("<II", link.samples, link.classes) + index.astype("<u4").tobytes() + reference

@@ -1,6 +1,4 @@
-"""Quantised weight updates (FedPAQ): only w - base crosses, each tensor as a norm and unbiased
-low-precision levels.
-"""
+"""Quantised weight updates (FedPAQ): w - base crosses, each tensor as norm and unbiased levels."""
 
 from __future__ import annotations
 
@@ -115,17 +113,13 @@ class Qsgd:
 
 
 def implied(base: Weights) -> bytes:
-    """An update means something only relative to the very weights it was made against: they are
-    under the checksum.
-    """
+    """An update is valid only for the weights it was made against: the checksum covers them."""
     shapes = repr([(name, tuple(value.shape)) for name, value in sorted(base.items())]).encode()
     return shapes + b"".join(base[name].contiguous().numpy().tobytes() for name in sorted(base))
 
 
 def quantise(x: Array, levels: int, generator: np.random.Generator) -> tuple[float, Array]:
-    """The norm and, per entry, sign times a level 0 .. levels, rounded up with the probability of
-    the remainder.
-    """
+    """Norm and, per entry, sign times a level 0 .. levels; P(round up) is the remainder."""
     with np.errstate(over="ignore"):
         norm = float(np.float32(np.linalg.norm(x)))
     if not 0 < norm < float("inf"):

@@ -1,6 +1,4 @@
-"""How probability rows become bytes: floats, b-bit points of the simplex, hard labels, the k
-largest, only what changed.
-"""
+"""Probability rows as bytes: floats, b-bit simplex points, hard labels, k largest, changes only."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ _COUNT = struct.Struct("<II")  # changed rows, bytes of their set code
 
 
 class Values(Protocol):
-    """`id` is the codec number in the header. `known` [n, C] are the rows the receiver already
-    holds (nan: none).
-    """
+    """`id`: codec number in the header. `known` [n, C]: rows the receiver has (nan: none)."""
 
     @property
     def id(self) -> int: ...
@@ -118,9 +114,7 @@ class Quantized:
 
 
 def on_grid(probs: Array, levels: int) -> Array:
-    """Rows as whole numbers that sum to `levels`, by largest remainder; no loop over samples. [n,
-    C] int64.
-    """
+    """Rows as whole numbers with sum `levels`, largest remainder; no sample loop. [n, C] int64."""
     exact = probs.astype(np.float64) * (levels / probs.sum(1, keepdims=True))
     whole = np.floor(exact + 1e-9).astype(np.int64)
     order = np.argsort(-np.round(exact - whole, 9), axis=1, kind="stable")
@@ -130,9 +124,7 @@ def on_grid(probs: Array, levels: int) -> Array:
 
 @dataclass(frozen=True)
 class TopK:
-    """The k largest probabilities of a row as float16 with their classes; what is left is spread
-    over the others.
-    """
+    """A row's k largest probabilities as float16 with classes; the rest spread over the others."""
 
     k: int
 
@@ -179,9 +171,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class Delta:
-    """Only the rows that changed since the receiver last got them (CFD): a set code and the inner
-    code of those.
-    """
+    """Only rows changed since the receiver last got them (CFD): a set code and their inner code."""
 
     inner: Values
 

@@ -1,6 +1,4 @@
-"""Model weights as bytes: safetensors inside the envelope, checked tensor by tensor against the
-expected model.
-"""
+"""Model weights as bytes: enveloped safetensors, each tensor checked against the expected model."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ class WeightCodec:
 
 
 def find_not_finite(state: Weights) -> str | None:
-    """The first tensor with a value that is not a number, or infinite: looked for only if there is
-    one.
-    """
+    """The first tensor with a NaN or infinite value: searched for only if there is one."""
     floats = {name: value for name, value in state.items() if value.is_floating_point()}
     if (
         not floats

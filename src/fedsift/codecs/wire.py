@@ -1,6 +1,4 @@
-"""The envelope of every message: a 13-byte header with a checksum. Whatever arrives is treated as
-hostile.
-"""
+"""The envelope of every message: a 13-byte header with checksum. Input is treated as hostile."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ class WireError(ValueError):
 
 
 def seal(kind: int, codec: int, round: int, payload: bytes, implied: bytes = b"") -> bytes:
-    """Header + payload. `implied` is what the receiver derives for itself: not sent, but under the
-    checksum.
-    """
+    """Header + payload. `implied`, derived by the receiver, is not sent but is in the checksum."""
     return (
         _HEADER.pack(
             _MAGIC, VERSION, kind, codec, round, _checksum(kind, codec, round, payload, implied)

@@ -23,9 +23,7 @@ class Built:
 
 
 def build_parts(experiment: Experiment) -> Built:
-    """The federation an experiment describes, checked before any work is done, and its unused
-    keys.
-    """
+    """The federation of an experiment, checked before any work is done, and its unused keys."""
     e = experiment
     algorithm, partition = _plan_algorithm(e), _plan_partition(e)
     made = algorithm.build()
@@ -43,9 +41,7 @@ def build_federation(experiment: Experiment) -> Federation:
 
 
 def build_task(experiment: Experiment) -> Task:
-    """The private, public and test samples. Made once for all experiments with the same data
-    section and seed.
-    """
+    """The private, public and test samples. Made once per data section and seed."""
     d = experiment.data
     return _split(_dataset(d), d.private, d.public, d.test, experiment.seed, d.normalise)
 
@@ -62,9 +58,7 @@ def build_algorithm(experiment: Experiment) -> Algorithm:
 
 
 def list_unused(experiment: Experiment) -> list[str]:
-    """The keys that have a value which this experiment does not use; a whole section is named with
-    its dot.
-    """
+    """Keys with a value this experiment does not use; a whole section is named with its dot."""
     return _list_unused(experiment, _plan_algorithm(experiment), _plan_partition(experiment))
 
 

@@ -54,9 +54,7 @@ def read_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def read_values(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Axes]:
-    """What a preset or a TOML file and its overrides say: the values, and the axes of its [sweep]
-    table.
-    """
+    """The content of a preset or TOML file with overrides: the values, and the axes of [sweep]."""
     if source.endswith(".toml") or Path(source).is_file():
         try:
             text = Path(source).read_text()
@@ -154,9 +152,7 @@ def _complaint(error: Any) -> str:
 
 
 def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
-    """Every value, also those left at their default, and what each means; and the axes of a sweep,
-    if there are any.
-    """
+    """Every value, defaults too, and what each means; and the axes of a sweep, if there are any."""
     top, sections, resolved = [], [], resolve_values(experiment)
     for key, about in describe_keys(Experiment).items():
         value = getattr(experiment, key)

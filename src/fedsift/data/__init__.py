@@ -25,9 +25,7 @@ from fedsift.types import Array, Labelled, Samples, Store, UserError
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Arrays as they came: x [S, ...] uint8 or float, y [S] class numbers. Build one with
-    `make_dataset`.
-    """
+    """Arrays as they came: x [S, ...] uint8 or float, y [S] class numbers. See `make_dataset`."""
 
     x: Array
     y: Array
@@ -156,9 +154,7 @@ def digits() -> Dataset:
 
 
 def npz(path: str) -> Dataset:
-    """An .npz with `x` and `y`, and where you have them `x_test` and `y_test`, `x_public`,
-    `classes`.
-    """
+    """An .npz with `x` and `y`, and optionally `x_test` and `y_test`, `x_public`, `classes`."""
     found = _read_npz(path)
     if missing := {"x", "y"} - found.keys():
         raise UserError(
@@ -301,9 +297,7 @@ def _version(path: str | None) -> tuple[Any, ...]:
 
 
 def add_public(data: Dataset, source: str) -> Dataset:
-    """The same data with a public set from elsewhere, made to fit: a data set, whose labels are not
-    used, or a sheet.
-    """
+    """The same data with a fitted public set: a data set (its labels are not used) or a sheet."""
     return _add_public(data, source, _version(_file_of(source)))
 
 
@@ -313,9 +307,7 @@ def _add_public(data: Dataset, source: str, version: tuple[Any, ...]) -> Dataset
 
 
 def load_unlabelled(source: str) -> Array:
-    """The images of a data set (where it has some without labels, those), or the tiles of
-    "sheet:FILE(size)".
-    """
+    """A data set's images (the unlabelled, if it has some) or the tiles of "sheet:FILE(size)"."""
     if _scheme(source)[0] != "sheet":
         data = load_dataset(source)
         return data.x if data.public is None else data.public
@@ -458,8 +450,10 @@ def _inputs(name: str, x: Any) -> Array:
         odd = ~np.isfinite(x.reshape(len(x), -1))
         rows = np.flatnonzero(odd.any(1))
         raise UserError(
-            f"{name} has {count(int(odd.sum()), 'value that is', 'values that are')} not finite, in "
-            f"{count(len(rows), 'sample')} (first: sample {rows[0]}); fill them in, or leave these out"
+            f"{name} has {count(int(odd.sum()), 'value that is', 'values that are')} not"
+            " finite, in "
+            f"{count(len(rows), 'sample')} (first: sample {rows[0]}); fill them in, or leave"
+            " these out"
         )
     return x
 
@@ -474,7 +468,8 @@ def _labels(name: str, y: Any) -> Array:
     if len(y) and y.min() < 0:
         below = np.flatnonzero(y < 0)
         raise UserError(
-            f"{name} has {count(len(below), 'label')} below 0 (first: {y[below[0]]} at sample {below[0]}); "
+            f"{name} has {count(len(below), 'label')} below 0 (first: {y[below[0]]} at sample"
+            f" {below[0]}); "
             f"leave these samples out, or {NUMBER_THEM}"
         )
     if y.dtype == np.uint64:

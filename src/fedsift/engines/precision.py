@@ -34,9 +34,7 @@ class Precision:
 
     @contextlib.contextmanager
     def products(self) -> Iterator[None]:
-        """torch's own switches for CUDA products; by default it rounds in convolutions and not
-        elsewhere.
-        """
+        """torch's switches for CUDA products; by default it rounds in convolutions only."""
         if self.device.type != "cuda":
             yield
             return

@@ -49,9 +49,7 @@ class SequentialEngine:
         self.random_lock = threading.Lock()  # held by whoever uses torch's global randomness
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
-        """The answers, in the order of the jobs. On an interrupt the jobs stop at their next
-        batch.
-        """
+        """The answers, in the order of the jobs. On an interrupt, jobs stop at the next batch."""
         return self.workers.run([self.task(job) for job in jobs])
 
     def task(self, job: Work) -> Task:
@@ -67,9 +65,7 @@ class SequentialEngine:
         return f"{model.name}: one by one on {self.device}, {self.workers.threads} at a time"
 
     def _do(self, job: Work, stop: Stop) -> Weights | Array:
-        """torch has one global source of randomness: a network that draws from it must have it to
-        itself.
-        """
+        """torch has one global random source: a network that draws from it needs it exclusively."""
         net = self._network(job)
         with self.precision.products():
             if not self._draws_random_numbers(job):
@@ -126,9 +122,7 @@ class SequentialEngine:
         return x.contiguous(memory_format=self._format(model)) if x.ndim == 4 else x
 
     def _format(self, model: Model) -> torch.memory_format:
-        """Channels last is faster, but a network may insist on the usual order (x.view(len(x),
-        -1)): tried once.
-        """
+        """Channels last if the net allows it (x.view(len(x), -1) does not): faster; tried once."""
         if model not in self._formats:
             channels_last = torch.channels_last
             with self.random_lock, torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -142,9 +136,7 @@ class SequentialEngine:
         return self._formats[model]
 
     def _network(self, job: Work) -> nn.Module:
-        """One skeleton per thread and architecture; weights, buffers no state holds and dice are
-        set before every job.
-        """
+        """One net per thread and architecture; each job sets weights, unsaved buffers and dice."""
         key = (threading.get_ident(), job.model)
         if key not in self._networks:
             with self.random_lock, torch.random.fork_rng(devices=[]):
@@ -165,9 +157,7 @@ class SequentialEngine:
         return net
 
     def _draws_random_numbers(self, job: Work) -> bool:
-        """Whether a forward pass draws random numbers: tried once per architecture, in training and
-        in prediction.
-        """
+        """Whether a forward pass draws random numbers: tried once per architecture and job type."""
         key = (job.model, isinstance(job, Fit))
         if key not in self._random:
             with self.random_lock:

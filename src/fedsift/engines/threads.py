@@ -1,6 +1,4 @@
-"""Threads that do an engine's tasks side by side and stop between two batches when one fails or the
-user interrupts.
-"""
+"""Threads that run an engine's tasks in parallel and stop between batches on error or interrupt."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ class Interrupted(Exception):
 
 
 class Workers:
-    """On a CPU every task has one intra-op thread, however many there are: its sums never depend on
-    what else is running.
-    """
+    """On a CPU each task has one intra-op thread, always: its sums never depend on other tasks."""
 
     def __init__(self, device: torch.device, threads: int | None = None) -> None:
         cpu = self._cpu = device.type == "cpu"

@@ -1,6 +1,4 @@
-"""A private certificate authority, the server's certificate and the nodes' keys: what TLS and
-authentication need.
-"""
+"""A private certificate authority, server certificate and node keys, for TLS and authentication."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ class Certificates:
 def create(
     folder: Path, nodes: int, hosts: Sequence[str] = ("127.0.0.1", "localhost"), days: int = 365
 ) -> Certificates:
-    """An authority that signs one server certificate for `hosts`, and a key pair for each node. Old
-    files stay.
-    """
+    """An authority, a server certificate signed for `hosts`, node key pairs. Old files stay."""
     made = Certificates(folder)
     if made.ca.exists():
         raise UserError(

@@ -1,6 +1,4 @@
-"""A node's side: it says who it is, and takes its turn. All it needs beside the message is on the
-node.
-"""
+"""A node's side: it says who it is and takes its turn. It needs only the message and the node."""
 
 from __future__ import annotations
 
@@ -84,9 +82,7 @@ def _site(task: Any, context: Context) -> Site:
 
 
 def _reply(message: Message, answer: Callable[[], FedsiftMessage]) -> Message:
-    """The answer, or why there is none. Texts of other errors may quote private data: they stay in
-    the node's log.
-    """
+    """The answer or a refusal. Other errors may quote private data: they stay in the node's log."""
     try:
         reply = answer()
     except (UserError, WireError) as error:

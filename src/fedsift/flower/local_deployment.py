@@ -1,6 +1,4 @@
-"""A SuperLink and SuperNodes on this machine's loopback: started here, and stopped here whatever
-happens.
-"""
+"""A SuperLink and SuperNodes on this machine's loopback: started here and always stopped here."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ QUIET = {
 
 
 class Deployment:
-    """Use it in a `with`; logs and Flower's own files go into `home`. With certificates: TLS and
-    authenticated nodes.
-    """
+    """Use in `with`; `home` has logs and Flower's files. Certificates: TLS, authenticated nodes."""
 
     def __init__(
         self, home: Path, certificates: Certificates | None = None, *, simulation: bool = False
@@ -162,9 +158,7 @@ class Deployment:
     # --- driving ---
 
     def submit(self, app: Path, run_config: Mapping[str, Any], nodes: int | None = None) -> str:
-        """Hand the project in; the id of the run. `nodes` is for Flower's simulation, which makes
-        its own.
-        """
+        """Submit the project; returns the run's id. `nodes`: how many Flower's simulation makes."""
         config = " ".join(f"{name}={json.dumps(value)}" for name, value in run_config.items())
         simulated = ["--federation-config", f"num-supernodes={nodes}"] if self.simulation else []
         answer = self.flwr(
@@ -289,9 +283,7 @@ def free_port() -> int:
 def follow(
     deployment: Deployment, run: str, folder: Path, done: int, rounds: int, look: float = 15.0
 ) -> Iterator[int]:
-    """The number of rounds saved, whenever it has grown; until all are, or the run has ended in
-    another way.
-    """
+    """The number of rounds saved, when it has grown; until all are, or the run ended otherwise."""
     checked = time.monotonic()
     while done < rounds:
         time.sleep(0.3)

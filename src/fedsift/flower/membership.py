@@ -31,9 +31,7 @@ class Membership:
     silent: Counter[int] = field(default_factory=Counter)  # node -> how often
 
     def wait_for(self, wanted: set[int], wait: float) -> None:
-        """Ask nodes who they are until all wanted clients are there or refused, or for `wait`
-        seconds.
-        """
+        """Ask who nodes are until all wanted clients are in or refused, or for `wait` seconds."""
         until = time.monotonic() + wait
         while True:
             self.refresh(wait)

@@ -1,6 +1,4 @@
-"""What crosses on Flower: the bytes of a codec, and a few plain values. All of it is treated as
-hostile.
-"""
+"""What crosses on Flower: a codec's bytes and a few plain values, all treated as hostile."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Call:
-    """The server to a client: your turn. `last` is the latest round whose answer the server
-    accepted.
-    """
+    """The server's call for a client's turn. `last`: the latest round with an accepted answer."""
 
     run: str  # names the run across restarts
     round: int
@@ -46,9 +42,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's turn. Where it keeps a model of its own, also how good that is on the test samples
-    it has.
-    """
+    """A client's turn. If it keeps its own model, also the accuracy of that on its test samples."""
 
     round: int
     remembers: bool  # whether the next turn will need what this one left behind

@@ -1,6 +1,4 @@
-"""A new project: a Flower app that runs at once on the embedded digits, for the user to put their
-own data into.
-"""
+"""A new project: a Flower app that runs at once on embedded digits; users add their own data."""
 
 from __future__ import annotations
 

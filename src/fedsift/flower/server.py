@@ -1,6 +1,4 @@
-"""The server's side: the loop of `Federation.round_turn`, with a real network in the place of a
-simulated cohort.
-"""
+"""The server's side: the loop of `Federation.round_turn` with a network, not a simulated cohort."""
 
 from __future__ import annotations
 
@@ -237,9 +235,7 @@ class Host:
             replies.accuracies[client] = answer.accuracy
 
     def _measure(self, record: Record) -> dict[str, int]:
-        """What Flower adds to the payloads in the ledger: envelopes, greetings, repeats, replies
-        not taken up.
-        """
+        """What Flower adds to ledger payloads: envelopes, greetings, repeats, unused replies."""
         traffic, counted = self.transport.traffic, record.bytes
         overhead = {
             "overhead_down": traffic.sent - counted.downlink,

@@ -1,6 +1,4 @@
-"""How a run behaves on Flower: the keys of [tool.flwr.app.config] in a project's pyproject.toml, or
-of --run-config.
-"""
+"""How a run behaves on Flower: keys of [tool.flwr.app.config] in pyproject.toml or --run-config."""
 
 from __future__ import annotations
 

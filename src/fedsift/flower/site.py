@@ -1,6 +1,4 @@
-"""What every machine of a federation works out for itself from the project's files, so that only
-bytes need to cross.
-"""
+"""What each machine of a federation derives from the project's files, so that only bytes cross."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ Node = Mapping[str, Any]  # a node's own settings (--node-config); empty on the 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One machine's view: the experiment, the user's task, and the public set as this machine has
-    it.
-    """
+    """One machine's view: the experiment, the user's task, and this machine's public set."""
 
     experiment: Experiment
     task: Any
@@ -58,9 +54,7 @@ class Site:
         )
 
     def federation(self, test: Labelled, models: Sequence[Model] | None = None) -> Federation:
-        """The federation as seen from here: clients without their data, which stay where they
-        are.
-        """
+        """Federation as seen from here: clients without their data, which stay where they are."""
         nothing = np.empty(0, np.int64)
         nobody = Labelled(self.public[nothing], torch.empty(0, self.classes))
         e, everyone = self.experiment, self.models if models is None else models
@@ -138,9 +132,7 @@ def classes_of(task: Any) -> int:
 
 
 def take_public(given: Any, normalise: str, classes: int) -> Samples:
-    """The public samples of a task: as fedsift has them, or an array of inputs, normalised by its
-    own figures.
-    """
+    """A task's public samples: fedsift's type, or an input array normalised by its own figures."""
     if isinstance(given, Samples):
         return given
     x = data.make_dataset(given, np.zeros(len(given), np.int64), classes).x
@@ -149,9 +141,7 @@ def take_public(given: Any, normalise: str, classes: int) -> Samples:
 
 
 def take_labelled(name: str, given: Any, public: Samples, classes: int) -> Labelled:
-    """Labelled samples of a task: as fedsift has them, or arrays (x, y), normalised as the public
-    set is.
-    """
+    """A task's labelled samples: fedsift's type, or arrays (x, y) normalised as the public set."""
     if not isinstance(given, Labelled):
         x, y = given
         made = data.make_dataset(x, y, classes)

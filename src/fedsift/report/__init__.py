@@ -42,9 +42,7 @@ class Method:
         return [evaluation.average_last(run.accuracies) for run in self.runs]
 
     def uplink_to(self, target: float) -> float | None:
-        """Bytes uploaded until the accuracy first reached the target, mean over seeds; None if a
-        seed never did.
-        """
+        """Seed mean of bytes uploaded until accuracy first hit target; None if a seed never did."""
         costs = [_uplink_to(run, target) for run in self.runs]
         return None if None in costs else round(float(np.mean([c for c in costs if c is not None])))
 
@@ -72,9 +70,7 @@ class Method:
 
 
 def methods(runs: Sequence[History]) -> list[Method]:
-    """Group runs by all that makes a method; label them by name and, where needed, by what sets
-    them apart.
-    """
+    """Group runs by all that makes a method; label them by name and, if needed, by differences."""
     groups: list[list[History]] = []
     for run in runs:
         alike = (
@@ -88,9 +84,7 @@ def methods(runs: Sequence[History]) -> list[Method]:
 
 
 def without_repeats(runs: Sequence[History]) -> tuple[list[History], dict[str, str]]:
-    """Each method and seed once, as the run that got furthest, the first of equals; and folder:
-    folder it repeats.
-    """
+    """One run per method and seed: longest, first of equals; and {folder: folder it repeats}."""
     kept: list[History] = []
     repeats: dict[str, str] = {}
     for run in sorted(runs, key=lambda run: -len(run.metrics)):
@@ -109,9 +103,7 @@ def default_target(compared: Sequence[Method]) -> float:
 
 
 def unpaired(runs: Sequence[History]) -> list[str]:
-    """What keeps these runs from being a fair comparison: keys that differ, seeds that are not the
-    same.
-    """
+    """What makes the comparison of these runs unfair: keys that differ, seeds that differ."""
     reasons = {key for run in runs for key in _apart(runs[0], run) if key.startswith(PAIRED)}
     seeds = [sorted(run.experiment.seed for run in method.runs) for method in methods(runs)]
     different = any(mine != seeds[0] for mine in seeds)

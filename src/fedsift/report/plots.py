@@ -1,6 +1,4 @@
-"""Pictures of runs: accuracy against rounds, accuracy against uplink bytes, and who has which
-labels.
-"""
+"""Plots of runs: accuracy against rounds and against uplink bytes, and who has which labels."""
 
 from __future__ import annotations
 
@@ -55,9 +53,7 @@ def colours() -> Iterator[Any]:
 
 
 def plot(runs: Sequence[History], file: Path) -> None:
-    """Three panels in one file; several seeds of a method become a line (mean) and a band (lowest
-    to highest).
-    """
+    """Three panels in one file; seeds of a method become a line (mean) and a band (min to max)."""
     file_kind(file)  # before anything is drawn
     import matplotlib
 
@@ -108,9 +104,7 @@ def plot(runs: Sequence[History], file: Path) -> None:
 
 
 def _dealt_otherwise(runs: Sequence[History]) -> bool:
-    """Whether the clients of some run have other data than those of the first, by more than the
-    seed.
-    """
+    """Whether some run's clients have other data than the first run's, by more than the seed."""
     found = (config.differences(runs[0].experiment, run.experiment) for run in runs)
     return any(
         key.startswith(("data.", "partition.", "clients.count")) for keys in found for key in keys

@@ -1,6 +1,4 @@
-"""Pictures of a reproduction, drawn from its JSON: accuracy against rounds, or against the bytes
-per upload.
-"""
+"""Pictures of a reproduction, from its JSON: accuracy against rounds or bytes per upload."""
 
 from __future__ import annotations
 
@@ -107,9 +105,7 @@ def _draw_bytes(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str,
 
 
 def _name_variants(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
-    """What was varied, near its point and clear of other points and names; once the panel has its
-    final size.
-    """
+    """What was varied, near its point, clear of points and names; needs the panel's final size."""
     from matplotlib.patheffects import withStroke
     from matplotlib.text import Text
 
@@ -156,9 +152,7 @@ def _name_variants(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[s
 def _find_room(
     point: tuple[float, float], size: tuple[float, float], taken: Sequence[Box], panel: Box
 ) -> Box:
-    """A place for a name of this size: near its point, inside the panel, on as little as possible
-    of what is taken.
-    """
+    """A place for a name of this size: near its point, in the panel, with the least overlap."""
     (x, y), (width, height) = point, size
 
     def cost(room: Box) -> float:
@@ -182,9 +176,7 @@ def _shared_area(one: Box, other: Box) -> float:
 
 
 def _draw_bars(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
-    """One row per variant, the best on top, with the bytes per upload; the published figures as
-    dashes.
-    """
+    """One row per variant, best on top, with the bytes per upload; published figures are dashes."""
     cells = sorted(cells, key=lambda cell: cell["accuracy"])
     rows = range(len(cells))
     for row, cell in zip(rows, cells, strict=True):

@@ -1,6 +1,4 @@
-"""From run folders to a report: one dictionary per item, which is also its JSON, and Markdown made
-of it.
-"""
+"""Run folders to a report: one dictionary per item, which is also its JSON, and Markdown of it."""
 
 from __future__ import annotations
 

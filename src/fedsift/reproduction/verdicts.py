@@ -22,9 +22,7 @@ Figures = Mapping[Cell, Sequence[float]]  # one figure per seed, in order
 
 
 class Comparison(Protocol):
-    """Some cells, what is compared of them, and by how much that is more (above 0) or less than it
-    should be.
-    """
+    """Some cells, what is compared of them, and how far it is above (> 0) or below its bound."""
 
     @property
     def cells(self) -> tuple[Cell, ...]: ...
@@ -50,9 +48,7 @@ class _Pair:
 
 @dataclass(frozen=True)
 class Above(_Pair):
-    """`left` is above `right`; or, with a slack, not below it by more than that; or, below 0, above
-    it by more.
-    """
+    """`left` is above `right`; slack > 0: not below by more than it; slack < 0: above by more."""
 
     slack: float = 0.0
 

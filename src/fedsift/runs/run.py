@@ -72,9 +72,7 @@ class Run:
         return self.state.round >= self.experiment.rounds
 
     def save(self, record: Record, seconds: float, **measured: int) -> None:
-        """Save a finished round. Seconds, and what is `measured` beside them, differ between
-        equal runs.
-        """
+        """Save a finished round. Seconds and what is `measured` differ between equal runs."""
         row: dict[str, Any] = {
             "round": record.round,
             "accuracy": record.accuracy,
@@ -103,9 +101,7 @@ class Run:
 
 
 def build(experiment: Experiment) -> Built:
-    """Build the federation and its first state; an error in the experiment shows here, before a
-    folder is made.
-    """
+    """Build the federation and its first state; experiment errors show before a folder is made."""
     federation = config.build_federation(experiment)
     return federation, federation.start()
 
@@ -231,9 +227,7 @@ def _set_up(
 
 
 def _rows_up_to(rounds: int, path: Path) -> list[Row]:
-    """Those the checkpoint knows: all, but for a round that was being saved when the run was
-    killed.
-    """
+    """Those the checkpoint knows: all, except a round being saved when the run was killed."""
     rows = read_rows(path)
     if not rounds <= len(rows) <= rounds + 1:
         raise UserError(
@@ -266,9 +260,7 @@ def _read_checkpoint(
 
 @lru_cache(maxsize=32)
 def fingerprint_task(task: Task) -> dict[str, Any]:
-    """The sizes of the parts and a digest of everything in them: other data, another
-    fingerprint.
-    """
+    """The sizes of the parts and a digest of all in them: other data, other fingerprint."""
     digest = hashlib.sha256()
     for part in (task.private.samples, task.public, task.test.samples):
         digest.update(part.store.values[torch.from_numpy(part.rows)].numpy().data)

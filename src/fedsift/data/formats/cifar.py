@@ -1,6 +1,4 @@
-"""CIFAR-10 and CIFAR-100: the python version (pickles), the binary version, and CIFAR-10 as
-pictures of rows.
-"""
+"""CIFAR-10 and CIFAR-100: python (pickles) and binary versions; CIFAR-10 as pictures of rows."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ def hundred(folder: Folder) -> dict[str, Array]:
 
 
 def ten_as_pictures(folder: Folder) -> dict[str, Array]:
-    """Pictures in which every row of 1,024 pixels is an image, and the labels as JSON (sic:
-    "lables").
-    """
+    """Pictures with an image in every row of 1,024 pixels; labels as JSON (sic: "lables")."""
     x = np.concatenate([_read_picture(folder, f"{name}.png") for name in _BATCHES])
     y, y_test = (_json_labels(folder, f"{name}_lables.json") for name in ("train", "test"))
     return {"x": x, "y": y, "x_test": _read_picture(folder, "test_batch.png"), "y_test": y_test}

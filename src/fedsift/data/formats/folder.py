@@ -1,6 +1,4 @@
-"""Files of a data set, looked up by name in a folder or taken out of a tar archive, never larger
-than they may be.
-"""
+"""Files of a data set, found by name in a folder or taken from a tar archive, with a size limit."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ class Missing(UserError):
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder the user has; `inner` are the sub-folders in which the files often lie. No file may
-    exceed `limit` bytes.
-    """
+    """A user's folder; files often lie in sub-folders `inner`. No file may exceed `limit` bytes."""
 
     path: Path
     limit: int
@@ -103,9 +99,7 @@ def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, limit: in
 
 
 class _AtMost(gzip.GzipFile):
-    """A file that refuses to be longer than expected, so that a small archive cannot unpack to
-    anything large.
-    """
+    """A file that refuses to exceed the expected length, so a small archive cannot unpack large."""
 
     def __init__(self, path: Path, limit: int) -> None:
         super().__init__(path)

@@ -1,6 +1,4 @@
-"""IDX, the format of MNIST and Fashion-MNIST: a big-endian header of sizes, then the bytes. Plain
-or .gz.
-"""
+"""IDX, the MNIST and Fashion-MNIST format: big-endian header of sizes, then bytes. Plain or .gz."""
 
 from __future__ import annotations
 

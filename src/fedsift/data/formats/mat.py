@@ -1,6 +1,4 @@
-"""SVHN's .mat files: MATLAB's format 5, of which these need arrays of numbers, plain or
-compressed.
-"""
+"""SVHN's .mat files: MATLAB's format 5; only arrays of numbers are needed, plain or compressed."""
 
 from __future__ import annotations
 

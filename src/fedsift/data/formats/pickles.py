@@ -33,9 +33,7 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @dataclass
 class Made:
-    """What the pickle would have made by calling `maker`: its arguments and, later, its state, both
-    as they stand.
-    """
+    """What the pickle would make by `maker`: arguments and, later, state, both as they stand."""
 
     maker: str
     arguments: tuple[Any, ...]

@@ -1,6 +1,4 @@
-"""STL-10's binary files: images column by column, labels from 1 to 10, and 100,000 images without
-labels.
-"""
+"""STL-10's binary files: images by columns, labels from 1 to 10, and 100,000 unlabelled images."""
 
 from __future__ import annotations
 

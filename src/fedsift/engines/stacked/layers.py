@@ -32,9 +32,7 @@ def convolve(
 
 
 def merge_models(x: Tensor) -> Tensor:
-    """[M, B, H, W, C] -> [B, M * C, H, W], channels last; no copy where it came from
-    `split_models`.
-    """
+    """[M, B, H, W, C] -> [B, M * C, H, W], channels last; no copy if it is from `split_models`."""
     m, b, h, w, c = x.shape
     return x.permute(1, 2, 3, 0, 4).reshape(b, h, w, m * c).permute(0, 3, 1, 2)
 
@@ -46,9 +44,7 @@ def split_models(y: Tensor, models: int) -> Tensor:
 
 
 class _Convolution(torch.autograd.Function):
-    """y = patches(x) w. Backward: dw = patches(x)^T dy, and dx adds up what each patch passes
-    back.
-    """
+    """y = patches(x) w. Backward: dw = patches(x)^T dy, and dx sums what each patch passes back."""
 
     @staticmethod
     def forward(
@@ -112,9 +108,7 @@ def _unpatch(
 
 
 def moments(x: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor, Tensor | float]:
-    """Per model and channel: mean and biased variance over the real samples, [M, C] each, and how
-    many values.
-    """
+    """Per model and channel: mean, biased variance of real samples, [M, C] each, value count."""
     x = x.reshape(x.shape[0], x.shape[1], -1, x.shape[-1])
     real = None if count is None else real_samples(count, x.shape[1])[:, :, None, None]
     values = _values(x, count)
@@ -191,9 +185,7 @@ def normalise(
 
 @torch.no_grad()
 def update_running(running: Tensor, seen: Tensor, momentum: float, count: Tensor | None) -> None:
-    """running <- (1 - momentum) running + momentum seen, for the models that had samples in this
-    step.
-    """
+    """running <- (1 - momentum) running + momentum seen, for models with samples in this step."""
     if count is None:
         running.lerp_(seen, momentum)
     else:

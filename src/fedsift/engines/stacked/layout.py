@@ -15,9 +15,7 @@ ALIGNED = 16
 
 
 class Layout:
-    """Where each parameter of a network lies in its row of one flat [M, P] matrix, and which
-    buffers it has.
-    """
+    """Where each network parameter lies in its row of one flat [M, P] matrix, and the buffers."""
 
     def __init__(
         self, net: nn.Module, inputs_first: Sequence[str] = (), channels_last: Sequence[str] = ()
@@ -41,9 +39,7 @@ class Layout:
 
     @torch.no_grad()
     def stack(self, states: Sequence[Weights]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The models' parameters [M, P] and buffers {name: [M, ...]}; a buffer no state holds
-        starts as built.
-        """
+        """Parameters [M, P] and buffers {name: [M, ...]}; a buffer in no state starts as built."""
         for state in states:
             if state.keys() != set(self.names):
                 raise RuntimeError(
@@ -88,9 +84,7 @@ class Layout:
     def join_gradients(
         self, gradients: Sequence[Tensor], into: Tensor | None = None, placed: Collection[str] = ()
     ) -> Tensor:
-        """The gradients of `weights(flat)` as one matrix like it; `into` one where those `placed`
-        lie already.
-        """
+        """Gradients of `weights(flat)` as a matrix like it; `into` one that has those `placed`."""
         if into is None or not placed:
             rows = [_rows(gradient) for gradient in gradients]
             return torch.cat([*rows, rows[0].new_zeros(len(rows[0]), self._sizes[-1])], 1, out=into)

@@ -37,9 +37,7 @@ class Sgd:
 
 
 class Adam:
-    """Adam, and for that recipe AdamW, as torch's own fused step over all rows, or where their
-    rates differ over each.
-    """
+    """Adam or, by recipe, AdamW: torch's fused step over all rows, or each row if rates differ."""
 
     def __init__(self, recipe: Recipe, weights: Tensor) -> None:
         self._settings = {
@@ -65,9 +63,7 @@ class Adam:
 
 
 def correction(t: int) -> tuple[float, float]:
-    """What Adam's mean, and the root of its mean square, are divided by after step t: both start at
-    0.
-    """
+    """The divisors of Adam's mean and root mean square after step t, as both start at 0."""
     return 1 - BETA1 ** (t + 1), sqrt(1 - BETA2 ** (t + 1))
 
 

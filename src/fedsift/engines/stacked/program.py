@@ -51,9 +51,7 @@ class Program:
         return self.layout.weights(flat)
 
     def arrange(self, x: Tensor) -> Tensor:
-        """Images [..., C, H, W] as [..., H, W, C], in the order of memory that is best for this
-        program.
-        """
+        """Images [..., C, H, W] as [..., H, W, C], in the best memory order for this program."""
         return x.movedim(-3, -1).contiguous()
 
     def add_gradients(
@@ -208,9 +206,7 @@ class Vmapped(Program):
                 )
 
     def _count_saved_values(self, p: Pass, x: Tensor) -> int:
-        """How many values the way back needs beside the weights; some networks cannot be watched
-        while they run.
-        """
+        """How many values backward needs beside the weights; some networks cannot be observed."""
         # by their place in memory; held, so that no place is used twice
         kept: dict[int, Tensor] = {}
 
@@ -252,9 +248,7 @@ def stack(
 
 
 def _placeable_weights(ops: Sequence[Op]) -> list[str]:
-    """Of convolutions and the norms joined to them; a layer used twice adds up two gradients, so it
-    is left out.
-    """
+    """Of convolutions and their joined norms; not layers used twice, which sum two gradients."""
     uses = Counter(op.name for o in ops for op in (o, o.before) if op)
     names = []
     for op in ops:

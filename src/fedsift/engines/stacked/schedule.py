@@ -1,6 +1,4 @@
-"""What each model of a group does in each step: its batch, padded where it is short, its step size,
-its crops.
-"""
+"""What each model of a group does in each step: its batch (padded if short), step size, crops."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ class Schedule:
 
 
 def sort_by_length(jobs: Sequence[Fit]) -> list[int]:
-    """Longest first, so that models finish from the back and little work is done for those that
-    have.
-    """
+    """Longest first, so that models finish from the back and finished ones cost little work."""
     return sorted(range(len(jobs)), key=lambda i: -len(jobs[i].data))
 
 
@@ -51,9 +47,7 @@ def shared_recipe(recipe: Recipe) -> Recipe:
 
 
 def padded_length(count: int, batch: int) -> int:
-    """How long a short batch is made: the next power of two from 8 on, but no longer than a full
-    one.
-    """
+    """The padded length of a short batch: the next power of two from 8, at most a full batch."""
     return min(batch, max(8, 1 << (count - 1).bit_length()))
 
 

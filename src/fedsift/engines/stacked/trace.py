@@ -1,6 +1,4 @@
-"""A network read as a list of known layers (by torch.fx), with neighbours joined where one kernel
-can do both.
-"""
+"""A network as a list of known layers (by torch.fx), neighbours joined if one kernel does both."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ class Unstackable(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """One layer: what it is, its place in the network, and the outputs it reads ("" is the
-    network's input).
-    """
+    """One layer: its kind, its place in the network, and the outputs it reads ("": the input)."""
 
     kind: str
     output: str

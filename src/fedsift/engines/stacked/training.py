@@ -1,6 +1,4 @@
-"""A group of jobs of one architecture as one program: M models trained, or asked, at once. Plain
-torch, any device.
-"""
+"""Jobs of one architecture as one program of M models, fitted or asked. Plain torch, any device."""
 
 from __future__ import annotations
 
@@ -111,9 +109,7 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
 def _draw_batches(
     program: Program, jobs: Sequence[Fit], values: Tensor, plan: Schedule
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every step's batches as the program takes them, [M, B, ...], and targets [M, B, classes];
-    some steps ahead.
-    """
+    """Per step, program-ready batches [M, B, ...], targets [M, B, classes]; some steps ahead."""
     here = values.device
     inputs = Inputs.of([job.data.samples for job in jobs], values)
     rows = torch.from_numpy(np.concatenate([job.data.samples.rows for job in jobs])).to(here)
@@ -129,9 +125,7 @@ def _draw_batches(
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """Parameters [M, P], buffers {name: [M, ...]} and seeds of dropout [M] of all models of a
-    group.
-    """
+    """Parameters [M, P], buffers {name: [M, ...]}, dropout seeds [M] of all models of a group."""
 
     flat: Tensor
     buffers: dict[str, Tensor]
@@ -139,9 +133,7 @@ class Models:
 
 
 class ModelSlice:
-    """Some of the models, for a step: views of theirs where they are the first ones, else copies to
-    be put back.
-    """
+    """Some of the models, for a step: views if they are the first ones, else copies to put back."""
 
     def __init__(self, program: Program, models: Models, members: slice | Tensor) -> None:
         self.members, self.flat, self.seeds = members, models.flat[members], models.seeds[members]

@@ -29,16 +29,12 @@ def network(shape, classes):
 
 
 def public(experiment, node):
-    """The unlabelled samples everyone has: a node whose samples are not the server's is refused. Or
-    an array x.
-    """
+    """The unlabelled samples all share, or an array x. A node with different ones is refused."""
     return config.build_task(experiment).public
 
 
 def test(experiment, node):
-    """Labelled samples to measure accuracy on: the server's, and those of a node that keeps a
-    model. Or (x, y).
-    """
+    """Labelled test samples, or (x, y): the server's, and those of a node that keeps a model."""
     return config.build_task(experiment).test
 
 

@@ -33,9 +33,7 @@ CHUNK = 2**20  # numbers drawn at a time, whatever p and u_bar
 
 @dataclass(frozen=True)
 class Limit:
-    """What p -> infinity leaves: the share kept, the share of these with a wrong label, Lambda, and
-    cot(beta_hat, u).
-    """
+    """The limit p -> infinity: share kept, share of these mislabelled, Lambda, cot(beta_hat, u)."""
 
     rho: float
     nu: float
@@ -51,9 +49,7 @@ def q(t: float) -> float:
 def closed_form(
     gamma: float, u_bar: float, alpha: float, sigma: float, misprint: bool = False
 ) -> Limit:
-    """Theorem 1; `misprint` takes the 1 / (2 pi) of the paper's Lambda instead of 1 / sqrt(2
-    pi).
-    """
+    """Theorem 1; `misprint` uses the 1 / (2 pi) of the paper's Lambda, not 1 / sqrt(2 pi)."""
     _check(gamma, u_bar, alpha, sigma)
     plus, minus = (gamma - alpha) / sigma, (gamma + alpha) / sigma
     rho = q(plus) + q(minus)
@@ -68,9 +64,7 @@ def closed_form(
 
 
 def best_threshold(u_bar: float, alpha: float, sigma: float) -> float:
-    """The Gamma beyond which a higher threshold stops helping: the argmax of the closed form, above
-    0 and finite.
-    """
+    """The Gamma where a higher threshold stops helping: the closed form's argmax, > 0, finite."""
     _check(0, u_bar, alpha, sigma)
     low, high, best = 0.0, alpha + 8 * sigma, 0.0  # 8 sigma above alpha one point in 10^15 is left
     for _ in range(6):  # look closer around the best of 41, to within 10^-7 of the first width
@@ -96,9 +90,7 @@ def client_estimator(x: Array, y: Array) -> Array:
 
 
 def server_estimator(estimators: Sequence[Array], sizes: Sequence[int]) -> Array:
-    """sum_k n_k / n beta_k, which is (1 / n) sum y_i x_i over the samples of all clients, at unit
-    length.
-    """
+    """sum_k n_k / n beta_k = (1 / n) sum y_i x_i over the samples of all clients, unit length."""
     return unit(np.average(estimators, axis=0, weights=sizes))
 
 
@@ -107,9 +99,7 @@ def unit(vector: Array) -> Array:
 
 
 def draw_correlated(u: Array, alpha: float, generator: np.random.Generator) -> Array:
-    """A unit vector with correlation alpha with the unit vector u, in a random direction
-    otherwise.
-    """
+    """A unit vector of correlation alpha with the unit vector u, else in a random direction."""
     other = generator.standard_normal(len(u))
     return alpha * u + math.sqrt(1 - alpha**2) * unit(other - (other @ u) * u)
 
@@ -129,9 +119,7 @@ def distil(
 
 
 def cot(beta: Array, u: Array) -> float:
-    """Cotangent of the angle between beta and the unit vector u: correlation / sqrt(1 -
-    correlation^2).
-    """
+    """cot of the angle of beta and the unit vector u: correlation / sqrt(1 - correlation^2)."""
     along = float(beta @ u)
     across = float(np.linalg.norm(beta - along * u))
     return along / across if across else math.copysign(math.inf, along)
@@ -160,9 +148,7 @@ def federation(
     p: int = 2000,
     seed: int = 0,
 ) -> Federated:
-    """The whole of the paper's setting once, with full vectors: local estimators, their weighted
-    mean, pseudo-labels.
-    """
+    """The paper's setting once, in full vectors: local estimators, weighted mean, pseudo-labels."""
     generator = rng(seed, "federation", clients, samples, p)
     u = unit(generator.standard_normal(p))
     local = [client_estimator(*draw(samples, u, sigma, generator)) for _ in range(clients)]
@@ -198,9 +184,7 @@ def monte_carlo(
     *,
     full: bool = False,
 ) -> Estimate:
-    """cot(beta_hat, u) by simulation; `full` draws whole vectors, otherwise the same in the three
-    directions that matter.
-    """
+    """cot(beta_hat, u) by simulation; `full`: whole vectors, else the 3 directions that matter."""
     values = sample(gamma, u_bar, alpha, sigma, p, trials, seed, full=full)
     return Estimate(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(trials))
 
@@ -266,9 +250,7 @@ def _reduced(
 
 @dataclass(frozen=True)
 class Row:
-    """A cell of the grid: cot by the closed form, by the paper's misprint, and by simulation with
-    its 95 % interval.
-    """
+    """A grid cell: cot by closed form, by the paper's misprint, by simulation (95 % interval)."""
 
     gamma: float
     u_bar: float
@@ -290,9 +272,7 @@ def grid(
     trials: int = TRIALS,
     seed: int = 0,
 ) -> list[Row]:
-    """Closed form against simulation, gamma changing fastest; the cells draw independently of each
-    other.
-    """
+    """Closed form against simulation, gamma changing fastest; the cells draw independently."""
     rows = []
     for sigma, alpha, u_bar, gamma in product(sigmas, alphas, u_bars, gammas):
         exact, wrong = (

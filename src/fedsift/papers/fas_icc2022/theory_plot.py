@@ -47,9 +47,7 @@ def plot(rows: Sequence[Row], file: Path) -> None:
 
 
 def _panel(axes: Any, rows: Sequence[Row], alpha: float, sigma: float) -> None:
-    """Lines from the closed form, dashes from the misprint, points and 95 % intervals from the
-    simulation.
-    """
+    """Lines: closed form; dashes: the misprint; points and 95 % intervals: the simulation."""
     best = {
         u_bar: best_threshold(u_bar, alpha, sigma) for u_bar in sorted({row.u_bar for row in rows})
     }

@@ -1,6 +1,4 @@
-"""The three products of a convolution on a CPU, for M models as one grouped convolution of the
-library.
-"""
+"""The three products of a convolution on a CPU, for M models as one grouped library convolution."""
 
 from __future__ import annotations
 

@@ -34,9 +34,7 @@ aten = torch.ops.aten
 
 
 class CpuProgram(Program):
-    """With batch norm, batches of one length take a step together and nothing is padded; other
-    networks pad.
-    """
+    """With batch norm, a step takes batches of one length, without padding; other networks pad."""
 
     copies = 4  # nothing is written out as patches
 
@@ -51,9 +49,7 @@ class CpuProgram(Program):
         self.splits_images = any(op.kind in ("group_norm", "dropout") for op in traced.ops[True])
 
     def arrange(self, x: Tensor) -> Tensor:
-        """[..., M, B, C, H, W] -> [..., M, B, H, W, C], in memory with the models' channels side by
-        side.
-        """
+        """[..., M, B, C, H, W] -> [..., M, B, H, W, C], the models' channels adjacent in memory."""
         x = x.to(self.takes)
         if self._traced[True][0].kind == "flatten":
             return x.movedim(-3, -1)
@@ -271,9 +267,7 @@ def _through_relu(dy: Tensor, y: Tensor) -> Tensor:
 
 
 def _channel_sums(x: Tensor) -> Tensor:
-    """As a product: the order in which `sum` adds depends on how many channels, and so models,
-    there are.
-    """
+    """As a product: the order of `sum` depends on the number of channels, and so of models."""
     pixels = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1]).float()
     return pixels.new_ones(len(pixels)) @ pixels
 

@@ -75,9 +75,7 @@ class GraphTrainer:
         self._pool: Any = None
 
     def has_room_for(self, jobs: Sequence[Fit], plan: Schedule) -> bool:
-        """Whether there is room for these jobs here, and the graphs know about short batches where
-        there are some.
-        """
+        """Whether these jobs fit here, and the graphs handle short batches where there are some."""
         samples = sum(len(job.data) for job in jobs)
         room = len(plan) <= len(self._rates) and samples <= len(self._rows)
         return (
@@ -153,9 +151,7 @@ class GraphTrainer:
         self._now += 1
 
     def _graph(self, models: int) -> None:
-        """Capture a step; a few are run first, so that every kernel is compiled and every library
-        set up.
-        """
+        """Capture a step after a few runs, so that kernels are compiled and libraries set up."""
         if models in self._graphs:
             return
         aside = _capture_stream(self._flat.device)
@@ -174,9 +170,7 @@ class GraphTrainer:
         self._graphs[models] = graph
 
     def _sizes(self, active: Any) -> list[int]:
-        """How many models each step's graph has: all, or the half, quarter ... that is left, where
-        that pays.
-        """
+        """How many models each step's graph has: all, or the half, quarter ... left, if it pays."""
         sizes, size = [], len(self._flat)
         steps = len(active)
         for t, models in enumerate(active.tolist()):
@@ -188,9 +182,7 @@ class GraphTrainer:
 
 @cache
 def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """One stream for all captures: the library of matrix products keeps 32 MiB for every stream it
-    has seen.
-    """
+    """One stream for all captures: the matrix library keeps 32 MiB for every stream it has seen."""
     return torch.cuda.Stream(device)
 
 

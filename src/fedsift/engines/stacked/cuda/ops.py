@@ -21,9 +21,7 @@ from fedsift.types import Recipe
 
 @dataclass(frozen=True)
 class Blocks:
-    """How much of a layer one program of a kernel takes, and by how many warps; all powers of
-    two.
-    """
+    """How much of a layer one kernel program takes, and with how many warps; all powers of two."""
 
     programs: int = 1024  # that many in flight fill a large GPU: sums are cut into so many pieces
     rows: int = 128  # pixels, in convolutions
@@ -42,9 +40,7 @@ BLOCKS = {"tf32": Blocks(), "bfloat16": Blocks()}
 
 
 class TritonOps(ReferenceOps):
-    """Convolution, batch norm, addition and ReLU as few kernels. With bfloat16 what flows between
-    them is stored so.
-    """
+    """Convolution, batch norm, add, ReLU as few kernels. bfloat16 is also stored between them."""
 
     places = True
 
@@ -107,9 +103,7 @@ def _convolve(
     parts: Tensor | None = None, count: Tensor | None = None, residual: Tensor | None = None,
     relu: bool = False, back: bool = False,
 ) -> None:  # fmt: skip
-    """Forwards x -> y; with `back`, x is dy and y is dx, and the weights are read the other way
-    round.
-    """
+    """Forward x -> y; with `back`, x is dy, y is dx; the weights are read the other way round."""
     (kh, kw), (sh, sw), (ph, pw) = geometry
     m, b, h, width, c = x.shape
     ho, wo, n = y.shape[2:]
@@ -134,9 +128,7 @@ def _convolve(
 def _weight_gradient(
     x: Tensor, dy: Tensor, geometry: Geometry, precision: str, place: Tensor | None
 ) -> Tensor:
-    """[M, kh * kw * C, O], left in its place where it has one: added up in pieces, then the
-    pieces.
-    """
+    """[M, kh * kw * C, O], in its place if it has one: summed in pieces, then over the pieces."""
     (kh, kw), (sh, sw), (ph, pw) = geometry
     m, b, h, width, c = x.shape
     ho, wo, n = dy.shape[2:]
@@ -160,9 +152,7 @@ def _weight_gradient(
 
 
 def _run(kw: int, channels: int) -> int:
-    """How much of a row of the kernel a program takes: all of it, or the channels of one place
-    where they are many.
-    """
+    """How much of a kernel row a program takes: all, or one place's channels if they are many."""
     return _power(kw * channels) if channels <= 16 else _power(channels, most=64)
 
 
@@ -205,9 +195,7 @@ class Convolution(torch.autograd.Function):
 
 
 class ConvolutionAndNorm(torch.autograd.Function):
-    """relu(batch_norm(convolution(x)) + residual), the ReLU and the residual where the network has
-    them.
-    """
+    """relu(batch_norm(convolution(x)) + residual); ReLU and residual where the network has them."""
 
     @staticmethod
     def forward(
@@ -297,9 +285,7 @@ def draw_batch(
     counts: Tensor,
     mean: Tensor, std: Tensor, now: Tensor, x: Tensor, t: Tensor, count: Tensor,
 ) -> None:  # fmt: skip
-    """Fill x [A, B, H, W, C] (or [A, B, F]), t [A, B, classes] and count [A] with the batches of
-    step `now`.
-    """
+    """Fill x [A, B, H, W, C] (or [A, B, F]), t [A, B, classes], count [A] for step `now`."""
     a, b = x.shape[:2]
     h, w, c = x.shape[2:] if x.ndim == 5 else (1, 1, x.shape[2])
     triton_kernels.draw_batch[(b, a)](

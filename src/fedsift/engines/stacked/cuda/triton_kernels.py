@@ -230,9 +230,7 @@ def normalise(
 def _gate(
     dout, out, y, at, mask, mean, scale, gain, shift, RELU: tl.constexpr, RESIDUAL: tl.constexpr
 ):
-    """dz and xhat of a block; where nothing was added, whether the ReLU let pass is told by y
-    itself.
-    """
+    """dz and xhat of a block; where nothing was added, y shows whether the ReLU passed a value."""
     dz = tl.load(dout + at, mask=mask, other=0.0).to(tl.float32)
     away = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) - mean[None, :]
     if RELU:
@@ -315,9 +313,7 @@ def draw_batch(
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CLASSES: tl.constexpr, BE: tl.constexpr,
     BC: tl.constexpr, MOVED: tl.constexpr, PER_CHANNEL: tl.constexpr,
 ):  # fmt: skip
-    """The batch of step `step`: sample b of model m cropped, mirrored and normalised, and its
-    target.
-    """
+    """The batch of `step`: sample b of model m cropped, mirrored and normalised, and its target."""
     b, m = tl.program_id(0), tl.program_id(1)
     now = tl.load(step)
     if b == 0:
@@ -353,9 +349,7 @@ def loss_gradient(
     z, t, out, counts, B, temperature,
     CLASSES: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """(softmax(z / T) sum(t) - t) / T / batch for real samples, 0 for padding: see
-    loss_gradient.
-    """
+    """(softmax(z / T) sum(t) - t) / T / batch for real samples, 0 for padding (loss_gradient)."""
     b, m = tl.program_id(0), tl.program_id(1)
     count = tl.load(counts + m)
     k = tl.arange(0, BC)
@@ -374,9 +368,7 @@ def update_weights(
     w, g, a, s, rates, counts, corrections, step, P, models, momentum, decay,
     KIND: tl.constexpr, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One step of the optimiser for every model that has a batch; a and s are its two running
-    means.
-    """
+    """One optimiser step for every model that has a batch; a and s are its two running means."""
     block, m = tl.program_id(0), tl.program_id(1)
     now = tl.load(step)
     rate = tl.load(rates + now * models + m)
