@@ -109,3 +109,28 @@ def test_a_folder_of_runs_stands_for_its_runs_and_each_counts_once():
         Path(folder).rename(Path("all") / folder)
     told = json.loads(done("compare", "all", "all", f"all/{folders[0]}", "--json").stdout)
     assert [row["run"] for row in told["runs"]] == [f"all/{folder}" for folder in sorted(folders)]
+
+
+def test_the_target_is_explained_and_left_out_for_a_single_method():
+    folders = some_runs()
+    text = done("compare", *folders).stdout
+    target = json.loads(done("compare", *folders, "--json").stdout)["target"]
+    column = f"up until {str(target).removeprefix('0')}"
+    assert (
+        f"{column}: bytes uploaded until that accuracy (0.9 of the best accuracy)\n" in text
+        and text.count(column) == 2
+    )
+    assert "left out for width" not in text
+    assert "up until" not in done("compare", "fas0", "fas1").stdout
+    asked = done("compare", "fas0", "--target", "0.05").stdout
+    assert "up until .05" in asked and "of the best" not in asked
+
+
+def test_columns_without_room_are_named(monkeypatch):
+    folders = some_runs()
+    monkeypatch.setenv("COLUMNS", "70")
+    text = done("compare", *folders).stdout
+    header = next(line for line in text.splitlines() if line.strip().startswith("method"))
+    (told,) = (line for line in text.splitlines() if line.startswith("left out for width: "))
+    left_out = told.removeprefix("left out for width: ").split(", ")
+    assert "broadcast" in left_out and not any(name in header for name in left_out)

@@ -46,7 +46,12 @@ def compare(
             }
             typer.echo(json.dumps(result))
             return
-        goal = report.default_target(report.methods(histories)) if target is None else target
-        print_comparison(histories, goal)
+        methods, about = report.methods(histories), ""
+        if target is None and len(methods) > 1:  # one method has nothing to be held against
+            target, about = (
+                report.default_target(methods),
+                "bytes uploaded until that accuracy (0.9 of the best accuracy)",
+            )
+        print_comparison(histories, target, about)
         if differing := report.unpaired(histories):
             note(f"not a paired comparison; the runs differ in {', '.join(differing)}")

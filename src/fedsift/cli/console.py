@@ -127,13 +127,15 @@ def new_table(title: str, first: str, *others: str) -> Table:
     return table
 
 
-def print_comparison(histories: list[History], target: float | None = None) -> None:
+def print_comparison(
+    histories: list[History], target: float | None = None, about_target: str = ""
+) -> None:
     """A line per method, its name whole. With a target, also the bytes uploaded until that accuracy
     was first reached. Where names leave no room for figures, these follow on a line of their own.
     """
     from fedsift import report
 
-    goal = [] if target is None else [f"up to {target:g}"]
+    goal = [] if target is None else [f"up until {_format_target(target)}"]
     columns = ["method", "seeds", "accuracy", "per upload", "all up", "all down", "broadcast"]
     table = new_table(_describe_figures(histories), *columns, *goal)
     rows = [_format_method(method, target) for method in report.methods(histories)]
@@ -142,11 +144,31 @@ def print_comparison(histories: list[History], target: float | None = None) -> N
     console = make_console()
     if fit_table(table, console, (*DROPPED, *goal, "per upload")):
         print_table(table)
+        shown = [str(column.header) for column in table.columns]
+        if about_target and set(goal) <= set(shown):
+            _print_dim(f"{goal[0]}: {about_target}")
+        if left_out := [name for name in (*columns, *goal) if name not in shown]:
+            _print_dim(f"left out for width: {', '.join(left_out)}")
         return
     say(textwrap.fill(_describe_figures(histories), console.width) + "\n")
     for name, seeds, accuracy, upload, *_ in rows:
         say(f"{name}\n    {accuracy}  seeds {seeds}  {upload} per upload")
     say("")
+
+
+def _format_target(accuracy: float) -> str:
+    """ ".409", as accuracies are written in tables."""
+    return f"{accuracy:g}".removeprefix("0") or "0"
+
+
+def _print_dim(text: str) -> None:
+    """A remark below a table."""
+    from rich.text import Text
+
+    console = make_console()
+    with console.capture() as captured:
+        console.print(Text(text, "dim"))
+    say(captured.get(), end="")
 
 
 def _describe_figures(histories: list[History]) -> str:
