@@ -107,6 +107,7 @@ def test_each_upload_is_encoded_once_and_decoded_once(task, tmp_path, monkeypatc
     assert uploads > 0 and calls == {"encode": uploads, "decode": uploads}
 
 
+@pytest.mark.slow
 def test_memory_is_kept_where_it_should_be(task, tmp_path):
     """Else the tests of recovery would test nothing."""
     for system in SYSTEMS:
@@ -195,7 +196,7 @@ def swallow(client, lost):
     return meddle
 
 
-@pytest.mark.parametrize("system", slow_but(WITH_MEMORY, "ds-fl", "delta up, weights down"))
+@pytest.mark.parametrize("system", slow_but(WITH_MEMORY, "ds-fl"))
 def test_late_and_repeated_messages_change_nothing(system, task, tmp_path):
     """Every node receives each message twice, and all its old ones again and again."""
     grid, how = federation(task, overrides(system), 4, tmp_path / "run")
