@@ -15,15 +15,18 @@ The public names stand in `__init__.pyi`. Each is imported when it is first used
 `import fedsift` and `fedsift --help` are instant.
 """
 
-import ast
-from importlib import import_module, resources
+from functools import cache
 from typing import Any
 
 __version__ = "0.2.0"
 
 
-def _read_exports() -> dict[str, tuple[str, str]]:
-    """Public name -> (module, name in it), as the stub file says."""
+@cache
+def _exports() -> dict[str, tuple[str, str]]:
+    """Public name -> (module, name in it), as the stub file says. Read on first use."""
+    import ast
+    from importlib import resources
+
     stub = ast.parse(resources.files(__name__).joinpath("__init__.pyi").read_text())
     return {
         alias.asname or alias.name: (node.module, alias.name)
@@ -33,18 +36,18 @@ def _read_exports() -> dict[str, tuple[str, str]]:
     }
 
 
-_EXPORTS = _read_exports()
-__all__ = ["__version__", *_EXPORTS]
-
-
 def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
+    if name == "__all__":
+        return ["__version__", *_exports()]
+    if name not in _exports():
         raise AttributeError(f"module 'fedsift' has no attribute {name!r}")
-    module, attribute = _EXPORTS[name]
+    from importlib import import_module
+
+    module, attribute = _exports()[name]
     if module == __name__:  # a submodule
         return import_module(f"{module}.{attribute}")
     return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(["__version__", *_exports()])

@@ -79,3 +79,16 @@ def check_recipe(name: str, recipe: Any) -> Recipe:
     check_type(recipe, Recipe, name, f"write {name}=fedsift.Recipe({written})")
     checked: Recipe = recipe
     return checked
+
+
+def check_call(function: Any, arguments: Sequence[str], name: str) -> None:
+    """The function can be called with so many arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        raise UserError(f"{name} must be a function of ({', '.join(arguments)})") from None
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        wanted = f"({', '.join(arguments)})"
+        raise UserError(f"{name} takes {signature}, but it is called with {wanted}") from None

@@ -23,7 +23,7 @@ from fedsift.types import Model, UserError, Weights
 
 def mlp(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
     """One hidden layer of 64 units; takes inputs of any shape."""
-    hidden = _scaled(64, width)
+    hidden = _scale_width(64, width)
     inputs = int(torch.Size(shape).numel())
     return nn.Sequential(
         nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
@@ -33,7 +33,7 @@ def mlp(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
 def cnn(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
     """Two 3x3 convolutions (16, 32 channels) + ReLU + 2x2 pooling; 6,090 parameters on 8x8x1."""
     channels, height, side = _image(shape, "cnn")
-    a, b = _scaled(16, width), _scaled(32, width)
+    a, b = _scale_width(16, width), _scale_width(32, width)
     layers: list[nn.Module] = []
     for inputs, outputs in ((channels, a), (a, b)):
         pool = nn.MaxPool2d(2, ceil_mode=True)
@@ -64,7 +64,7 @@ class CifarResNet(nn.Module):
     ) -> None:
         super().__init__()
         channels, _, _ = _image(shape, "resnet")
-        widths = [_scaled(16 * 2**stage, width) for stage in range(3)]
+        widths = [_scale_width(16 * 2**stage, width) for stage in range(3)]
         self.stem = nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)
         self.norm = _norm(norm, widths[0])
         stages: list[nn.Module] = []
@@ -203,7 +203,7 @@ def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _scaled(channels: int, width: float) -> int:
+def _scale_width(channels: int, width: float) -> int:
     if not isinstance(width, int | float) or not 0 < width <= 1000:
         raise UserError(f"a width factor must be above 0 and at most 1000, not {width}")
     return max(1, round(channels * width))

@@ -142,7 +142,7 @@ def plan(
         if positional or named:
             raise UserError(f"{kind} {name!r} takes no values, but {text!r} gives some")
         return Plan(kind, text, entry, makes=False, unused=list(offered))
-    wanted = _wanted(entry, positional, named, offered)
+    wanted = _choose_offered(entry, positional, named, offered)
     given = {key: value for key, value in offered.items() if key in wanted}
     unused = [key for key in offered if key not in wanted]
     return Plan(kind, text, entry, True, positional, given | named, unused)
@@ -176,7 +176,7 @@ def _is_maker(entry: Any) -> bool:
     return inspect.isroutine(entry) or (callable(entry) and hasattr(entry, "func"))
 
 
-def _wanted(
+def _choose_offered(
     make: Any, positional: list[Any], named: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> set[str]:
     """Which of the values offered a maker takes: those it names, or all if it takes any."""

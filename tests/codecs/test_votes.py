@@ -98,3 +98,17 @@ def test_indexes_that_do_not_ascend_are_refused_by_the_sender(index):
     unsorted = SoftLabels(np.array(index), labels().probs)
     with pytest.raises(UserError, match="must ascend, each once; sort them"):
         F32.encode(unsorted, CLIENT)
+
+
+def test_a_code_of_values_that_cannot_be_called_is_named():
+    class Tiny:
+        id = 33
+
+        def pack(self, probs, known): ...
+
+        def unpack(self, code, rows, classes): ...
+
+        def max_bytes(self, rows, classes): ...
+
+    with pytest.raises(UserError, match=r"codec: unpack takes \(code, rows, classes\), but it is"):
+        soft_label_codec(Tiny())  # type: ignore[arg-type]

@@ -135,10 +135,12 @@ def test_a_sheet_is_looked_for_here_and_then_in_the_data_folder(tmp_path, monkey
     monkeypatch.setenv("FEDSIFT_DATA", str(there))
     Image.new("L", (16, 16), 7).save(there / "sheet.png")
     assert (data.load_unlabelled("sheet:sheet.png(8)") == np.full((4, 1, 8, 8), 7)).all()
-    assert data.add_public(data.digits(), "sheet:sheet.png(8)").public.max() == 7  # type: ignore[union-attr]
+    public = data.add_public(data.digits(), "sheet:sheet.png(8)").public
+    assert public is not None and public.max() == 7
     Image.new("L", (16, 8), 9).save(here / "sheet.png")
     assert (data.load_unlabelled("sheet:sheet.png(8)") == np.full((2, 1, 8, 8), 9)).all()
-    assert data.add_public(data.digits(), "sheet:sheet.png(8)").public.max() == 9  # type: ignore[union-attr]
+    public = data.add_public(data.digits(), "sheet:sheet.png(8)").public
+    assert public is not None and public.max() == 9
     with pytest.raises(UserError, match=r"no\.png"):
         data.load_unlabelled("sheet:no.png")
 

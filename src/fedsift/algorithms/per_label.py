@@ -143,7 +143,7 @@ class Mix2FLDUpload:
 @dataclass(frozen=True)
 class Mix2FLD:
     """Per-label soft labels up, weights down; the server learns on samples un-mixed from the
-    clients' mixed-up seeds.
+    clients' mixtures.
 
     With its first upload a client sends mixtures lam x_a + (1 - lam) x_b of two private samples of
     different labels. The server joins mirrored mixtures of different clients so that the label

@@ -183,8 +183,8 @@ class SoftLabelFD:
                 students.check_distilled(weights)
             if self.teach == "predictions":
                 labels = yield from self._predict(new, r)
-            post = SoftLabelDownlink(self.down, self.absent)
-            downlink = post.record(downlink, labels, references, r)
+            downlink_code = SoftLabelDownlink(self.down, self.absent)
+            downlink = downlink_code.record(downlink, labels, references, r)
         sent = memory.sent | {c: labels for c, labels in references.items() if labels is not None}
         return Server(new, ServerMemory(sent, downlink, aggregated))
 

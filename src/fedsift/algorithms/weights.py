@@ -72,7 +72,7 @@ class FedAvg:
     def check_upload(
         self, server: Server, client: int, upload: bytes, r: Round
     ) -> tuple[Weights, int]:
-        base = _announced(self.down, server, r.model_of(client).name, r.number)
+        base = _decode_announced(self.down, server, r.model_of(client).name, r.number)
         return self.up.decode(upload, r.number, base)
 
     def server_turn(
@@ -106,7 +106,7 @@ class FedAvg:
 
 
 @lru_cache(maxsize=8)
-def _announced(codec: WeightCodec, server: Server, name: str, round: int) -> Weights:
+def _decode_announced(codec: WeightCodec, server: Server, name: str, round: int) -> Weights:
     """A student as clients got it, with the downlink codec's rounding: what updates refer to."""
     student = server.students[name]
     return codec.decode(codec.encode(student, round), round, student)[0]

@@ -19,6 +19,7 @@ from fedsift.cli.console import (
     print_table,
     say,
     shorten_ids,
+    wrap_lines,
 )
 from fedsift.cli.options import Json
 
@@ -50,10 +51,9 @@ def show(
             if value not in (None, ()):
                 usual = "  (default of the algorithm)" if given[key] is None else ""
                 say(f"{key:<24} {value}{usual}")
-        say(
-            f"\n{history.environment['engine']}; torch {history.environment['torch']};"
-            f" {history.environment['processor']}"
-        )
+        made_with = history.environment
+        where = f"{made_with['engine']}; torch {made_with['torch']}; {made_with['processor']}"
+        say(f"\n{wrap_lines(where)}")
         room = min(60, max(16, (get_width() or PIPED) - 44))
         rounds = new_table(
             "rounds", "round", "accuracy", "cohort", "uplink", "downlink", "broadcast"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedsift.cli.console import error_handler, new_table, print_table, say
+from fedsift.cli.console import error_handler, new_table, print_table, say, wrap_lines
 from fedsift.cli.options import Json
 
 
@@ -66,17 +66,18 @@ def theory(
             one = theory.federation(clients, seed=seed)
             sizes = f"{one.clients} clients x 10 samples: alpha {one.alpha:.3f}"
             start = f"{sizes}, cot {one.before:.3f} before distillation"
-            say(f"{start}, {one.after:.3f} after (closed form {one.closed:.3f})")
+            say(wrap_lines(f"{start}, {one.after:.3f} after (closed form {one.closed:.3f})", "  "))
         inside = sum(row.inside for row in rows)
         wrong = sum(abs(row.misprinted - row.mean) > row.half_width for row in rows)
+        count = len(rows)
         say(
-            f"the closed form is inside {inside} of {len(rows)} intervals (95 % of them are"
-            " expected),"
+            wrap_lines(
+                f"The closed form is inside {inside} of {count} intervals (95 % are expected).\n"
+                f"The printed constant 1/(2 pi) is outside {wrong} of {count}.\n"
+                "A larger unlabelled set (u_bar) always helps.\n"
+                "A higher threshold (Gamma) helps up to the best one and no further.",
+                "  ",
+            )
         )
-        say(
-            f"the printed constant 1/(2 pi) is outside {wrong} of {len(rows)}. A larger"
-            " unlabelled set (u_bar) helps always,"
-        )
-        say("a higher threshold (Gamma) up to the best one and no further.")
         if out:
             say(f"picture: {out}")

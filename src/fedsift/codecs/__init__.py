@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fedsift import registry
-from fedsift.checks import check_members, describe
+from fedsift.checks import check_call, check_members, describe
 from fedsift.codecs.soft_labels import SoftLabelCodec
 from fedsift.codecs.updates import Qsgd
 from fedsift.codecs.values import Delta, Float, Hard, Quantized, TopK
@@ -54,6 +54,11 @@ WEIGHT_CODECS: dict[str, Any] = {
 
 
 VALUES_MEMBERS = ("id", "pack", "unpack", "max_bytes")  # of `values.Values`
+VALUES_CALLS = {
+    "pack": ("probs", "known"),
+    "unpack": ("code", "rows", "classes", "known"),
+    "max_bytes": ("rows", "classes"),
+}
 
 
 def soft_label_codec(what: str | SoftLabelCodec) -> SoftLabelCodec:
@@ -67,6 +72,8 @@ def soft_label_codec(what: str | SoftLabelCodec) -> SoftLabelCodec:
     name = f"codec {what!r}" if isinstance(what, str) else "codec"
     cure = f"a codec of soft labels has {', '.join(VALUES_MEMBERS)}"
     check_members(codec, VALUES_MEMBERS, name, cure)
+    for method, arguments in VALUES_CALLS.items():
+        check_call(getattr(codec, method), arguments, f"{name}: {method}")
     return SoftLabelCodec(codec)
 
 

@@ -69,7 +69,7 @@ def tell_plugins(experiment: Experiment) -> str:
 
 
 def check_plugins(recorded: Any, experiment: Experiment, folder: Path) -> None:
-    """Refuse to go on with code other than that recorded, as `describe_plugins` gave it."""
+    """Refuse to resume with code other than that recorded, as `describe_plugins` gave it."""
     rows = recorded if isinstance(recorded, list) else []
     was = {row.get("plugin"): row.get("sha256") for row in rows if isinstance(row, dict)}
     changed = [

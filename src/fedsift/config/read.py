@@ -167,7 +167,7 @@ def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
         sections += [
             "",
             "[sweep]",
-            *(f"{json.dumps(path)} = {_written(choices)}" for path, choices in axes.items()),
+            *(f"{json.dumps(path)} = {_format_value(choices)}" for path, choices in axes.items()),
         ]
     return "\n".join([*top, *sections]) + "\n"
 
@@ -175,20 +175,22 @@ def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
 def _line(key: str, value: Any, usual: Any, about: str | None) -> str:
     """A key that is not set is a comment, with what the algorithm has for it."""
     shown = usual if value is None and isinstance(usual, str | int | float) else value
-    setting = f"{key} =" if shown is None else f"{key} = {_written(shown)}"
+    setting = f"{key} =" if shown is None else f"{key} = {_format_value(shown)}"
     setting = f"# {setting}" if value is None else setting
     return f"{setting:<24}  # {about}" if about else setting
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, dict):
         return (
             "{"
-            + ", ".join(f"{_written(key)} = {_written(inner)}" for key, inner in value.items())
+            + ", ".join(
+                f"{_format_value(key)} = {_format_value(inner)}" for key, inner in value.items()
+            )
             + "}"
         )
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_written, value)) + "]"
+        return "[" + ", ".join(map(_format_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -133,7 +133,8 @@ class BatchedEngine:
         if isinstance(program, str):
             return [members]
         if isinstance(first, Fit):
-            members = [members[i] for i in sort_by_length([jobs[i] for i in members])]  # type: ignore[misc]
+            fits: Any = [jobs[i] for i in members]
+            members = [members[i] for i in sort_by_length(fits)]
             first = jobs[members[0]]
         most = max(1, int(self._memory // self._bytes(program, first)))
         if not self._cuda:

@@ -126,7 +126,8 @@ class SequentialEngine:
         if model not in self._formats:
             channels_last = torch.channels_last
             with self.random_lock, torch.random.fork_rng(devices=[]), torch.no_grad():
-                net = model.build().eval().to(memory_format=channels_last)  # type: ignore[call-overload]
+                net: Any = model.build().eval()
+                net = net.to(memory_format=channels_last)
                 x = torch.zeros(2, *model.shape)
                 try:
                     net(x.contiguous(memory_format=channels_last) if x.ndim == 4 else x)
@@ -145,7 +146,8 @@ class SequentialEngine:
             unsaved = {
                 name: value.clone() for name, value in net.named_buffers() if name not in job.state
             }
-            net.to(self.device, memory_format=self._format(job.model))  # type: ignore[call-overload]
+            move: Any = net.to  # its types do not know `memory_format`
+            move(self.device, memory_format=self._format(job.model))
             self._networks[key] = net, dropouts, unsaved
         net, dropouts, unsaved = self._networks[key]
         net.load_state_dict(job.state)

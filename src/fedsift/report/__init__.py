@@ -130,7 +130,9 @@ def _label(run: History, all_runs: Sequence[History]) -> str:
     keys = sorted({key for other in namesakes for key in _apart(run, other)})
     named = re.findall(r" (\S+?)=", name)
     more = [
-        f"{short_name(key)}={_plain(values[key])}" for key in keys if short_name(key) not in named
+        f"{short_name(key)}={_plain(values[key])}"
+        for key in keys
+        if short_name(key) not in named and values[key] is not None
     ]
     if (
         len(run.metrics) < run.experiment.rounds

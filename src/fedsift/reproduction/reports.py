@@ -221,7 +221,8 @@ def describe_unfinished(report: Mapping[str, Any]) -> str:
 
 
 def format_accuracy(accuracy: float, sd: float | None) -> str:
-    return f"{accuracy:.3f}".lstrip("0") + ("" if sd is None else f" ± {sd:.3f}".replace("0.", "."))
+    spread = "" if sd is None else f" ± {sd:.3f}".replace("0.", ".")
+    return f"{accuracy:.3f}".lstrip("0") + spread
 
 
 def _format_grid(report: Mapping[str, Any]) -> list[str]:
@@ -322,7 +323,8 @@ def _check_made_with(report: Mapping[str, Any], plan: Plan, file: Path) -> None:
     asked = {"paper": plan.paper.name, "setting": plan.setting, "recipe": plan.recipe}
     for key, here in asked.items():
         if (there := report.get(key, here)) != here:
-            raise UserError(f"{file} was made with another {key}: {there} there, {here} here")
+            cure = f"; add --recipe {there}" if key == "recipe" else ""
+            raise UserError(f"{file} was made with another {key}: {there} there, {here} here{cure}")
 
 
 def _find_texts(value: Any) -> Iterator[str]:

@@ -28,7 +28,7 @@ PUBLISHED = {
 }
 
 
-def _published(table: str) -> dict[Cell, float]:
+def _list_published(table: str) -> dict[Cell, float]:
     rows = PUBLISHED[table].items()
     return {
         Cell(f"{table}-{s}", alpha): v
@@ -67,7 +67,7 @@ def _table(name: str, title: str) -> Item:
         title,
         lambda plan: make_cells(curves, ALPHAS),
         make_claims,
-        _published(name),
+        _list_published(name),
         layout="table",
     )
 
@@ -159,7 +159,7 @@ CHEAP = ("-best", "-more", "-wide")  # the curves that are to beat the paper wit
 
 
 def _beyond(name: str, table: str) -> Item:
-    base, published = Cell(f"{table}-mixed", 0.1), _published(table)
+    base, published = Cell(f"{table}-mixed", 0.1), _list_published(table)
     best = max(figure for cell, figure in published.items() if cell.alpha == 0.1)
 
     def cells(plan: Plan) -> list[Cell]:

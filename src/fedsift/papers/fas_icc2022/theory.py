@@ -210,7 +210,7 @@ def sample(
         )
     cell = [repr(float(value)) for value in (gamma, u_bar, alpha, sigma)]
     generator = rng("theory", seed, "full" if full else "reduced", p, *cell)
-    trial = _full if full else _reduced
+    trial = _full if full else _reduce
     return np.array([trial(gamma, alpha, sigma, p, points, generator) for _ in range(trials)])
 
 
@@ -222,7 +222,7 @@ def _full(
     return cot(beta_hat, u)
 
 
-def _reduced(
+def _reduce(
     gamma: float, alpha: float, sigma: float, p: int, points: int, generator: np.random.Generator
 ) -> float:
     """The same in distribution, exactly, with one number per point.

@@ -30,7 +30,7 @@ class GroupedConvolution:
 
 class SingleConvolution:
     """One model. The library may take another way for one group than for many, and round otherwise:
-    such a product is done for two, since what a model computes must not depend on its company. Sums
+    such a product is done for two, since results must not depend on what is batched with it. Sums
     that are stored in 16 bits show the order of adding too seldom to be asked, so there all
     products are done for two."""
 
