@@ -199,7 +199,7 @@ def test_a_sheet_becomes_the_public_set_and_the_others_stay_what_they_were(tmp_p
 
 def test_of_another_data_set_only_the_images_are_taken(tmp_path):
     x = np.arange(5 * 8 * 8, dtype=np.uint8).reshape(5, 8, 8) % 17
-    for name, labels in (("a", [0, 1, 2, 3, 4]), ("b", [4, 4, 4, 4, 4])):
+    for name, labels in (("a", [0, 1, 2, 3, 4]), ("b", [4, 3, 2, 1, 0])):
         np.savez(tmp_path / f"{name}.npz", x=x, y=labels)
     a, b = (data.add_public(data.digits(), f"npz:{tmp_path}/{name}.npz") for name in "ab")
     assert a.public is not None and b.public is not None

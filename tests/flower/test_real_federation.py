@@ -67,11 +67,10 @@ def app(tmp_path_factory):
     project.create(folder)
     (folder / "client_app.py").write_text(MISCHIEF)
     task = (folder / "task.py").read_text()
-    other = (
-        'task.public[[0, 2, 1]] if node.get("mischief") == "public" else '
-        "config.build_federation(experiment).task.public"
-    )
-    task = task.replace("task.public\n", f"{other}\n", 1)
+    honest = "config.build_task(experiment).public"
+    other = f'{honest}[[0, 2, 1]] if node.get("mischief") == "public" else {honest}'
+    assert task.count(f"{honest}\n") == 1
+    task = task.replace(f"{honest}\n", f"{other}\n")
     (folder / "task.py").write_text(task)
     return folder
 
