@@ -14,9 +14,21 @@ from fedsift.training import (
     draw_augmentation,
     draw_batches,
     loss,
+    prior_of,
     step_size,
 )
-from fedsift.types import AUGMENTATIONS, Array, Recipe, UserError
+from fedsift.types import (
+    AUGMENTATIONS,
+    Array,
+    Fit,
+    Labelled,
+    Model,
+    Recipe,
+    Samples,
+    Store,
+    UserError,
+)
+from tests.helpers import toys
 
 KEY = (0, 1, "local", 3)
 LOG3 = math.log(3)
@@ -51,6 +63,61 @@ def test_loss_is_averaged_over_the_batch():
     # -ln(3/4) and -ln(1/4): the mean of two hard labels on the same outputs.
     value = loss(torch.tensor([[0.0, LOG3], [0.0, LOG3]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     assert value.item() == pytest.approx((-math.log(3 / 4) - math.log(1 / 4)) / 2)
+
+
+# --- prior ---
+
+
+def fit_on(targets, **recipe) -> Fit:
+    """A job on as many rows of zeros as there are targets."""
+    wanted = torch.tensor(targets)
+    model = Model("linear", toys.linear, (1,), wanted.shape[1])
+    store = Store(torch.zeros(len(wanted), 1), torch.tensor(0.0), torch.tensor(1.0))
+    samples = Samples(store, np.arange(len(wanted)))
+    return Fit(model, {}, Labelled(samples, wanted), Recipe(**recipe), KEY)
+
+
+def test_the_prior_by_hand():
+    # Two samples of the first class: n + 1 = (3, 1), shares (3/4, 1/4).
+    job = fit_on([[1.0, 0.0], [1.0, 0.0]], prior=1.0)
+    assert prior_of(job).tolist() == pytest.approx([math.log(3 / 4), math.log(1 / 4)])
+    # Soft targets count by their shares: n + 1 = (2.5, 1.5); tau = 2 doubles the logarithms.
+    job = fit_on([[1.0, 0.0], [0.5, 0.5]], prior=2.0)
+    assert prior_of(job).tolist() == pytest.approx([2 * math.log(5 / 8), 2 * math.log(3 / 8)])
+
+
+def test_without_tau_the_prior_is_exactly_nothing():
+    assert prior_of(fit_on([[1.0, 0.0], [1.0, 0.0]])).tolist() == [0.0, 0.0]
+
+
+def test_loss_with_a_prior_by_hand():
+    # softmax(z + ln(3/4, 1/4)) of z = 0 is (3/4, 1/4): the frequent class is no news.
+    prior = torch.tensor([3 / 4, 1 / 4]).log()
+    z, t = torch.zeros(1, 2), torch.tensor([[0.0, 1.0]])
+    assert loss(z, t, prior=prior).item() == pytest.approx(-math.log(1 / 4))
+    # At temperature 2 z = (0, 2 ln 3) is (1, 3) before the prior and (3, 3) with it.
+    z = torch.tensor([[0.0, 2 * LOG3]])
+    assert loss(z, t, 2.0, prior).item() == pytest.approx(-math.log(1 / 2))
+
+
+@given(
+    st.integers(1, 5), st.integers(2, 6), st.floats(0, 4), st.floats(0.25, 4), st.integers(0, 99)
+)
+def test_a_prior_of_equal_counts_changes_no_loss(each, classes, tau, temperature, seed):
+    """It is one number for all classes, and a softmax does not see what all have in common."""
+    job = fit_on(np.eye(classes, dtype=np.float32).repeat(each, 0), prior=tau)
+    z = torch.randn(4, classes, generator=torch.Generator().manual_seed(seed))
+    t = torch.eye(classes)[torch.arange(4) % classes]
+    plain = loss(z, t, temperature)
+    assert loss(z, t, temperature, prior_of(job)).item() == pytest.approx(plain.item(), abs=1e-5)
+
+
+@given(st.floats(0.1, 3), st.lists(st.integers(0, 5), min_size=2, max_size=5))
+def test_the_prior_is_the_logarithm_of_shares_to_the_power_of_tau(tau, counts):
+    labels = [label for label, n in enumerate(counts) for _ in range(n)] or [0]
+    job = fit_on(np.eye(len(counts), dtype=np.float32)[labels], prior=tau)
+    shares = (prior_of(job).double() / tau).exp()
+    assert shares.sum().item() == pytest.approx(1, abs=1e-5) and (shares > 0).all()
 
 
 # --- step size ---

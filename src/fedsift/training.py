@@ -23,9 +23,28 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 PAD = 1 / 8  # a crop may move by an eighth of the side (4 pixels on 32x32)
 
 
-def loss(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
-    """Batch mean of -sum_n t^n log s^n, s = softmax(z / temperature), probabilities t [b, C]."""
-    return F.cross_entropy(logits / temperature if temperature != 1 else logits, targets)
+def loss(
+    logits: Tensor, targets: Tensor, temperature: float = 1.0, prior: Tensor | None = None
+) -> Tensor:
+    """Batch mean of -sum_n t^n log s^n, probabilities t [b, C], s = softmax(z / temperature +
+    prior), prior [C]."""
+    logits = logits / temperature if temperature != 1 else logits
+    return F.cross_entropy(logits if prior is None else logits + prior, targets)
+
+
+def prior_of(job: Fit) -> Tensor:
+    """What a job adds to its outputs in the loss (balanced softmax, Ren et al. 2020), float32 [C]:
+    tau log((n + 1) / sum(n + 1)), n the column sums of all its targets; exact zeros at tau = 0.
+
+    It is added to z / temperature, not to z: soft labels are softmax(z / temperature), so the
+    classes' shares are taken out at the temperature at which the outputs are read. numpy adds up in
+    the same order whatever the number of threads.
+    """
+    tau = job.recipe.prior
+    if not tau:
+        return torch.zeros(job.data.classes)
+    seen = job.data.targets.numpy().sum(0, dtype=np.float64) + 1
+    return torch.from_numpy((tau * np.log(seen / seen.sum())).astype(np.float32))
 
 
 def optimizer(recipe: Recipe, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:

@@ -175,6 +175,11 @@ class Recipe:
         (), "epochs, counted from round 0, at which lr is multiplied ..."
     )
     decay: float = option(0.1, "... by this", low=0)
+    prior: float = option(
+        0.0,
+        "tau: train on softmax(z / temperature + tau log p), p the shares of classes",
+        low=0,
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.milestones, list):  # a recipe can be hashed

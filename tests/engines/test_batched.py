@@ -103,6 +103,12 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "batches of one": {"sizes": (3, 2), "recipe": replace(SGD, batch=1, lr=0.01)},
     "less than a batch": {"sizes": (5, 3, 4), "recipe": replace(SGD, batch=64)},
     "one client": {"sizes": (11,)},
+    "prior": {"recipe": replace(SGD, prior=1.0)},
+    "prior and temperature": {
+        "soft": True,
+        "temperature": 3.0,
+        "recipe": replace(SGD, prior=0.5, weight_decay=0.01),
+    },
 }
 
 
@@ -172,21 +178,60 @@ def test_jobs_that_differ_in_temperature_alone(engine, reference):
     assert parity.near(engine.run(jobs), reference.run(jobs), 2e-5)
 
 
+# --- terms in the loss ---
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """The programs that an engine makes of its jobs."""
+    seen: list[list[Any]] = []
+    honest = BatchedEngine._task
+
+    def spy(self, part):
+        seen.append(part)
+        return honest(self, part)
+
+    monkeypatch.setattr(BatchedEngine, "_task", spy)
+    return seen
+
+
+def with_recipes(jobs, own):
+    """The jobs, each with changes of its own to the recipe."""
+    return [
+        replace(job, recipe=replace(job.recipe, **changes))
+        for job, changes in zip(jobs, own, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_a_prior_with_every_optimiser(engine, reference, name, recipe):
+    jobs = parity.fits(network(name), recipe=replace(RECIPES[recipe], prior=1.0))
+    agree(engine, reference, jobs)
+    plain = [replace(job, recipe=RECIPES[recipe]) for job in jobs]
+    assert not parity.near(engine.run(jobs), engine.run(plain), 1e-4)
+
+
+@pytest.mark.parametrize("recipe", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["mlp", "resnet8(width=0.25)"])
+def test_priors_of_their_own_in_one_program(engine, reference, parts, name, recipe):
+    """Unequal data, tau = 0 among them; who has none trains as if nobody had one, to the bit."""
+    plain = parity.fits(network(name), (24, 8, 16, 16), RECIPES[recipe])
+    jobs = with_recipes(plain, [{"prior": tau} for tau in (1.0, 0.0, 0.5, 0.0)])
+    found = engine.run(jobs)
+    assert sum(map(len, parts)) == 4 and len(parts) <= 2  # a part a worker
+    agree(engine, reference, jobs)
+    same = list(map(parity.same, found, engine.run(plain)))
+    assert same == [False, True, False, True]
+
+
 @pytest.mark.parametrize("sizes", [(9, 9, 9, 9), (21, 8, 5, 13)], ids=str)
 @pytest.mark.parametrize("recipe", ["sgd", "adam"])
 @pytest.mark.parametrize("name", ["mlp", "resnet8(width=0.25)"])
 def test_step_sizes_and_schedules_of_their_own_in_one_program(
-    engine, reference, monkeypatch, name, recipe, sizes
+    engine, reference, parts, name, recipe, sizes
 ):
     """A sweep over step sizes is one group; every model follows its own recipe."""
-    parts: list[list[int]] = []
-    honest = BatchedEngine._task
-
-    def spy(self, part):
-        parts.append(part)
-        return honest(self, part)
-
-    monkeypatch.setattr(BatchedEngine, "_task", spy)
     jobs = parity.fits(network(name), sizes, RECIPES[recipe], epoch=3)
     own: list[dict[str, Any]] = [
         {},
@@ -194,10 +239,7 @@ def test_step_sizes_and_schedules_of_their_own_in_one_program(
         {"milestones": (2, 4)},
         {"milestones": (2,), "decay": 0.5},
     ]
-    jobs = [
-        replace(job, recipe=replace(job.recipe, **changes))
-        for job, changes in zip(jobs, own, strict=True)
-    ]
+    jobs = with_recipes(jobs, own)
     found = engine.run(jobs)
     assert sum(map(len, parts)) == 4 and len(parts) <= 2  # a part a worker
     agree(engine, reference, jobs)

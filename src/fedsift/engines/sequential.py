@@ -90,6 +90,7 @@ class SequentialEngine:
         recipe, n = job.recipe, len(job.data)
         x, targets = self._inputs(job.model, job.data.samples), job.data.targets.to(self.device)
         moves = training.draw_augmentation(recipe, n, job.key, job.data.samples.shape)
+        prior = training.prior_of(job).to(self.device) if recipe.prior else None
         optimizer = training.optimizer(recipe, net.parameters())
         net.train()
         for epoch, batches in enumerate(training.draw_batches(recipe, n, job.key)):
@@ -103,7 +104,7 @@ class SequentialEngine:
                 optimizer.zero_grad()
                 with self.precision.forward(), training.explain_batch_norm_errors([job]):
                     logits = net(inputs)
-                training.loss(logits.float(), targets[batch], job.temperature).backward()
+                training.loss(logits.float(), targets[batch], job.temperature, prior).backward()
                 optimizer.step()
         return {
             name: value.detach().to("cpu", copy=True).contiguous()

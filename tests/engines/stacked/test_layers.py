@@ -102,6 +102,16 @@ def test_the_pull_of_the_loss_by_hand():
     assert torch.equal(loss_gradient(z, t, 2.0, torch.tensor([2])), found / 2)
 
 
+def test_a_prior_moves_the_pull_of_the_loss_by_hand():
+    """Zero outputs and shares (3/4, 1/4): s = (3/4, 1/4). t = (0, 1) pulls by (3/4, -3/4) / batch,
+    t = (1, 0) by (-1/4, 1/4). The second model has no prior, and its bits are those without."""
+    z, t = torch.zeros(2, 2, 2), torch.tensor([[[0.0, 1.0], [1.0, 0.0]]] * 2)
+    prior = torch.tensor([[[0.75, 0.25]], [[1.0, 1.0]]]).log()
+    found = loss_gradient(z, t, 1.0, torch.tensor([2, 2]), prior)
+    assert found[0].flatten().tolist() == pytest.approx([0.375, -0.375, -0.125, 0.125])
+    assert torch.equal(found[1], loss_gradient(z, t, 1.0, torch.tensor([2, 2]))[1])
+
+
 def test_rows_are_flattened_in_the_order_of_one_network():
     x = torch.arange(12.0).view(1, 1, 2, 2, 3)
     assert layers.flatten(x)[0].tolist() == as_image(x[0]).flatten(1).tolist()
@@ -248,17 +258,20 @@ def test_pools(pool):
     st.integers(2, 5),
     st.sampled_from([0.5, 1.0, 3.0]),
     st.booleans(),
+    st.booleans(),
     seeds,
 )
 def test_the_pull_is_the_gradient_of_the_loss_of_every_network(
-    counts, classes, temperature, soft, seed
+    counts, classes, temperature, soft, prior, seed
 ):
     m, b = len(counts), max(counts)
     z = drawn(seed, m, b, classes) * 3
     t = drawn(seed + 1, m, b, classes).softmax(-1)
     t = t if soft else F.one_hot(t.argmax(-1), classes).float()
-    found = loss_gradient(z.clone(), t, temperature, torch.tensor(counts))
+    bias = drawn(seed + 2, m, 1, classes) if prior else None
+    found = loss_gradient(z.clone(), t, temperature, torch.tensor(counts), bias)
     for i, n in enumerate(counts):
         mine = z[i, :n].clone().requires_grad_()
-        (expected,) = torch.autograd.grad(training.loss(mine, t[i, :n], temperature), mine)
+        own = None if bias is None else bias[i, 0]
+        (expected,) = torch.autograd.grad(training.loss(mine, t[i, :n], temperature, own), mine)
         assert close(found[i, :n], expected, 1e-6) and not found[i, n:].any()

@@ -40,10 +40,10 @@ def sort_by_length(jobs: Sequence[Fit]) -> list[int]:
 
 @cache
 def shared_recipe(recipe: Recipe) -> Recipe:
-    """What recipes must have in common to be followed in one program: all but step sizes, which
-    every model has of its own.
+    """What recipes must have in common to be followed in one program: all but step sizes and
+    priors, which every model has of its own.
     """
-    return replace(recipe, lr=1.0, milestones=(), decay=1.0)
+    return replace(recipe, lr=1.0, milestones=(), decay=1.0, prior=0.0)
 
 
 def padded_length(count: int, batch: int) -> int:
@@ -52,8 +52,8 @@ def padded_length(count: int, batch: int) -> int:
 
 
 def make_schedule(jobs: Sequence[Fit]) -> Schedule:
-    """The batches every engine draws, side by side. The jobs share all of a recipe but step sizes
-    (`shared_recipe`) and are sorted by length."""
+    """The batches every engine draws, side by side. The jobs share all of a recipe but what
+    `shared_recipe` leaves out, and are sorted by length."""
     recipe, shape = jobs[0].recipe, jobs[0].data.samples.shape
     drawn = [training.draw_orders(recipe, len(job.data), job.key) for job in jobs]
     batch, epochs = recipe.batch, recipe.epochs

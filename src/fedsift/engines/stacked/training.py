@@ -78,6 +78,7 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
         {name: value.to(here) for name, value in buffers.items()},
         torch.tensor([training.dropout_seed(job.key) for job in jobs], device=here),
     )
+    prior = _stack_priors(jobs, here)
     rule, rates = make_optimizer(recipe, models.flat), torch.from_numpy(plan.rates).to(here)
     slice_of = cache(lambda active: ModelSlice(program, models, slice(active)))
     groups_of = cache(partial(step_groups, program, recipe.batch, here))
@@ -98,6 +99,7 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
                 targets=targets[members, : group.width],
                 temperature=temperature,
                 shares=group.shares,
+                prior=None if prior is None else prior[members],
             )
             with training.explain_batch_norm_errors(jobs):
                 program.add_gradients(p, x[members, : group.width], gradient, part.gradients)
@@ -191,14 +193,31 @@ def collect_states(
     return program.layout.unstack(flat.cpu(), buffers)
 
 
-def loss_gradient(logits: Tensor, targets: Tensor, temperature: float, count: Tensor) -> Tensor:
-    """Of the mean over a model's batch of -sum t log softmax(z / T), by z: (s sum(t) - t) / T /
-    batch, 0 for padding. [A, b, C]; count [A] is how many samples are real."""
-    return _loss_gradient(logits, targets, temperature, _shares(count, logits.shape[1]))
+def _stack_priors(jobs: Sequence[Fit], here: torch.device) -> Tensor | None:
+    """[M, 1, C], with exact zeros for jobs without one; None where no job has one."""
+    if not any(job.recipe.prior for job in jobs):
+        return None
+    return torch.stack([training.prior_of(job) for job in jobs])[:, None].to(here)
 
 
-def _loss_gradient(logits: Tensor, targets: Tensor, temperature: float, shares: Tensor) -> Tensor:
-    s = torch.softmax(logits / temperature if temperature != 1 else logits, -1)
+def loss_gradient(
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    count: Tensor,
+    prior: Tensor | None = None,
+) -> Tensor:
+    """Of the mean over a model's batch of -sum t log s, s = softmax(z / T + prior), by z: (s sum(t)
+    - t) / T / batch, 0 for padding. [A, b, C]; count [A] is how many samples are real; prior [A, 1,
+    C]."""
+    return _loss_gradient(logits, targets, temperature, _shares(count, logits.shape[1]), prior)
+
+
+def _loss_gradient(
+    logits: Tensor, targets: Tensor, temperature: float, shares: Tensor, prior: Tensor | None
+) -> Tensor:
+    logits = logits / temperature if temperature != 1 else logits
+    s = torch.softmax(logits if prior is None else logits + prior, -1)
     return s.mul_(targets.sum(-1, keepdim=True)).sub_(targets).mul_(shares / temperature)
 
 

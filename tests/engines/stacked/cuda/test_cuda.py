@@ -213,16 +213,18 @@ def test_a_batch_is_drawn_as_the_plain_code_takes_it(ops, shape, figures, moved)
         assert torch.equal(t, targets[positions[step].long()]) and torch.equal(count, counts[step])
 
 
+@pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_the_pull_of_the_loss(ops, temperature):
+def test_the_pull_of_the_loss(ops, temperature, prior):
     z, t, count = (
         3 * cuda(3, 8, 10),
         cuda(3, 8, 10, seed=1).softmax(-1),
         torch.tensor([8, 3, 1]).cuda().int(),
     )
+    bias = cuda(3, 10, seed=2) if prior else torch.zeros(3, 10).cuda()
     assert torch.allclose(
-        ops.loss_gradient(z, t, count, temperature),
-        loss_gradient(z, t, temperature, count),
+        ops.loss_gradient(z, t, count, temperature, bias),
+        loss_gradient(z, t, temperature, count, bias[:, None]),
         atol=1e-6,
     )
 
@@ -284,6 +286,25 @@ def test_rounded_products_lead_nearly_the_same_way(precision, name, recipe):
         rounded = SequentialEngine("cpu").run(asks)
     for a, there, b in zip(engine.run(asks), rounded, exact, strict=True):
         assert off(a, b) < max(2 * VALUES[precision], 2 * off(there, b))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_graph_is_used_again_with_other_priors(precision):
+    """Which priors the jobs have is data, not part of the graph; no prior leaves every bit."""
+    model = models.make_model("resnet8(width=0.5)", (3, 8, 8), parity.CLASSES)
+    kept = BatchedEngine("cuda", precision=precision)
+    plain = parity.fits(model)
+    expected = kept.run(plain)
+    jobs = [
+        replace(job, recipe=replace(job.recipe, prior=tau))
+        for job, tau in zip(plain, (1.0, 0.0, 0.5, 0.0), strict=True)
+    ]
+    found = kept.run(jobs)
+    assert len(kept._trainers) == 1
+    assert list(map(parity.same, found, expected)) == [False, True, False, True]
+    assert all(map(parity.same, kept.run(plain), expected))
+    fresh = BatchedEngine("cuda", precision=precision)
+    assert all(map(parity.same, fresh.run(jobs), found))
 
 
 def test_graphs_are_used_again_and_answers_stay_the_same():

@@ -61,6 +61,7 @@ class GraphTrainer:
             self._seeds = torch.zeros(models, dtype=torch.int64)
             self._rows = torch.zeros(samples, dtype=torch.int32)
             self._targets = torch.zeros(samples, classes)
+            self._prior = torch.zeros(models, classes)
             self._positions = torch.zeros(steps, models, width, dtype=torch.int32)
             self._counts = torch.zeros(steps, models, dtype=torch.int32)
             self._rates = torch.zeros(steps, models)
@@ -107,6 +108,7 @@ class GraphTrainer:
         rows = np.concatenate([job.data.samples.rows for job in jobs])
         _fill(self._rows, torch.from_numpy(rows))
         _fill(self._targets, torch.cat([job.data.targets for job in jobs]))
+        self._prior.copy_(torch.stack([training.prior_of(job) for job in jobs]))
         _fill(self._positions, torch.from_numpy(plan.positions))
         _fill(self._counts, torch.from_numpy(plan.counts))
         _fill(self._rates, torch.from_numpy(plan.rates))
@@ -135,7 +137,7 @@ class GraphTrainer:
         logits = program(
             Pass(weights, buffers, True, counted, self._seeds[:a], self._now, places), x
         )
-        pull = ops.loss_gradient(logits.detach(), t, count, self._temperature)
+        pull = ops.loss_gradient(logits.detach(), t, count, self._temperature, self._prior)
         gradients = torch.autograd.grad(logits, list(weights.values()), pull)
         program.layout.join_gradients(gradients, gradient, program.placed)
         ops.update_weights(

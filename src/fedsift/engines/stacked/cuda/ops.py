@@ -296,13 +296,15 @@ def draw_batch(
     )  # fmt: skip
 
 
-def loss_gradient(logits: Tensor, t: Tensor, count: Tensor, temperature: float) -> Tensor:
-    """The gradient of the loss by the logits: see training.loss_gradient."""
+def loss_gradient(
+    logits: Tensor, t: Tensor, count: Tensor, temperature: float, prior: Tensor
+) -> Tensor:
+    """The gradient of the loss by the logits: see training.loss_gradient; prior [M, C], M >= A."""
     a, b, classes = logits.shape
     out = torch.empty_like(t)
     logits = logits.contiguous()
     triton_kernels.loss_gradient[(b, a)](
-        logits, t, out, count, b, temperature, CLASSES=classes, BC=_power(classes)
+        logits, t, out, count, prior, b, temperature, CLASSES=classes, BC=_power(classes)
     )
     return out
 

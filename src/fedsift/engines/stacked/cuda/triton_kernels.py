@@ -346,15 +346,17 @@ def draw_batch(
 
 @triton.jit
 def loss_gradient(
-    z, t, out, counts, B, temperature,
+    z, t, out, counts, prior, B, temperature,
     CLASSES: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """(softmax(z / T) sum(t) - t) / T / batch for real samples, 0 for padding (loss_gradient)."""
+    """(softmax(z / T + prior) sum(t) - t) / T / batch for real samples, 0 for padding
+    (loss_gradient). A prior of zeros changes no bit."""
     b, m = tl.program_id(0), tl.program_id(1)
     count = tl.load(counts + m)
     k = tl.arange(0, BC)
     at = (m * B + b) * CLASSES + k
     logits = tl.load(z + at, mask=k < CLASSES, other=-float("inf")) / temperature
+    logits += tl.load(prior + m * CLASSES + k, mask=k < CLASSES, other=0.0)
     target = tl.load(t + at, mask=k < CLASSES, other=0.0)
     e = tl.exp(logits - tl.max(logits, 0))
     pull = (e / tl.sum(e, 0) * tl.sum(target, 0) - target) / (
