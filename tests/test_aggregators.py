@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsift import registry
-from fedsift.aggregators import AGGREGATORS, LEAST, Aggregator, EnhancedEra, Era, certainty, mean
+from fedsift.aggregators import (
+    AGGREGATORS,
+    LEAST,
+    Aggregator,
+    EnhancedEra,
+    Era,
+    LabelMemory,
+    certainty,
+    mean,
+)
 from fedsift.samplers import entropy
 from fedsift.types import SoftLabels, UserError
 
@@ -377,5 +386,6 @@ def test_the_registry_holds_the_aggregators_of_this_file():
         ("certainty", certainty),
         ("era", Era),
         ("enhanced-era", EnhancedEra),
+        ("memory", LabelMemory),  # tests/algorithms/test_stateful_aggregators.py
     ]
     assert list(AGGREGATORS.items()) == registered

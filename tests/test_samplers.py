@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift import models, samplers, seeding
+from fedsift import models, registry, samplers, seeding
 from fedsift.numerics import apportion
-from fedsift.samplers import SAMPLERS
-from fedsift.types import Array, Draws, Round, Samples, Store
+from fedsift.samplers import SAMPLERS, OwnClasses, find_own_classes
+from fedsift.types import Array, Draws, Round, Samples, Store, UserError
 
 # Four samples, three classes:                  entropy                      margin   pseudo-label
 PROBS = np.array(
@@ -42,7 +42,8 @@ def draws(shared: int = 0, own: int = 0) -> Draws:
 def pick(
     name: str, probs: Array, counts: Array, budget: int, given: Draws | None = None
 ) -> list[int]:
-    return SAMPLERS[name](probs, counts, budget, given or draws()).tolist()
+    sampler = registry.build(SAMPLERS, "sampler", name)
+    return sampler(probs, counts, budget, given or draws()).tolist()
 
 
 def sure_half(probs: Array, counts: Array, budget: int) -> set[int]:
@@ -100,6 +101,7 @@ def test_all_samplers_are_tested_here():
         "high-entropy",
         "margin",
         "class-balanced",
+        "own-classes",
     }
 
 
@@ -256,7 +258,9 @@ def situations(draw: st.DrawFn) -> tuple[Array, Array, int, Draws]:
     return probs, counts, draw(st.integers(1, samples)), draws(own=draw(st.integers(0, 100)))
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    "name", sorted(SAMPLERS.keys() - {"own-classes"})
+)  # may return fewer: below
 @settings(max_examples=60)
 @given(situations())
 def test_every_sampler_returns_exactly_its_budget_of_distinct_indexes(name, situation):
@@ -303,3 +307,55 @@ def test_mixed_fills_every_quota_that_can_be_filled(situation):
         probs[pick("mixed", probs, counts, budget, drawn)].argmax(1), minlength=len(counts)
     )
     assert (taken >= np.minimum(apportion(counts, (budget + 1) // 2), predicted)).all()
+
+
+# --- own classes ---
+
+
+def test_own_classes_have_quotas_by_the_square_root_of_their_counts():
+    """Counts 16, 4, 0: quotas of six are 4 and 2. Class 0 has the three samples 1, 0, 2; of class
+    1 come 5 and 3. The fourth place of class 0 stays empty, and sample 4 (class 2) is not sent.
+    """
+    assert pick("own-classes", SIX, np.array([16, 4, 0]), 6) == [1, 0, 2, 5, 3]
+    assert pick("own-classes", SIX, np.array([16, 4, 0]), 3) == [1, 0, 5]
+    assert pick("own-classes(power=1)", SIX, np.array([16, 4, 0]), 5) == [1, 0, 2, 5]
+    assert pick("own-classes(power=0)", SIX, np.array([16, 4, 0]), 2) == [1, 5]
+
+
+def test_what_a_client_really_has_follows_from_its_own_data():
+    """A fifth of an even split of 1,000 over 10 classes is 20 labels; of 40 over 10 it is one."""
+    large = np.array([500, 400, 60, 20, 19, 1, 0, 0, 0, 0])
+    assert find_own_classes(large, 0.2).tolist() == [True] * 4 + [False] * 6
+    assert find_own_classes(np.full(10, 4), 0.2).all()
+    assert find_own_classes(np.array([39, 1, 0, 0, 0, 0, 0, 0, 0, 0]), 0.2).tolist() == (
+        [True, True] + [False] * 8
+    )
+    assert find_own_classes(np.array([1, 0, 0]), 1.0).tolist() == [True, False, False]
+
+
+def test_an_upload_is_never_empty():
+    """Nothing is predicted as class 2: the sample where it is likeliest is sent."""
+    probs = np.array([[0.9, 0.0, 0.1], [0.5, 0.3, 0.2], [0.6, 0.35, 0.05]])
+    assert pick("own-classes", probs, np.array([0, 0, 7]), 3) == [1]
+
+
+@given(
+    st.integers(2, 6),
+    st.lists(st.integers(0, 50), min_size=6, max_size=6),
+    st.integers(1, 30),
+    st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_own_classes_sends_own_classes_within_the_budget(classes, counts, budget, power):
+    counts = np.array(counts[:classes])
+    counts[0] += not counts.sum()
+    probs = seeding.rng("own", classes, budget).dirichlet(np.full(classes, 0.3), 30)
+    picks = OwnClasses(power)(probs, counts, budget, draws())
+    assert 1 <= len(set(picks.tolist())) == len(picks) <= budget
+    own = find_own_classes(counts, 0.2)
+    assert own[probs[picks].argmax(1)].all() or len(picks) == 1
+
+
+@pytest.mark.parametrize("text", ["own-classes(-1)", "own-classes(least=2)"])
+def test_own_classes_refuses_what_makes_no_sense(text):
+    with pytest.raises(UserError, match="own-classes takes a power"):
+        registry.build(SAMPLERS, "sampler", text)

@@ -10,13 +10,15 @@ histogram. To add one: write the function, add a line to SAMPLERS (or pass the f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedsift import seeding
+from fedsift.checks import check_number
 from fedsift.numerics import apportion
 from fedsift.numerics import entropy as entropy
-from fedsift.types import Array, Draws
+from fedsift.types import Array, Draws, UserError
 
 Sampler = Callable[[Array, Array, int, Draws], Array]
 
@@ -76,7 +78,54 @@ def by_quota(probs: Array, shares: Array) -> Array:
     return order[chosen]
 
 
-SAMPLERS: dict[str, Sampler] = {
+@dataclass(frozen=True)
+class OwnClasses:
+    """The surest samples of the classes the client has, with a quota per class.
+
+    power: a class of n samples gets a share of n^power: 1 in proportion, 0.5 by square root, 0 even
+    least: a class is the client's own from this share of an even split on (n / C samples)
+
+    Only samples predicted as an own class are chosen. What a class cannot fill is not sent.
+    """
+
+    power: float = 0.5
+    least: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_number("power", self.power)
+        check_number("least", self.least)
+        if not self.power >= 0 or not 0 <= self.least <= 1:
+            raise UserError(
+                "own-classes takes a power of 0 or more and a least share from 0 to 1, not"
+                f" {self.power} and {self.least}"
+            )
+
+    def __call__(self, probs: Array, label_counts: Array, budget: int, draws: Draws) -> Array:
+        own = find_own_classes(label_counts, self.least)
+        weights = np.where(own, label_counts, 0).astype(float) ** self.power * own
+        pseudo = probs.argmax(-1)
+        if not own[pseudo].any():  # an upload is never empty: the likeliest of an own class
+            return probs[:, own].sum(-1).argmax(keepdims=True)
+        order = np.argsort(entropy(probs), kind="stable")
+        return _first_of_each(order, pseudo[order], apportion(weights, budget))
+
+
+def find_own_classes(label_counts: Array, least: float) -> Array:
+    """Which classes a client really has, [C] bool: enough for its own size, and never none."""
+    even = label_counts.sum() / len(label_counts)
+    threshold = min(max(1.0, least * even), label_counts.max())
+    return label_counts >= threshold
+
+
+def _first_of_each(order: Array, pseudo: Array, shares: Array) -> Array:
+    """Of samples in this order, the first `shares[c]` of every class c."""
+    chosen = np.zeros(len(order), bool)
+    for label, share in enumerate(shares):
+        chosen[np.flatnonzero(pseudo == label)[:share]] = True
+    return order[chosen]
+
+
+SAMPLERS: dict[str, Sampler | type[Sampler]] = {
     "none": none,
     "random": random,
     "low-entropy": low_entropy,
@@ -84,4 +133,5 @@ SAMPLERS: dict[str, Sampler] = {
     "high-entropy": high_entropy,
     "margin": margin,
     "class-balanced": class_balanced,
+    "own-classes": OwnClasses,
 }

@@ -10,10 +10,10 @@ import torch
 
 import fedsift
 from fedsift.algorithms.soft_label_downlink import DownlinkMemory
-from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, check_picks
+from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, check_picks, fit_to_bytes
 from fedsift.algorithms.students import apply_ema
 from fedsift.algorithms.weights import average
-from fedsift.codecs import CODECS, WEIGHT_CODECS
+from fedsift.codecs import CODECS, WEIGHT_CODECS, WireError
 from fedsift.memory import is_empty
 from fedsift.models import initial_state
 from fedsift.types import Fit, Link, Predict, Recipe, Server, SoftLabels, UserError
@@ -424,3 +424,46 @@ def test_a_message_of_another_round_is_refused_by_the_server():
     message = upload([1], [[1, 0]], toys.a_round(3), 0)
     with pytest.raises(fedsift.WireError, match="round 3 where round 4 was expected"):
         fd.check_upload(at(1), 0, message, r)
+
+
+# --- a cap on the bytes of an upload ---
+
+
+@pytest.mark.parametrize("most", [13, 100, 257, 999, 4000])
+def test_as_many_labels_are_sent_as_fit_the_bytes(most):
+    """A message of 12 bytes and 4 for each label: (most - 12) / 4 labels fit, up to the budget."""
+    tried = []
+
+    def encode(budget):
+        tried.append(budget)
+        return bytes(12 + 4 * budget), None
+
+    if most < 16:
+        with pytest.raises(UserError, match="one soft label takes 16 bytes; bytes = 13"):
+            fit_to_bytes(encode, 500, most)
+        return
+    message, _ = fit_to_bytes(encode, 500, most)
+    largest = min(500, (most - 12) // 4)
+    assert len(message) <= most and len(message) >= min(12 + 4 * largest, 0.98 * most)
+    assert len(tried) <= 10
+
+
+def test_a_budget_that_fits_is_encoded_once():
+    tried = []
+
+    def encode(budget):
+        tried.append(budget)
+        return b"", None
+
+    fit_to_bytes(encode, 7, 10)
+    fit_to_bytes(encode, 7, None)
+    assert tried == [7, 7]
+
+
+def test_a_longer_upload_than_allowed_is_refused():
+    fas, r = fedsift.fas(4, bytes=40), toys.a_round()
+    short, long = (upload(range(n), [[0.5, 0.5]] * n, r, 3) for n in (2, 4))
+    assert len(short) <= 40 < len(long)
+    assert len(fas.check_upload(at(0), 3, short, r).labels) == 2
+    with pytest.raises(WireError, match="bytes where 40 are allowed"):
+        fas.check_upload(at(0), 3, long, r)

@@ -1,12 +1,13 @@
 """Aggregators that know their clients and remember them from round to round."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fedsift
-from fedsift.aggregators import Era, forget_client, mean, run_aggregator
+from fedsift.aggregators import Era, LabelMemory, forget_client, mean, run_aggregator
 from fedsift.algorithms.soft_labels import ServerMemory
 from fedsift.checkpoints import from_bytes, restore_state, to_bytes
 from fedsift.federation import Federation
@@ -156,3 +157,57 @@ def test_a_rule_without_state_leaves_the_memory_alone():
     labels, memory = run_aggregator(Era(0.5), [(0, one(0.9))], {"a": np.ones(1)}, toys.a_round())
     assert labels.probs[0, 0] == pytest.approx(1 / (1 + np.exp(-1.6)))
     assert memory == {"a": np.ones(1)}
+
+
+# --- label memory ---
+
+
+def test_a_vote_fades_by_its_age_by_hand():
+    """Round 0: client 3 says 1, client 5 says 0. Round 1: client 5 says 0.5. With decay 0.5 the
+    mean is (0.5 x 1 + 1 x 0.5) / 1.5 = 2/3: the old vote of client 5 is replaced, not added.
+    """
+    rule = LabelMemory("mean", rounds=2, decay=0.5)
+    _, memory = run_aggregator(rule, [(3, one(1.0)), (5, one(0.0))], {}, toys.a_round(0))
+    labels, memory = run_aggregator(rule, [(5, one(0.5))], memory, toys.a_round(1))
+    assert labels.weight is not None and labels.weight.tolist() == [1.5]
+    assert labels.probs[0, 0] == pytest.approx(2 / 3)
+    labels, memory = run_aggregator(rule, [(7, one(0.0))], memory, toys.a_round(2))
+    assert labels.probs[0, 0] == pytest.approx(0.25 / 1.5)  # client 3 is too old
+    assert memory["by_client"].keys() == {"5", "7"}
+    labels, _ = run_aggregator(rule, [], forget_client(rule, memory, 7), toys.a_round(2))
+    assert labels.probs.tolist() == [[0.5, 0.5]]
+
+
+def test_without_fading_memory_for_ever_is_the_rule_over_all_last_uploads():
+    rule = LabelMemory("era(0.5)", rounds=None, decay=1)
+    memory: Any = {}
+    r = toys.a_round()
+    for number, (client, value) in enumerate(((3, 0.2), (5, 0.9), (3, 0.4), (8, 0.1))):
+        labels, memory = run_aggregator(
+            rule, [(client, one(value))], memory, toys.a_round(10 * number)
+        )
+    expected = Era(0.5)([(3, one(0.4)), (5, one(0.9)), (8, one(0.1))], len(r.public), r.classes)
+    assert labels.probs.tolist() == expected.probs.tolist()
+
+
+def test_votes_that_an_upload_carries_fade_too():
+    rule = LabelMemory("mean", rounds=3, decay=0.5)
+    votes = SoftLabels(np.array([0]), np.array([[1.0, 0.0]]), np.array([0.5]))
+    _, memory = run_aggregator(rule, [(3, votes)], {}, toys.a_round(0))
+    labels, _ = run_aggregator(rule, [(5, one(0.0))], memory, toys.a_round(1))
+    assert labels.weight is not None and labels.weight.tolist() == [1.25]
+    assert labels.probs[0, 0] == pytest.approx(0.25 / 1.25)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("memory(rounds=0)", "at least 1 round"),
+        ("memory(decay=0)", "a decay above 0"),
+        ("memory(memory(era))", "without a memory of its own"),
+        ("memory(era(0))", "temperature above 0"),
+    ],
+)
+def test_a_memory_refuses_what_makes_no_sense(text, said):
+    with pytest.raises(UserError, match=said):
+        fedsift.fas(4, aggregator=text)

@@ -68,7 +68,7 @@ def test_the_share_of_old_weights_a_server_keeps_reaches_the_algorithm():
     assert isinstance(keeping, SoftLabelFD) and isinstance(usual, SoftLabelFD)
     assert (keeping.ema, usual.ema) == (0.5, 0)
     assert "algorithm.ema" in config.list_unused(
-        config.read_experiment("digits-fedavg", ["algorithm.ema=0.5"])
+        config.read_experiment("digits-fd-jeong", ["algorithm.ema=0.5"])
     )
 
 

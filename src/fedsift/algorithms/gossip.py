@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsift import graphs, registry, seeding
 from fedsift.algorithms import students
+from fedsift.algorithms.local import train_locally
 from fedsift.checks import check_members, check_recipe, check_whole
 from fedsift.codecs import WireError
 from fedsift.codecs.estimates import ESTIMATE_CODECS, EstimateCodec
@@ -104,8 +105,7 @@ class Gossip:
             key, epoch = r.key("distill", client.id), self.distill.epochs * (r.number - 1)
             weights = yield Fit(client.model, weights, labels, self.distill, key, epoch)
             students.check_distilled(weights)
-        key, epoch = r.key("local", client.id), self.local.epochs * r.number
-        weights = yield Fit(client.model, weights, client.data, self.local, key, epoch)
+        weights = yield from train_locally(client, weights, self.local, r)
         own = softmax((yield Predict(client.model, weights, r.public[self._subset(r)])), 1.0)
         estimate = mixture + own - (0.0 if memory.own is None else memory.own)
         message = self.codec.encode(estimate, r.number)

@@ -9,7 +9,7 @@ works here too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 
 from fedsift.aggregators import mean
 from fedsift.algorithms import students
+from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
 from fedsift.checks import check_number, check_recipe, check_whole
 from fedsift.codecs import (
     CODECS,
@@ -97,10 +98,9 @@ class JeongFD:
         self, client: Client, memory: JeongClientMemory, download: bytes, r: Round
     ) -> Turn[tuple[JeongClientMemory, bytes]]:
         targets = pull_targets(client.data, self.down.decode(download, _link(r)), self.gamma)
-        data = Labelled(client.data.samples, targets)
+        pulled = replace(client, data=Labelled(client.data.samples, targets))
         weights = memory.model or initial_state(client.model, r.seed)
-        key, epoch = r.key("local", client.id), self.local.epochs * r.number
-        weights = yield Fit(client.model, weights, data, self.local, key, epoch)
+        weights = yield from train_locally(pulled, weights, self.local, r)
         logits = yield Predict(client.model, weights, client.data.samples)
         means = mean_by_label(softmax(logits, 1.0), client.data.labels)
         return JeongClientMemory(weights), self.up.encode(means, _link(r))
@@ -158,6 +158,7 @@ class Mix2FLD:
     mixtures: int = 10
     up: SoftLabelCodec = CODECS["float32"]
     down: WeightCodec = WEIGHT_CODECS["float32"]
+    replay: int = 0  # public samples that a client adds to its own, labelled by its model
 
     client_memory: ClassVar[type] = MixtureSent
     server_memory: ClassVar[type] = MixturesReceived
@@ -166,6 +167,7 @@ class Mix2FLD:
         check_number("gamma", self.gamma)
         check_number("lam", self.lam)
         check_whole("mixtures", self.mixtures)
+        check_replay(self.replay)
         if not 0 < self.lam < 0.5:
             raise UserError(f"lam must be above 0 and below 1/2, not {self.lam}")
         if self.mixtures < 1 or not self.gamma >= 0:
@@ -175,6 +177,7 @@ class Mix2FLD:
             )
 
     def start(self, r: Round) -> Server:
+        check_replay_fits(self.replay, r)
         return Server(students.initial_students(r), MixturesReceived())
 
     def prepare_downloads(
@@ -186,8 +189,7 @@ class Mix2FLD:
         self, client: Client, memory: MixtureSent, download: bytes, r: Round
     ) -> Turn[tuple[MixtureSent, bytes]]:
         weights = students.decode_weights(self.down, client.model, download, r)
-        key, epoch = r.key("local", client.id), self.local.epochs * r.number
-        weights = yield Fit(client.model, weights, client.data, self.local, key, epoch)
+        weights = yield from train_locally(client, weights, self.local, r, self.replay)
         logits = yield Predict(client.model, weights, client.data.samples)
         means = mean_by_label(softmax(logits, 1.0), client.data.labels)
         message, mixtures = self.up.encode(means, _link(r)), b""
@@ -349,6 +351,7 @@ def mix2fld(
     gamma: float = 1.0,
     lam: float = 0.2,
     mixtures: int = 10,
+    replay: int = 0,
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> Mix2FLD:
@@ -360,12 +363,13 @@ def mix2fld(
     gamma: weight of the pull to the clients' mean soft labels
     lam: share of the first sample in a mixture
     mixtures: mixtures a client uploads once
+    replay: public samples a client adds to its own in training, labelled by the model it received
     local: how clients train
     distill: how the server trains
     """
     down = down_weight_codec(down_codec)
     recipes = check_recipe("local", local), check_recipe("distill", distill)
-    return Mix2FLD(*recipes, gamma, lam, mixtures, _stateless(codec), down)
+    return Mix2FLD(*recipes, gamma, lam, mixtures, _stateless(codec), down, replay)
 
 
 def _stateless(what: str | SoftLabelCodec) -> SoftLabelCodec:

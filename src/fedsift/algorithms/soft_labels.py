@@ -5,8 +5,9 @@ Axes: sampler x codec x aggregator x recipe x download. DS-FL, CFD and FAS are v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from fedsift import aggregators, registry, seeding
 from fedsift.aggregators import AGGREGATORS, Aggregator, StatefulAggregator, mean, run_aggregator
 from fedsift.algorithms import students
+from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
 from fedsift.algorithms.presets import preset
 from fedsift.algorithms.soft_label_downlink import (
     ABSENT,
@@ -91,6 +93,8 @@ class SoftLabelFD:
     absent: str = "latest"  # soft labels down: what a returning client receives
     ema: float = 0.0  # how much of its students' old weights the server keeps after each round
     pool: int | None = None  # public samples to choose from, drawn again every round; None: all
+    replay: int = 0  # public samples that a client adds to its own, labelled by its model
+    max_bytes: int | None = None  # the largest upload; None: as long as the budget makes it
 
     client_memory: ClassVar[type] = ClientMemory
     server_memory: ClassVar[type] = ServerMemory
@@ -98,17 +102,17 @@ class SoftLabelFD:
     def __post_init__(self) -> None:
         check_whole("budget", self.budget)
         check_number("temperature", self.temperature)
-        check_number("ema", self.ema)
-        if self.pool is not None:
-            check_whole("pool", self.pool)
+        check_replay(self.replay)
+        for name, value in (("pool", self.pool), ("bytes", self.max_bytes)):
+            if value is not None:
+                check_whole(name, value)
         if self.budget < 1:
             raise UserError(
                 f"a budget of {self.budget} soft labels uploads nothing; give at least 1"
             )
         if not self.temperature > 0:
             raise UserError(f"temperature must be above 0, not {self.temperature}")
-        if not 0 <= self.ema < 1:
-            raise UserError(f"ema is a share of the old weights, from 0 to below 1, not {self.ema}")
+        students.check_ema(self.ema)
         stateful = isinstance(self.down, SoftLabelCodec) or self.up.keeps_reference
         if self.pool is not None and stateful:
             raise UserError(
@@ -125,6 +129,7 @@ class SoftLabelFD:
             raise UserError(
                 f"budget {self.budget} is larger than the public set ({len(r.public)} samples)"
             )
+        check_replay_fits(self.replay, r)
         return Server(students.initial_students(r), ServerMemory())
 
     def prepare_downloads(
@@ -138,22 +143,21 @@ class SoftLabelFD:
     def client_turn(
         self, client: Client, memory: ClientMemory, download: bytes, r: Round
     ) -> Turn[tuple[ClientMemory, bytes]]:
-        r, key = self._with_pool(r), r.key("local", client.id)
+        r = self._with_pool(r)
         weights, received = yield from self._download(client, memory, download, r)
-        epoch = self.local.epochs * r.number
-        weights = yield Fit(client.model, weights, client.data, self.local, key, epoch)
+        weights = yield from train_locally(client, weights, self.local, r, self.replay)
         logits = yield Predict(client.model, weights, r.public)
         probs = softmax(logits, self.temperature)  # [N, C]
         probs.setflags(write=False)  # a sampler may look at them, not change them
-        picks = self.sampler(probs, client.label_counts, self.budget, r.draws(client.id))
-        picks = check_picks(picks, self.budget, len(r.public))
-        labels = SoftLabels(picks, probs[picks])
-        upload, sent = self.up.encode_stateful(labels, r.link(client.id), memory.sent)
+        encode = partial(self._pick_and_encode, client, probs, memory.sent, r)
+        upload, sent = fit_to_bytes(encode, self.budget, self.max_bytes)
         own = None if isinstance(self.down, WeightCodec) else weights
         return ClientMemory(own, sent, received), upload
 
     def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> Upload:
         r = self._with_pool(r)
+        if self.max_bytes is not None and len(upload) > self.max_bytes:
+            raise WireError(f"an upload of {len(upload)} bytes where {self.max_bytes} are allowed")
         reference = server.memory.sent.get(client)
         labels, reference = self.up.decode_stateful(upload, r.link(client), reference)
         if not 0 < len(labels) <= self.budget:
@@ -173,10 +177,8 @@ class SoftLabelFD:
             self._distil(model, server.students[model.name], labels, r, "server", r.number)
             for model in r.models
         ]
-        new = {
-            model.name: students.apply_ema(server.students[model.name], weights, self.ema)
-            for model, weights in zip(r.models, taught, strict=True)
-        }
+        new = {m.name: weights for m, weights in zip(r.models, taught, strict=True)}
+        new = students.apply_ema_to_all(server.students, new, self.ema)
         downlink = memory.downlink
         if isinstance(self.down, SoftLabelCodec):
             for weights in new.values():
@@ -203,6 +205,15 @@ class SoftLabelFD:
             aggregators.forget_client(self.aggregate, old.aggregator, client),
         )
         return Server(server.students, memory)
+
+    def _pick_and_encode(
+        self, client: Client, probs: Array, sent: SoftLabels | None, r: Round, budget: int
+    ) -> tuple[bytes, SoftLabels | None]:
+        """The upload with at most `budget` soft labels, and the reference for the next one."""
+        picks = self.sampler(probs, client.label_counts, budget, r.draws(client.id))
+        picks = check_picks(picks, budget, len(r.public))
+        labels = SoftLabels(picks, probs[picks])
+        return self.up.encode_stateful(labels, r.link(client.id), sent)
 
     def _with_pool(self, r: Round) -> Round:
         """The round with its part of the public set. Both ends draw the same: nothing is sent."""
@@ -249,6 +260,40 @@ def _labels_of(
         yield client, labels
 
 
+def fit_to_bytes(
+    encode: Callable[[int], tuple[bytes, SoftLabels | None]], budget: int, most: int | None
+) -> tuple[bytes, SoftLabels | None]:
+    """The upload with the largest budget found that stays within `most` bytes.
+
+    Length grows about linearly with the budget, so each try is placed by the last ones.
+    """
+    found = encode(budget)
+    if most is None or len(found[0]) <= most:
+        return found
+    low, high = 0, budget  # `low` fits, `high` does not
+    length, best = len(found[0]), None
+    for _ in range(TRIES):
+        guess = int(high * most / length * CLOSE) if best is None else (low + high) // 2
+        budget = min(max(guess, low + 1), high - 1)
+        if budget <= low:
+            break
+        found = encode(budget)
+        if len(found[0]) > most:
+            high, length = budget, len(found[0])
+            continue
+        low, best = budget, found
+        if len(found[0]) >= CLOSE * most:
+            break
+    if best is None:
+        best = encode(1)
+        if len(best[0]) > most:
+            raise UserError(f"one soft label takes {len(best[0])} bytes; bytes = {most} is too few")
+    return best
+
+
+TRIES, CLOSE = 8, 0.98  # how often a budget is tried, and what is close enough to the bytes allowed
+
+
 def check_picks(picks: Array, budget: int, samples: int) -> Array:
     """The picks as an ascending set, or a clear error for whoever wrote the sampler."""
     try:
@@ -283,6 +328,8 @@ def fd(
     absent: str = "latest",
     ema: float = 0.0,
     pool: int | None = None,
+    replay: int = 0,
+    bytes: int | None = None,
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> SoftLabelFD:
@@ -301,6 +348,8 @@ def fd(
     absent: soft labels down: a returning client receives the "latest", or all it "missed"
     ema: share of its old weights that the server keeps each round
     pool: public samples to choose from, drawn again every round (default: all)
+    replay: public samples a client adds to its own in training, labelled by the model it received
+    bytes: the most bytes of an upload; fewer soft labels than the budget are sent if need be
     local: how clients train
     distill: how soft labels are distilled
     """
@@ -319,6 +368,8 @@ def fd(
         absent,
         ema,
         pool,
+        replay,
+        bytes,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 
+from fedsift.checks import check_number
 from fedsift.codecs import WeightCodec
 from fedsift.codecs.weights import find_not_finite
 from fedsift.models import initial_state
@@ -56,6 +57,18 @@ def apply_ema(old: Weights, new: Weights, ema: float) -> Weights:
     if not ema:
         return new
     return {n: torch.lerp(w, old[n], ema) if w.is_floating_point() else w for n, w in new.items()}
+
+
+def apply_ema_to_all(
+    old: dict[str, Weights], new: dict[str, Weights], ema: float
+) -> dict[str, Weights]:
+    return {name: apply_ema(old[name], weights, ema) for name, weights in new.items()}
+
+
+def check_ema(ema: float) -> None:
+    check_number("ema", ema)
+    if not 0 <= ema < 1:
+        raise UserError(f"ema is a share of the old weights, from 0 to below 1, not {ema}")
 
 
 def models_to_evaluate(server: Server, r: Round) -> dict[str, tuple[Model, Weights]]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fedsift.algorithms import students
+from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
 from fedsift.algorithms.presets import preset
 from fedsift.checks import check_recipe
 from fedsift.codecs import WEIGHT_CODECS, Qsgd, WeightCodec, down_weight_codec, weight_codec
@@ -44,6 +45,12 @@ class FedAvg:
     up: WeightCodec | Qsgd = WEIGHT_CODECS["float32"]
     down: WeightCodec = WEIGHT_CODECS["float32"]
     distill: Recipe | None = None
+    replay: int = 0  # public samples that a client adds to its own, labelled by its model
+    ema: float = 0.0  # how much of its old weights the server keeps after each round
+
+    def __post_init__(self) -> None:
+        check_replay(self.replay)
+        students.check_ema(self.ema)
 
     def start(self, r: Round) -> Server:
         if len(r.models) > 1 and not self.distill:
@@ -52,6 +59,7 @@ class FedAvg:
                 f"to average weights all clients need one model, not {names}; use fd or fas, or"
                 " feddf"
             )
+        check_replay_fits(self.replay, r)
         return Server(students.initial_students(r))
 
     def prepare_downloads(
@@ -63,9 +71,9 @@ class FedAvg:
         self, client: Client, memory: Any, download: bytes, r: Round
     ) -> Turn[tuple[None, bytes]]:
         base = students.decode_weights(self.down, client.model, download, r)
-        key, epoch = r.key("local", client.id), self.local.epochs * r.number
-        weights = yield Fit(client.model, base, client.data, self.local, key, epoch)
+        weights = yield from train_locally(client, base, self.local, r, self.replay)
         if isinstance(self.up, Qsgd):
+            key = r.key("local", client.id)
             return None, self.up.encode(weights, r.number, len(client.data), base, key)
         return None, self.up.encode(weights, r.number, len(client.data))
 
@@ -80,7 +88,7 @@ class FedAvg:
     ) -> Turn[Server]:
         if not self.distill:
             (name,) = server.students
-            return Server({name: average(upload for _, upload in uploads)})
+            return self._keep_ema(server, {name: average(upload for _, upload in uploads)})
         by_client = dict(uploads)
         averages = {}
         for model in r.models:
@@ -97,7 +105,11 @@ class FedAvg:
             Fit(m, averages[m.name], teacher, self.distill, r.key("distill", m.name), epoch)
             for m in r.models
         ]
-        return Server({m.name: weights for m, weights in zip(r.models, taught, strict=True)})
+        new = {m.name: weights for m, weights in zip(r.models, taught, strict=True)}
+        return self._keep_ema(server, new)
+
+    def _keep_ema(self, server: Server, new: dict[str, Weights]) -> Server:
+        return Server(students.apply_ema_to_all(server.students, new, self.ema))
 
     def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Any], r: Round
@@ -141,15 +153,20 @@ def fedavg(
     *,
     codec: str | WeightCodec | Qsgd = "float32",
     down_codec: str | WeightCodec = "float32",
+    replay: int = 0,
+    ema: float = 0.0,
     local: Recipe | None = None,
 ) -> FedAvg:
     """FedAvg: weights up and down, averaged by data size (McMahan et al. 2017).
 
     codec: of the uplink: float32, float16 or qsgd(bits)
     down_codec: of the downlink: float32 or float16
+    replay: public samples a client adds to its own in training, labelled by the model it received
+    ema: share of its old weights that the server keeps each round
     local: how clients train
     """
-    return FedAvg(check_recipe("local", local), weight_codec(codec), down_weight_codec(down_codec))
+    down = down_weight_codec(down_codec)
+    return FedAvg(check_recipe("local", local), weight_codec(codec), down, None, replay, ema)
 
 
 fedpaq = preset(
@@ -161,6 +178,8 @@ def feddf(
     *,
     codec: str | WeightCodec | Qsgd = "float32",
     down_codec: str | WeightCodec = "float32",
+    replay: int = 0,
+    ema: float = 0.0,
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> FedAvg:
@@ -169,9 +188,11 @@ def feddf(
 
     codec: of the uplink: float32, float16 or qsgd(bits)
     down_codec: of the downlink: float32 or float16
+    replay: public samples a client adds to its own in training, labelled by the model it received
+    ema: share of its old weights that the server keeps each round
     local: how clients train
     distill: how the ensemble of client models is distilled
     """
     down = down_weight_codec(down_codec)
     recipes = check_recipe("local", local), check_recipe("distill", distill)
-    return FedAvg(recipes[0], weight_codec(codec), down, recipes[1])
+    return FedAvg(recipes[0], weight_codec(codec), down, recipes[1], replay, ema)

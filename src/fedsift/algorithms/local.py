@@ -1,0 +1,76 @@
+"""A client's local training, the same for every algorithm: its own samples, and replay.
+
+Replay adds public samples, drawn again every round, with the soft labels of the model the client
+has just received. The client computes them itself, so they cost no bytes. It keeps the client from
+forgetting classes it has no samples of (compare learning without forgetting, Li and Hoiem 2016, and
+FedGKD, Yao et al. 2021).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsift import seeding
+from fedsift.checks import check_whole
+from fedsift.numerics import softmax
+from fedsift.types import (
+    Client,
+    Fit,
+    Labelled,
+    Predict,
+    Recipe,
+    Round,
+    Samples,
+    Store,
+    Turn,
+    UserError,
+    Weights,
+)
+
+
+def train_locally(
+    client: Client, weights: Weights, recipe: Recipe, r: Round, replay: int = 0
+) -> Turn[Weights]:
+    """The client's weights after this round's training, from the weights it received."""
+    data = client.data
+    if replay and r.number:  # in round 0 nobody has learnt anything yet
+        data = yield from _add_replay(client, weights, replay, r)
+    key, epoch = r.key("local", client.id), recipe.epochs * r.number
+    return (yield Fit(client.model, weights, data, recipe, key, epoch))
+
+
+def check_replay(replay: int) -> None:
+    check_whole("replay", replay)
+    if replay < 0:
+        raise UserError(f"replay is a number of public samples, 0 or more, not {replay}")
+
+
+def check_replay_fits(replay: int, r: Round) -> None:
+    if replay > len(r.public):
+        raise UserError(f"replay {replay} is larger than the public set ({len(r.public)} samples)")
+
+
+def _add_replay(client: Client, weights: Weights, replay: int, r: Round) -> Turn[Labelled]:
+    rows = seeding.subset(r.rng("replay", client.id), len(r.public), replay)
+    logits = yield Predict(client.model, weights, r.public[rows])
+    targets = torch.from_numpy(softmax(logits, 1.0).astype(np.float32))
+    samples = join_samples(client.data.samples, r.public[rows])
+    return Labelled(samples, torch.cat([client.data.targets, targets]))
+
+
+def join_samples(one: Samples, other: Samples) -> Samples:
+    """The samples of both, as a view of one store; two stores become one that holds both."""
+    if one.store.values is other.store.values:
+        return Samples(one.store, np.concatenate([one.rows, other.rows]))
+    values = _join_values(one.store.values, other.store.values)
+    rows = np.concatenate([one.rows, len(one.store.values) + other.rows])
+    return Samples(Store(values, one.store.mean, one.store.std), rows)
+
+
+@lru_cache(maxsize=2)  # tensors compare by identity: made once for all clients and rounds
+def _join_values(one: Tensor, other: Tensor) -> Tensor:
+    return torch.cat([one, other])
