@@ -14,7 +14,7 @@ from torch import nn
 
 from fedsift import evaluation, registry, seeding
 from fedsift.checks import check_type, check_whole, describe
-from fedsift.data import Task
+from fedsift.data import TEST, Task
 from fedsift.data.partition import PARTITIONS, Dirichlet, Partition, deal
 from fedsift.engines import choose_engine
 from fedsift.ledger import RoundBytes
@@ -189,10 +189,12 @@ class Record:
     counts: dict[str, int] = field(
         default_factory=dict
     )  # what the algorithm counts (Server.counts)
+    measured_on: str = TEST  # what all accuracies are of: the test or the validation samples
 
     def __repr__(self) -> str:
         up, down = self.bytes.uplink, self.bytes.downlink
-        return f"Record(round={self.round}, accuracy={self.accuracy:.4f}, up={up} B, down={down} B)"
+        name = "accuracy" if self.measured_on == TEST else f"{self.measured_on}_accuracy"
+        return f"Record(round={self.round}, {name}={self.accuracy:.4f}, up={up} B, down={down} B)"
 
     @property
     def accuracy(self) -> float:
@@ -309,7 +311,7 @@ class Federation:
         reported = {f"client {id}": a for id, a in sorted(state.reported_accuracies.items())}
         keepers = {id: state.memories[id] for id in weights}
         models = self.algorithm.models_to_evaluate(state.server, keepers, r)
-        scores = yield from evaluation.evaluate(models | own, self.task.test)
+        scores = yield from evaluation.evaluate(models | own, self.task.held_out)
         accuracies = {name: scores.accuracies[name] for name in models} or reported
         clients = [*(scores.accuracies[name] for name in own), *reported.values()]
         return Record(
@@ -321,6 +323,7 @@ class Federation:
             sum(clients) / len(clients) if clients else None,
             scores.disagreement,
             state.server.counts,
+            self.task.measured_on,
         )
 
     def _check_uploads(

@@ -126,6 +126,23 @@ def test_the_target_is_explained_and_left_out_for_a_single_method():
     assert "up until .05" in asked and "of the best" not in asked
 
 
+def test_a_table_says_what_its_accuracies_are_of():
+    straight(Path("tested"), tiny(rounds=1))
+    straight(Path("validated"), tiny("digits-fas", "data.validation=50", rounds=1))
+    assert "test accuracy (of the only round)" in done("compare", "tested").stdout
+    assert "validation accuracy (of the only round)" in done("compare", "validated").stdout
+    both = done("compare", "tested", "validated")
+    assert "test or validation accuracy (of the only round)" in both.stdout
+    assert [cells[0] for cells in rows(both.stdout)] == [
+        "digits-fas (test)",
+        "digits-fas data.validation=50 (validation)",
+    ]
+    assert both.stderr == "note: not a paired comparison; the runs differ in data.validation\n"
+    told = json.loads(done("compare", "tested", "validated", "--json").stdout)
+    assert [m["measured_on"] for m in told["methods"]] == ["test", "validation"]
+    assert [run["measured_on"] for run in told["runs"]] == ["test", "validation"]
+
+
 def test_columns_without_room_are_named(monkeypatch):
     folders = some_runs()
     monkeypatch.setenv("COLUMNS", "70")

@@ -115,7 +115,14 @@ def test_experiments_with_the_same_data_part_and_seed_share_their_task():
 
 @pytest.mark.parametrize(
     "setting",
-    ["seed=1", "data.private=700", "data.public=400", "data.test=90", "data.normalise=standard"],
+    [
+        "seed=1",
+        "data.private=700",
+        "data.public=400",
+        "data.test=90",
+        "data.normalise=standard",
+        "data.validation=497",
+    ],
 )
 def test_another_seed_or_data_part_is_another_task(setting):
     one, other = (config.build_federation(read(*settings)).task for settings in ((), (setting,)))

@@ -2,6 +2,8 @@
 lost or killed.
 """
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -88,6 +90,21 @@ def test_a_run_on_flower_is_the_simulated_run(system, task, taken, tmp_path):
     ):
         there.pop("disagreement", None)  # needs all client models in one place
         assert here == there
+
+
+def test_validation_samples_are_measured_on_at_every_machine(task, tmp_path):
+    """Where clients keep their models, each node measures its own; the metrics are the same."""
+    wanted = f"{overrides('soft labels down', 1)} 'data.validation=40'"
+    grid, how = federation(task, wanted, 4, tmp_path / "flower")
+    play(task, grid, how)
+    run = runs.begin_run(tmp_path / "simulated", runs.read_config(tmp_path / "flower"))
+    for _ in runs.Group.of([run]).run_or_raise(choose_engine()[0]):
+        pass
+    (here,), (there,) = (lines(tmp_path / n / runs.METRICS) for n in ("flower", "simulated"))
+    there.pop("disagreement")
+    assert here == there and here["measured_on"] == "validation"
+    data = json.loads((tmp_path / "flower" / runs.DATA).read_text())
+    assert (data["validation"], "test" in data) == (40, False)
 
 
 def test_each_upload_is_encoded_once_and_decoded_once(task, tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ SUMMARY = [
     "rounds",
     "accuracy",
     "accuracy_last",
+    "measured_on",
     "uplink_bytes",
     "downlink_bytes",
     "seconds",

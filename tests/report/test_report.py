@@ -57,6 +57,7 @@ def test_the_row_of_one_run_is_worked_out_by_hand():
         "seeds": [0],
         "rounds": 6,
         "accuracy": 0.4,
+        "measured_on": "test",
         "accuracy_sd": None,
         "uplink_bytes": 1200,
         "uplink_bytes_per_upload": 100,
@@ -79,6 +80,7 @@ def test_the_row_of_two_seeds_has_their_means_and_the_deviation_of_the_sample():
         "seeds": [0, 1],
         "rounds": 2,
         "accuracy": 0.5,
+        "measured_on": "test",
         "accuracy_sd": 0.141421,
         "uplink_bytes": 600,
         "uplink_bytes_per_upload": 150,
@@ -94,6 +96,7 @@ def test_the_summary_of_a_run_is_worked_out_by_hand():
         "rounds": 6,
         "accuracy": 0.32,
         "accuracy_last": 0.6,
+        "measured_on": "test",
         "uplink_bytes": 1200,
         "downlink_bytes": 12_000,
         "seconds": 3.0,
@@ -140,6 +143,7 @@ def test_the_row_of_a_folder_written_by_hand(folder):
         "seeds": [4],
         "rounds": 2,
         "accuracy": 0.5,
+        "measured_on": "test",
         "accuracy_sd": None,
         "uplink_bytes": 60,
         "uplink_bytes_per_upload": 20,
@@ -248,6 +252,19 @@ def test_a_label_says_which_epochs_it_means():
     assert "local.epochs=10" in other and "distill.epochs=1" in other
 
 
+def test_methods_measured_on_other_samples_say_so():
+    tested, validated = history(), history("data.validation=100", preset="digits-fd")
+    assert report.name_accuracy([tested]) == "test accuracy"
+    assert report.name_accuracy([validated]) == "validation accuracy"
+    assert report.name_accuracy([tested, validated]) == "test or validation accuracy"
+    assert labels(tested, validated) == ["digits-fas (test)", "digits-fd (validation)"]
+    assert labels(validated) == ["digits-fd"]
+    assert labels(history(), history("data.validation=100")) == [
+        "digits-fas (test)",
+        "digits-fas data.validation=100 (validation)",
+    ]
+
+
 # --- paired comparisons ---
 
 
@@ -264,6 +281,7 @@ def test_methods_on_the_same_data_cohorts_and_seeds_are_paired():
         "data.private=700": "data.private",
         "data.public=400": "data.public",
         "data.test=100": "data.test",
+        "data.validation=100": "data.validation",
         "data.normalise=standard": "data.normalise",
         "partition.kind=iid": "partition.kind",
         "alpha=0.1": "partition.alpha",

@@ -282,3 +282,18 @@ def test_cells_without_their_bytes_are_no_report_in_a_table_either(tmp_path):
     del report["cells"][2]["uplink_bytes_per_upload"]
     with pytest.raises(UserError, match="not a whole report on table1"):
         keep(tmp_path, cells=report["cells"])
+
+
+def test_a_report_says_that_it_is_of_validation_samples(tmp_path):
+    plan = make_plan("digits", "ours", 1, ("data.validation=100",))
+    for cell in (NONE, MIXED):
+        write_run(tmp_path, plan, cell, 0, [0.5, 0.7])
+    told = reports.gather_report("two", an_item(LEVEL), plan, tmp_path, {})
+    assert told["measured_on"] == "validation"
+    assert "; validation accuracy is the mean of all 2 rounds" in reports.markdown(told)
+    usual = make_plan("digits", "ours", 1, ())
+    for cell in (NONE, MIXED):
+        write_run(tmp_path / "usual", usual, cell, 0, [0.5, 0.7])
+    told = reports.gather_report("two", an_item(LEVEL), usual, tmp_path / "usual", {})
+    assert "measured_on" not in told
+    assert "; accuracy is the mean of all 2 rounds" in reports.markdown(told)

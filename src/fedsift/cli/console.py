@@ -172,14 +172,14 @@ def _print_dim(text: str) -> None:
 
 
 def _describe_figures(histories: list[History]) -> str:
-    from fedsift import evaluation
+    from fedsift import evaluation, report
 
     lengths = {len(run.metrics) for run in histories}
     over = evaluation.describe_average(max(lengths))
     shorter = ", or all a run has" if len(lengths) > 1 else ""
     several = len({run.experiment.seed for run in histories}) > 1
     spread = "; ± standard deviation over seeds" if several else ""
-    return f"test accuracy ({over}{shorter}{spread}) and bytes on the wire"
+    return f"{report.name_accuracy(histories)} ({over}{shorter}{spread}) and bytes on the wire"
 
 
 def _format_method(method: Method, target: float | None) -> list[str]:

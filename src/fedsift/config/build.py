@@ -41,9 +41,10 @@ def build_federation(experiment: Experiment) -> Federation:
 
 
 def build_task(experiment: Experiment) -> Task:
-    """The private, public and test samples. Made once per data section and seed."""
+    """The private, public and held-out samples. Made once per data section and seed."""
     d = experiment.data
-    return _split(_dataset(d), d.private, d.public, d.test, experiment.seed, d.normalise)
+    sizes = d.private, d.public, d.test
+    return _split(_dataset(d), *sizes, experiment.seed, d.normalise, d.validation)
 
 
 def build_clients(experiment: Experiment) -> Clients:

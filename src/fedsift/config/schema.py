@@ -34,6 +34,9 @@ class DataSection(Section):
         None, description="take them from another data set or sheet:FILE, made to fit"
     )
     test: int | None = Field(None, gt=0, description="test samples (default: all that are left)")
+    validation: int | None = Field(
+        None, gt=0, description="measure accuracy on so many training samples, not on the test"
+    )
     normalise: str = Field(
         "scale", description="scale (largest value 1) or standard (mean 0, deviation 1)"
     )

@@ -26,6 +26,8 @@ from fedsift.data.dataset import NUMBER_THEM
 from fedsift.data.dataset import Dataset as Dataset
 from fedsift.data.dataset import make_dataset as make_dataset
 from fedsift.data.task import NORMALISATIONS as NORMALISATIONS
+from fedsift.data.task import TEST as TEST
+from fedsift.data.task import VALIDATION as VALIDATION
 from fedsift.data.task import Task as Task
 from fedsift.data.task import split as split
 from fedsift.types import Array, UserError

@@ -1,4 +1,4 @@
-"""The split of a data set into private, public and test parts that never overlap."""
+"""The split of a data set into private, public and held-out parts that never overlap."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from fedsift.checks import check_type, check_whole
 from fedsift.data.dataset import Dataset, read_inputs
 from fedsift.types import Array, Labelled, Samples, Store, UserError
 
+TEST, VALIDATION = "test", "validation"
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -21,11 +23,23 @@ class Task:
 
     private: Labelled
     public: Samples
-    test: Labelled
+    held_out: Labelled  # what accuracy is measured on
+    measured_on: str = TEST  # which samples those are: "test", or "validation"
 
     def __repr__(self) -> str:
-        sizes = f"{len(self.private)} private, {len(self.public)} public, {len(self.test)} test"
+        held_out = f"{len(self.held_out)} {self.measured_on}"
+        sizes = f"{len(self.private)} private, {len(self.public)} public, {held_out}"
         return f"Task({sizes}, shape {self.public.shape}, {self.private.classes} classes)"
+
+    @property
+    def test(self) -> Labelled:
+        """The test samples; an error where the task sets validation samples aside instead."""
+        if self.measured_on != TEST:
+            raise UserError(
+                f"this task has {len(self.held_out)} validation samples and no test samples; "
+                "use task.held_out, or split without validation"
+            )
+        return self.held_out
 
     def normalise(self, x: Any) -> torch.Tensor:
         """New raw inputs as the trained network expects them: `net(task.normalise(x))`.
@@ -49,6 +63,7 @@ def split(
     test: int | None = None,
     seed: int = 0,
     normalise: str = "scale",
+    validation: int | None = None,
 ) -> Task:
     """Disjoint parts, drawn at random.
 
@@ -59,60 +74,95 @@ def split(
     seed: of the draw
     normalise: "scale" divides by the largest value; "standard" gives mean 0 and deviation 1 per
         channel
+    validation: how many training samples accuracy is measured on instead of the test part, for
+        choosing settings; the test part is then not read (default: none)
 
     Where the public part comes from elsewhere, the samples that would have been public are left
     out, unless too few would be left. So the private and the test part are the same with every
     public set.
 
+    Validation samples are neither private nor public, and those two parts stay as they are.
+    Without an official test set, the test samples are the first of what is left and the validation
+    samples the last. With `test` given they do not overlap, whichever of them a task holds.
+
     Inputs are normalised by figures taken from the *public* part, the one part every party knows.
     `Task.normalise` does the same to new inputs.
     """
-    name = repr(data) if isinstance(data, str) else "'digits'"
-    cure = f"pass a data set, fedsift.load_dataset({name}) or fedsift.make_dataset(x, y)"
-    check_type(data, Dataset, "data", cure)
-    check_whole("seed", seed)
+    _check_split(data, private, public, test, seed, validation)
     order = seeding.rng(seed, "split").permutation(len(data.x))
-    for name, size in (("private", private), ("public", public)):
-        check_whole(name, size)
-        if size < 1:
-            raise UserError(f"the {name} part needs at least one sample, not {size}")
-    if test is not None:
-        check_whole("test", test)
-    own_public = data.public is None
-    needed = private + (public if own_public else 0)
-    if needed > len(order):
-        parts = f"private {private} + public {public}" if own_public else f"private {private}"
-        raise UserError(f"{needed} samples asked for ({parts}), {len(order)} there")
-    if data.public is not None and public > len(data.public):
-        raise UserError(f"{public} public samples asked for, {len(data.public)} there")
     private_rows, rest = order[:private], order[private:]
     if data.public is None:
         shared, public_rows, rest = data.x, rest[:public], rest[public:]
     else:
-        shared, public_rows = (
-            data.public,
-            seeding.rng(seed, "public").permutation(len(data.public))[:public],
-        )
-        rest = rest[public:] if len(rest) >= public + (test or 1) else rest
-    tested, truth = (data.x, data.y) if data.test is None else data.test
-    test_rows = rest if data.test is None else seeding.rng(seed, "test").permutation(len(tested))
-    if not 0 < (len(test_rows) if test is None else test) <= len(test_rows):
+        shared = data.public
+        public_rows = seeding.rng(seed, "public").permutation(len(data.public))[:public]
+        needed = (test or 1) if validation is None else _needed(data, test, validation)
+        rest = rest[public:] if len(rest) >= public + needed else rest
+    figures = registry.lookup(NORMALISATIONS, "normalisation", normalise, "standard or scale")
+    mean, std = figures(shared[public_rows])
+    own = Store(torch.from_numpy(data.x), mean, std)
+    known = own if shared is data.x else Store(torch.from_numpy(shared), mean, std)
+    parts = _take_labelled(own, private_rows, data.y, data.classes), Samples(known, public_rows)
+    if validation is not None:
+        rows = _validation_rows(data, rest, test, validation)
+        return Task(*parts, _take_labelled(own, rows, data.y, data.classes), VALIDATION)
+    if data.test is None:
+        rows = _test_rows(rest, test)
+        return Task(*parts, _take_labelled(own, rows, data.y, data.classes))
+    tested, truth = data.test
+    rows = _test_rows(seeding.rng(seed, "test").permutation(len(tested)), test)
+    store = Store(torch.from_numpy(tested), mean, std)
+    return Task(*parts, _take_labelled(store, rows, truth, data.classes))
+
+
+def _check_split(
+    data: Any, private: int, public: int, test: int | None, seed: int, validation: int | None
+) -> None:
+    """The sizes make sense and are there; what is left is checked by who takes it."""
+    name = repr(data) if isinstance(data, str) else "'digits'"
+    cure = f"pass a data set, fedsift.load_dataset({name}) or fedsift.make_dataset(x, y)"
+    check_type(data, Dataset, "data", cure)
+    check_whole("seed", seed)
+    sizes = {"private": private, "public": public, TEST: test, VALIDATION: validation}
+    for name, size in sizes.items():
+        if size is None:
+            continue
+        check_whole(name, size)
+        if size < 1:
+            raise UserError(f"the {name} part needs at least one sample, not {size}")
+    own_public = data.public is None
+    needed = private + (public if own_public else 0)
+    if needed > len(data.x):
+        parts = f"private {private} + public {public}" if own_public else f"private {private}"
+        raise UserError(f"{needed} samples asked for ({parts}), {len(data.x)} there")
+    if not own_public and public > len(data.public):
+        raise UserError(f"{public} public samples asked for, {len(data.public)} there")
+
+
+def _test_rows(left: Array, test: int | None) -> Array:
+    if not len(left) or len(left) < (test or 1):
         asked = "at least 1" if test is None else test
         raise UserError(
-            f"{len(test_rows)} samples left for the test part, {asked} needed; make private "
+            f"{len(left)} samples left for the test part, {asked} needed; make private "
             "or public smaller"
         )
-    mean, std = registry.lookup(NORMALISATIONS, "normalisation", normalise, "standard or scale")(
-        shared[public_rows]
-    )
-    stores = {
-        id(array): Store(torch.from_numpy(array), mean, std) for array in (data.x, shared, tested)
-    }
-    return Task(
-        _take_labelled(stores[id(data.x)], private_rows, data.y, data.classes),
-        Samples(stores[id(shared)], public_rows),
-        _take_labelled(stores[id(tested)], test_rows[:test], truth, data.classes),
-    )
+    return left[:test]
+
+
+def _validation_rows(data: Dataset, left: Array, test: int | None, validation: int) -> Array:
+    """The last of them, so that neither other sizes nor a test part of `test` samples change it."""
+    if _needed(data, test, validation) > len(left):
+        kept = "" if data.test is not None or not test else f" beside {test} for the test"
+        raise UserError(
+            f"{len(left)} training samples left for the validation part, {validation} needed"
+            f"{kept}; make validation, private or public smaller"
+        )
+    return left[len(left) - validation :]
+
+
+def _needed(data: Dataset, test: int | None, validation: int) -> int:
+    """How many samples must be left: where there is no official test set, also those of a test."""
+    return validation + (test or 0 if data.test is None else 0)
 
 
 def _take_labelled(store: Store, rows: Array, labels: Array, classes: int) -> Labelled:

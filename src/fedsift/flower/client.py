@@ -72,9 +72,9 @@ def measure_own_model(here: Site, client: Client, memory: Any, engine: Engine) -
     weights = model_in(memory)
     if weights is None:
         return float("nan")
-    test = here.test()
-    (logits,) = engine.run([Predict(client.model, weights, test.samples)])
-    return evaluation.accuracy(logits, test.labels)
+    held_out = here.held_out()
+    (logits,) = engine.run([Predict(client.model, weights, held_out.samples)])
+    return evaluation.accuracy(logits, held_out.labels)
 
 
 def _site(task: Any, context: Context) -> Site:

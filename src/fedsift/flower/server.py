@@ -51,7 +51,7 @@ def server_app(task: Any) -> ServerApp:
 def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
     """Begin the run, or resume the one in its folder, and run it to the end."""
     here = make_site(task, how, node)
-    federation = here.federation(here.test())
+    federation = here.federation(here.held_out())
     if not 1 <= how.minimum <= federation.cohort:
         raise UserError(
             f"a minimum of {how.minimum} replies in a cohort of {federation.cohort}; set it "
@@ -164,7 +164,7 @@ class Host:
         models = [
             self.membership.models.get(id, model) for id, model in enumerate(self.here.models)
         ]
-        return self.here.federation(self.run.federation.task.test, models)
+        return self.here.federation(self.run.federation.task.held_out, models)
 
     def _exchange(
         self, federation: Federation, state: FederationState, cohort: list[Client], r: Round

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from fedsift import __version__, config, data, engines, registry
 from fedsift.config import Experiment
-from fedsift.data import NORMALISATIONS, Task
+from fedsift.data import NORMALISATIONS, TEST, VALIDATION, Task
 from fedsift.federation import Clients, Federation, assign_models
 from fedsift.flower.settings import Settings
 from fedsift.types import (
@@ -48,12 +48,13 @@ class Site:
     def classes(self) -> int:
         return classes_of(self.task)
 
-    def test(self) -> Labelled:
+    def held_out(self) -> Labelled:
+        """What accuracy is measured on: `test` of the task."""
         return take_labelled(
             "test", self.task.test(self.experiment, self.node), self.public, self.classes
         )
 
-    def federation(self, test: Labelled, models: Sequence[Model] | None = None) -> Federation:
+    def federation(self, held_out: Labelled, models: Sequence[Model] | None = None) -> Federation:
         """Federation as seen from here: clients without their data, which stay where they are."""
         nothing = np.empty(0, np.int64)
         nobody = Labelled(self.public[nothing], torch.empty(0, self.classes))
@@ -62,9 +63,10 @@ class Site:
         clients.models = tuple(
             dict.fromkeys(self.models)
         )  # the server has a student of each, also of absent ones
-        return Federation(
-            self.algorithm, clients, Task(nobody, self.public, test), e.clients.cohort, e.seed
+        task = Task(
+            nobody, self.public, held_out, TEST if e.data.validation is None else VALIDATION
         )
+        return Federation(self.algorithm, clients, task, e.clients.cohort, e.seed)
 
     def client(self) -> Client:
         """The client this node is, with its private data."""

@@ -58,6 +58,7 @@ class Method:
             "seeds": [run.experiment.seed for run in self.runs],
             "rounds": len(self.runs[0].metrics),
             "accuracy": round(float(np.mean(self.accuracies)), 6),
+            "measured_on": self.runs[0].measured_on,
             "accuracy_sd": round(float(np.std(self.accuracies, ddof=1)), 6)
             if len(self.runs) > 1
             else None,
@@ -97,6 +98,15 @@ def without_repeats(runs: Sequence[History]) -> tuple[list[History], dict[str, s
     return sorted(kept, key=lambda run: [id(one) for one in runs].index(id(run))), repeats
 
 
+def name_accuracy(runs: Sequence[History]) -> str:
+    """ "test accuracy", or of what else it is. Where runs differ, their labels say it too."""
+    return f"{' or '.join(_measured_on(runs))} accuracy"
+
+
+def _measured_on(runs: Sequence[History]) -> list[str]:
+    return sorted({run.measured_on for run in runs})
+
+
 def default_target(compared: Sequence[Method]) -> float:
     """Nine tenths of the best method's accuracy."""
     return round(0.9 * max(float(np.mean(method.accuracies)) for method in compared), 3)
@@ -134,6 +144,8 @@ def _label(run: History, all_runs: Sequence[History]) -> str:
         for key in keys
         if short_name(key) not in named and values[key] is not None
     ]
+    if len(_measured_on(all_runs)) > 1:
+        more.append(f"({run.measured_on})")
     if (
         len(run.metrics) < run.experiment.rounds
         and len({len(other.metrics) for other in all_runs}) > 1

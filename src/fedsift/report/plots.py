@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsift import config
 from fedsift.files import write_atomic
-from fedsift.report import Method, methods
+from fedsift.report import Method, methods, name_accuracy
 from fedsift.runs import History
 from fedsift.types import UserError
 
@@ -75,7 +75,7 @@ def plot(runs: Sequence[History], file: Path) -> None:
         _draw_curve(
             uplink, method, colour, [np.cumsum([b.uplink for b in r.ledger]) for r in method.runs]
         )
-    rounds.set(xlabel="round", ylabel="test accuracy", title="accuracy against rounds")
+    rounds.set(xlabel="round", ylabel=name_accuracy(runs), title="accuracy against rounds")
     uplink.set(
         xlabel="bytes uploaded by all clients", title="accuracy against uplink bytes", xscale="log"
     )

@@ -29,12 +29,16 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     )
     families = dict.fromkeys(family(cell["label"]) for cell in report["cells"])
     coloured = dict(zip(families, colours(), strict=False))
+    measured = f"{report.get('measured_on', 'test')} accuracy"
     for axes, alpha in zip(panels[0], alphas, strict=True):
-        panel(axes, [cell for cell in report["cells"] if cell["alpha"] == alpha], coloured)
+        cells = [cell for cell in report["cells"] if cell["alpha"] == alpha]
+        panel(axes, cells, coloured)
+        if panel is _draw_bars:
+            axes.set_xlabel(f"{measured}{_explain_dashes(cells)}")
         axes.set_title(f"alpha = {alpha:g}")
         axes.grid(alpha=0.3)
     if panel is not _draw_bars:
-        panels[0][0].set_ylabel("test accuracy")
+        panels[0][0].set_ylabel(measured)
     entries = {
         name: one
         for axes in panels[0]
@@ -194,8 +198,10 @@ def _draw_bars(axes: Any, cells: list[Mapping[str, Any]], colours: Mapping[str, 
             axes.plot([cell["paper"]] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2.5)
     names = [f"{cell['label']} ({cell['uplink_bytes_per_upload']:,} bytes)" for cell in cells]
     axes.set_yticks(rows, names, fontsize="small")
-    dashes = "; dashes: the paper's" if any(cell["paper"] is not None for cell in cells) else ""
-    axes.set_xlabel(f"test accuracy{dashes}")
+
+
+def _explain_dashes(cells: list[Mapping[str, Any]]) -> str:
+    return "; dashes: the paper's" if any(cell["paper"] is not None for cell in cells) else ""
 
 
 LAYOUTS = {

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedsift import config, evaluation, runs
 from fedsift.config import Experiment
+from fedsift.data import TEST
 from fedsift.files import write_atomic
 from fedsift.reproduction.paper import Item
 from fedsift.reproduction.plans import Cell, Plan, run_folder
@@ -34,7 +35,8 @@ def gather_report(
     every = [run for of in whole.values() for run in of]
     rounds = min(len(run.metrics) for run in every)
     found = {cell: [_cut(run, rounds) for run in of] for cell, of in whole.items()}
-    published = item.published if plan.comparable else {}
+    same_samples = all(run.measured_on == TEST for run in every)
+    published = item.published if plan.comparable and same_samples else {}
     return {
         "paper": plan.paper.name,
         "item": name,
@@ -50,6 +52,7 @@ def gather_report(
         "minutes": round(sum(run.seconds for run in every) / 60, 1),
         "command": _format_command(name, plan, every[0].experiment),
         "environment": _join_environments(every),
+        **_tell_held_out(every),
         "cells": [
             _describe_cell(cell, found[cell], whole[cell], published.get(cell))
             | {"label": item.labels.get(cell.curve) or plan.label(cell.curve)}
@@ -63,6 +66,17 @@ def gather_report(
         "left_out": {str(cell): why for cell, why in left_out.items()},
         "claims": _judge_claims(item, plan, found),
     }
+
+
+def _tell_held_out(every: Sequence[History]) -> dict[str, str]:
+    """Accuracies are of the test samples, or the report says otherwise; one report has one kind."""
+    kinds = {run.measured_on for run in every}
+    if len(kinds) > 1:
+        raise UserError(
+            "some of these runs are measured on the test samples and some on validation samples; "
+            "give all of them the same data.validation"
+        )
+    return {} if kinds == {TEST} else {"measured_on": kinds.pop()}
 
 
 def _judge_claims(
@@ -204,7 +218,8 @@ def describe_runs(report: Mapping[str, Any]) -> str:
     many = "one round" if rounds == 1 else f"{rounds} rounds"
     over = "that of this round" if rounds == 1 else f"the {evaluation.describe_average(rounds)}"
     made = f"{report['setting']}{size}, recipe {report['recipe']}, {many}, {each}"
-    return f"{made}; accuracy is {over}"
+    of = f"{report['measured_on']} " if "measured_on" in report else ""
+    return f"{made}; {of}accuracy is {over}"
 
 
 def _describe_samples(cell: Mapping[str, Any]) -> str:

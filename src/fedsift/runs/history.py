@@ -12,6 +12,7 @@ from torch import nn
 from fedsift import __version__, config, evaluation, ledger
 from fedsift.checkpoints import from_bytes, restore_state, rounds_of
 from fedsift.config import Experiment
+from fedsift.data import TEST, VALIDATION
 from fedsift.federation import FederationState, ModelLike, build_network
 from fedsift.ledger import RoundBytes
 from fedsift.runs.folder import (
@@ -59,6 +60,11 @@ class History:
     def accuracies(self) -> list[float]:
         return [row["accuracy"] for row in self.metrics]
 
+    @property
+    def measured_on(self) -> str:
+        """What the accuracies are of: the "test" or the "validation" samples."""
+        return TEST if self.experiment.data.validation is None else VALIDATION
+
     def network(self, name: ModelLike | None = None) -> nn.Module:
         """The server's trained model after the last round, ready to predict.
 
@@ -89,6 +95,7 @@ class History:
             "rounds": len(self.metrics),
             "accuracy": round(evaluation.average_last(self.accuracies), 6),
             "accuracy_last": round(self.accuracies[-1], 6),
+            "measured_on": self.measured_on,
             "uplink_bytes": totals.uplink,
             "downlink_bytes": totals.downlink,
             "seconds": round(self.seconds, 3),

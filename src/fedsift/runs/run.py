@@ -22,7 +22,7 @@ import torch
 from fedsift import __version__, config, files
 from fedsift.checkpoints import restore_state, to_bytes
 from fedsift.config import Experiment
-from fedsift.data import Task
+from fedsift.data import TEST, Task
 from fedsift.environment import environment
 from fedsift.federation import Federation, FederationState, Record
 from fedsift.runs.folder import (
@@ -80,6 +80,7 @@ class Run:
         }
         extra = {"client_accuracy": record.client_accuracy, "disagreement": record.disagreement}
         row |= {name: value for name, value in extra.items() if value is not None} | record.counts
+        row |= {} if record.measured_on == TEST else {"measured_on": record.measured_on}
         row |= {"missing": record.bytes.missing} if record.bytes.missing else {}
         files.append_row(self.folder / METRICS, row)
         files.append_row(self.folder / LEDGER, record.bytes.to_json())
@@ -262,13 +263,14 @@ def _read_checkpoint(
 def fingerprint_task(task: Task) -> dict[str, Any]:
     """The sizes of the parts and a digest of all in them: other data, other fingerprint."""
     digest = hashlib.sha256()
-    for part in (task.private.samples, task.public, task.test.samples):
+    for part in (task.private.samples, task.public, task.held_out.samples):
         digest.update(part.store.values[torch.from_numpy(part.rows)].numpy().data)
         digest.update(part.store.mean.numpy().tobytes() + part.store.std.numpy().tobytes())
-    for labelled in (task.private, task.test):
+    for labelled in (task.private, task.held_out):
         digest.update(labelled.targets.numpy().tobytes())
-    sizes = {"private": len(task.private), "public": len(task.public), "test": len(task.test)}
-    return sizes | {"sha256": digest.hexdigest()}
+    sizes = {"private": len(task.private), "public": len(task.public)}
+    held_out = {task.measured_on: len(task.held_out)}
+    return sizes | held_out | {"sha256": digest.hexdigest()}
 
 
 def _describe_clients(federation: Federation, rounds: int) -> list[dict[str, Any]]:

@@ -34,8 +34,10 @@ def public(experiment, node):
 
 
 def test(experiment, node):
-    """Labelled test samples, or (x, y): the server's, and those of a node that keeps a model."""
-    return config.build_task(experiment).test
+    """Labelled samples that accuracy is measured on, or (x, y): the server's, and those of a node
+    that keeps a model. Where experiment.data.validation is set, give training samples.
+    """
+    return config.build_task(experiment).held_out
 
 
 def private(experiment, node):
