@@ -4,7 +4,7 @@ outside the engines, so that every engine trains on the same batches."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -45,6 +45,16 @@ def prior_of(job: Fit) -> Tensor:
         return torch.zeros(job.data.classes)
     seen = job.data.targets.numpy().sum(0, dtype=np.float64) + 1
     return torch.from_numpy((tau * np.log(seen / seen.sum())).astype(np.float32))
+
+
+def add_proximal_pull(
+    parameters: Iterable[nn.Parameter], start: Sequence[Tensor], mu: float
+) -> None:
+    """Add the gradient of mu / 2 ||w - w0||^2, which is mu (w - w0), to each parameter's gradient
+    (FedProx, Li et al. 2020). Buffers are not trained, and nothing pulls them back."""
+    for parameter, w0 in zip(parameters, start, strict=True):
+        if parameter.grad is not None:
+            parameter.grad.add_(parameter.detach() - w0, alpha=mu)
 
 
 def optimizer(recipe: Recipe, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:

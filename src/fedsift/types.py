@@ -180,6 +180,9 @@ class Recipe:
         "tau: train on softmax(z / temperature + tau log p), p the shares of classes",
         low=0,
     )
+    prox: float = option(
+        0.0, "mu: add mu / 2 ||w - w0||^2 to the loss, w0 the weights at the start", low=0
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.milestones, list):  # a recipe can be hashed

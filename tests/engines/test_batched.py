@@ -61,23 +61,6 @@ def network(name, shape=(3, 8, 8)):
     return models.make_model(name, shape, parity.CLASSES)
 
 
-def agree(engine, reference, jobs, flips=0):
-    """SGD adds up what was rounded: 1e-6 or so after a few steps. Adam: see `parity.astray`. The
-    sign of a ReLU's input that is next to nothing may flip and move a network further: `flips` of
-    them on a CPU, half on another device."""
-    cuda = engine.device.type == "cuda"
-    found, expected = engine.run(jobs), reference.run(jobs)
-    if jobs[0].recipe.optimizer == "sgd":
-        near = [parity.near([a], [b], 2e-5) for a, b in zip(found, expected, strict=True)]
-        assert near.count(False) <= (len(near) // 2 if cuda else flips)
-    assert parity.astray(jobs, found, expected) < (5e-2 if cuda else 3e-3 if flips else 1e-3)
-    asks = [
-        Predict(job.model, state, job.data.samples)
-        for job, state in zip(jobs, expected, strict=True)
-    ]
-    assert parity.near(engine.run(asks), reference.run(asks), 2e-5)
-
-
 # --- parity ---
 
 
@@ -90,7 +73,7 @@ def test_every_network_is_tested_here():
 def test_every_network_and_optimiser(engine, reference, name, recipe):
     model = network(name)
     assert engine.describe(model).startswith(f"{name}: stacked (known layers")
-    agree(engine, reference, parity.fits(model, recipe=RECIPES[recipe]))
+    parity.agree(engine, reference, parity.fits(model, recipe=RECIPES[recipe]))
 
 
 VARIATIONS: dict[str, dict[str, Any]] = {
@@ -103,12 +86,6 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "batches of one": {"sizes": (3, 2), "recipe": replace(SGD, batch=1, lr=0.01)},
     "less than a batch": {"sizes": (5, 3, 4), "recipe": replace(SGD, batch=64)},
     "one client": {"sizes": (11,)},
-    "prior": {"recipe": replace(SGD, prior=1.0)},
-    "prior and temperature": {
-        "soft": True,
-        "temperature": 3.0,
-        "recipe": replace(SGD, prior=0.5, weight_decay=0.01),
-    },
 }
 
 
@@ -125,7 +102,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("name", "variation"), PAIRS)
 def test_every_variation_of_a_recipe(engine, reference, name, variation):
-    agree(
+    parity.agree(
         engine,
         reference,
         parity.fits(network(name), **VARIATIONS[variation]),
@@ -178,60 +155,14 @@ def test_jobs_that_differ_in_temperature_alone(engine, reference):
     assert parity.near(engine.run(jobs), reference.run(jobs), 2e-5)
 
 
-# --- terms in the loss ---
-
-
-@pytest.fixture
-def parts(monkeypatch):
-    """The programs that an engine makes of its jobs."""
-    seen: list[list[Any]] = []
-    honest = BatchedEngine._task
-
-    def spy(self, part):
-        seen.append(part)
-        return honest(self, part)
-
-    monkeypatch.setattr(BatchedEngine, "_task", spy)
-    return seen
-
-
-def with_recipes(jobs, own):
-    """The jobs, each with changes of its own to the recipe."""
-    return [
-        replace(job, recipe=replace(job.recipe, **changes))
-        for job, changes in zip(jobs, own, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
-def test_a_prior_with_every_optimiser(engine, reference, name, recipe):
-    jobs = parity.fits(network(name), recipe=replace(RECIPES[recipe], prior=1.0))
-    agree(engine, reference, jobs)
-    plain = [replace(job, recipe=RECIPES[recipe]) for job in jobs]
-    assert not parity.near(engine.run(jobs), engine.run(plain), 1e-4)
-
-
-@pytest.mark.parametrize("recipe", ["sgd", "adam"])
-@pytest.mark.parametrize("name", ["mlp", "resnet8(width=0.25)"])
-def test_priors_of_their_own_in_one_program(engine, reference, parts, name, recipe):
-    """Unequal data, tau = 0 among them; who has none trains as if nobody had one, to the bit."""
-    plain = parity.fits(network(name), (24, 8, 16, 16), RECIPES[recipe])
-    jobs = with_recipes(plain, [{"prior": tau} for tau in (1.0, 0.0, 0.5, 0.0)])
-    found = engine.run(jobs)
-    assert sum(map(len, parts)) == 4 and len(parts) <= 2  # a part a worker
-    agree(engine, reference, jobs)
-    same = list(map(parity.same, found, engine.run(plain)))
-    assert same == [False, True, False, True]
-
-
 @pytest.mark.parametrize("sizes", [(9, 9, 9, 9), (21, 8, 5, 13)], ids=str)
 @pytest.mark.parametrize("recipe", ["sgd", "adam"])
 @pytest.mark.parametrize("name", ["mlp", "resnet8(width=0.25)"])
 def test_step_sizes_and_schedules_of_their_own_in_one_program(
-    engine, reference, parts, name, recipe, sizes
+    engine, reference, monkeypatch, name, recipe, sizes
 ):
     """A sweep over step sizes is one group; every model follows its own recipe."""
+    parts = parity.watch_parts(monkeypatch)
     jobs = parity.fits(network(name), sizes, RECIPES[recipe], epoch=3)
     own: list[dict[str, Any]] = [
         {},
@@ -239,17 +170,17 @@ def test_step_sizes_and_schedules_of_their_own_in_one_program(
         {"milestones": (2, 4)},
         {"milestones": (2,), "decay": 0.5},
     ]
-    jobs = with_recipes(jobs, own)
+    jobs = parity.with_recipes(jobs, own)
     found = engine.run(jobs)
     assert sum(map(len, parts)) == 4 and len(parts) <= 2  # a part a worker
-    agree(engine, reference, jobs)
+    parity.agree(engine, reference, jobs)
     assert not parity.near(
         found, [engine.run([replace(job, recipe=jobs[0].recipe)])[0] for job in jobs], 1e-4
     )
 
 
 def test_rows_of_features(engine, reference):
-    agree(engine, reference, parity.fits(network("mlp", (7,))))
+    parity.agree(engine, reference, parity.fits(network("mlp", (7,))))
 
 
 def test_one_set_of_samples_asked_of_many_networks(engine, reference):

@@ -1,6 +1,8 @@
 """The same jobs for two engines, and how near their answers must be."""
 
 import warnings
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,6 +103,44 @@ def astray(jobs, found, expected):
         assert way > 0
         shares.append(float(error / way))
     return max(shares)
+
+
+def agree(engine, reference, jobs, flips=0):
+    """SGD adds up what was rounded: 1e-6 or so after a few steps. Adam: see `astray`. The
+    sign of a ReLU's input that is next to nothing may flip and move a network further: `flips` of
+    them on a CPU, half on another device."""
+    cuda = engine.device.type == "cuda"
+    found, expected = engine.run(jobs), reference.run(jobs)
+    if jobs[0].recipe.optimizer == "sgd":
+        close = [near([a], [b], 2e-5) for a, b in zip(found, expected, strict=True)]
+        assert close.count(False) <= (len(close) // 2 if cuda else flips)
+    assert astray(jobs, found, expected) < (5e-2 if cuda else 3e-3 if flips else 1e-3)
+    asked = [
+        Predict(job.model, state, job.data.samples)
+        for job, state in zip(jobs, expected, strict=True)
+    ]
+    assert near(engine.run(asked), reference.run(asked), 2e-5)
+
+
+def with_recipes(jobs, own):
+    """The jobs, each with changes of its own to the recipe."""
+    return [
+        replace(job, recipe=replace(job.recipe, **changes))
+        for job, changes in zip(jobs, own, strict=True)
+    ]
+
+
+def watch_parts(monkeypatch):
+    """A list that fills with the programs that batched engines make of their jobs."""
+    seen: list[list[Any]] = []
+    honest = BatchedEngine._task
+
+    def spy(self, part):
+        seen.append(part)
+        return honest(self, part)
+
+    monkeypatch.setattr(BatchedEngine, "_task", spy)
+    return seen
 
 
 def factory(net):

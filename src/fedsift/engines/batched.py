@@ -161,7 +161,8 @@ class BatchedEngine:
         plain = type(self._ops) is ReferenceOps
         copies = program.copies or (COPIES_BY_TORCH if plain else COPIES_BY_KERNELS)
         sample = copies * program.values + COPIES_OF_BATCH * int(np.prod(job.model.shape))
-        return 4 * (6 * program.layout.size + sample * job.recipe.batch) + batches
+        weights = (7 if job.recipe.prox else 6) * program.layout.size  # prox: and their start
+        return 4 * (weights + sample * job.recipe.batch) + batches
 
     # --- what is done ---
 

@@ -91,6 +91,7 @@ class SequentialEngine:
         x, targets = self._inputs(job.model, job.data.samples), job.data.targets.to(self.device)
         moves = training.draw_augmentation(recipe, n, job.key, job.data.samples.shape)
         prior = training.prior_of(job).to(self.device) if recipe.prior else None
+        start = [p.detach().clone() for p in net.parameters()] if recipe.prox else None
         optimizer = training.optimizer(recipe, net.parameters())
         net.train()
         for epoch, batches in enumerate(training.draw_batches(recipe, n, job.key)):
@@ -105,6 +106,8 @@ class SequentialEngine:
                 with self.precision.forward(), training.explain_batch_norm_errors([job]):
                     logits = net(inputs)
                 training.loss(logits.float(), targets[batch], job.temperature, prior).backward()
+                if start is not None:
+                    training.add_proximal_pull(net.parameters(), start, recipe.prox)
                 optimizer.step()
         return {
             name: value.detach().to("cpu", copy=True).contiguous()

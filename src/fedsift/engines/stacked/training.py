@@ -79,6 +79,7 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
         torch.tensor([training.dropout_seed(job.key) for job in jobs], device=here),
     )
     prior = _stack_priors(jobs, here)
+    start = models.flat.clone() if recipe.prox else None
     rule, rates = make_optimizer(recipe, models.flat), torch.from_numpy(plan.rates).to(here)
     slice_of = cache(lambda active: ModelSlice(program, models, slice(active)))
     groups_of = cache(partial(step_groups, program, recipe.batch, here))
@@ -103,6 +104,8 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
             )
             with training.explain_batch_norm_errors(jobs):
                 program.add_gradients(p, x[members, : group.width], gradient, part.gradients)
+            if start is not None:  # mu (w - w0): see training.add_proximal_pull
+                part.gradient.add_(part.flat - start[members], alpha=recipe.prox)
             rule.step(part.flat, part.gradient, rates[t, members, None], t, part.members)
             part.put_back(models)
     return collect_states(program, models.flat, models.buffers, plan)

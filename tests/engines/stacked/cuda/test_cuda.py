@@ -237,22 +237,27 @@ def test_the_pull_of_the_loss(ops, temperature, prior):
         Recipe(optimizer="sgd", nesterov=True),
         Recipe(weight_decay=0.1),
         Recipe(optimizer="adamw", weight_decay=0.1),
+        Recipe(optimizer="sgd", weight_decay=0.1, prox=0.5),
+        Recipe(weight_decay=0.1, prox=0.5),
+        Recipe(optimizer="adamw", weight_decay=0.1, prox=0.5),
     ],
-    ids=lambda r: f"{r.optimizer}-{r.momentum}-{r.nesterov}-{r.weight_decay}",
+    ids=lambda r: f"{r.optimizer}-{r.momentum}-{r.nesterov}-{r.weight_decay}-{r.prox}",
 )
 def test_the_optimisers(ops, recipe):
     """Three models of 1,500 weights; the last has finished after two steps and stays."""
     w, steps = cuda(3, 1500), 5
     expected, rule = w.clone(), make_optimizer(recipe, w)
+    start = cuda(3, 1500, seed=99) if recipe.prox else None
     rates = torch.rand(steps, 3).cuda() * 0.1
     counts = torch.tensor([[4, 4, 4]] * 2 + [[4, 4, 0]] * 3).cuda().int()
     corrections = torch.tensor([correction(t) for t in range(steps)]).cuda()
     state = torch.zeros(2, 3, 1500).cuda()
     for t in range(steps):
         g, some = cuda(3, 1500, seed=t + 1), slice(3 if t < 2 else 2)
-        ops.update_weights(
-            recipe, w, g.clone(), state, rates, counts, corrections, torch.tensor([t]).cuda()
-        )
+        now = torch.tensor([t]).cuda()
+        ops.update_weights(recipe, w, g.clone(), start, state, rates, counts, corrections, now)
+        if start is not None:
+            g += recipe.prox * (expected - start)
         rule.step(expected[some], g[some].clone(), rates[t, some, None], t, some)
     assert torch.allclose(w, expected, atol=1e-5)
 

@@ -57,6 +57,7 @@ class GraphTrainer:
             )[:2]
             self._mean, self._std = (figure.flatten(1).contiguous() for figure in both)
             self._gradient = torch.zeros_like(self._flat)
+            self._start = torch.zeros_like(self._flat) if self._recipe.prox else None
             self._moments = torch.zeros(2, *self._flat.shape)
             self._seeds = torch.zeros(models, dtype=torch.int64)
             self._rows = torch.zeros(samples, dtype=torch.int32)
@@ -100,6 +101,8 @@ class GraphTrainer:
     def _load(self, jobs: Sequence[Fit], plan: Schedule) -> None:
         flat, buffers = self._program.layout.stack([job.state for job in jobs])
         self._flat.copy_(flat)
+        if self._start is not None:
+            self._start.copy_(flat)
         for name, value in buffers.items():
             self._buffers[name].copy_(value)
         figures = Inputs.of([job.data.samples for job in jobs], self._values)
@@ -144,6 +147,7 @@ class GraphTrainer:
             self._recipe,
             w,
             gradient,
+            self._start,
             self._moments,
             self._rates,
             self._counts,

@@ -313,6 +313,7 @@ def update_weights(
     recipe: Recipe,
     w: Tensor,
     g: Tensor,
+    start: Tensor | None,
     state: Tensor,
     rates: Tensor,
     counts: Tensor,
@@ -320,12 +321,13 @@ def update_weights(
     now: Tensor,
 ) -> None:
     """One step of the optimiser for the first A models. `state` [2, M, P] holds its running means,
-    `corrections` [T, 2] what Adam divides them by (optimizers.correction)."""
+    `corrections` [T, 2] what Adam divides them by (optimizers.correction), `start` [M, P] the
+    weights that recipe.prox pulls back to."""
     a, size = w.shape
     triton_kernels.update_weights[(triton.cdiv(size, 1024), a)](
-        w, g, state[0], state[1], rates, counts, corrections, now, size, counts.shape[1],
-        recipe.momentum, recipe.weight_decay, KIND=recipe.optimizer, NESTEROV=recipe.nesterov,
-        BLOCK=1024,
+        w, g, _or(start, w), state[0], state[1], rates, counts, corrections, now, size,
+        counts.shape[1], recipe.momentum, recipe.weight_decay, recipe.prox, KIND=recipe.optimizer,
+        NESTEROV=recipe.nesterov, PROX=start is not None, BLOCK=1024,
     )  # fmt: skip
 
 

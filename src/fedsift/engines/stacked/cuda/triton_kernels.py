@@ -367,10 +367,11 @@ def loss_gradient(
 
 @triton.jit
 def update_weights(
-    w, g, a, s, rates, counts, corrections, step, P, models, momentum, decay,
-    KIND: tl.constexpr, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
+    w, g, start, a, s, rates, counts, corrections, step, P, models, momentum, decay, prox,
+    KIND: tl.constexpr, NESTEROV: tl.constexpr, PROX: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One optimiser step for every model that has a batch; a and s are its two running means."""
+    """One optimiser step for every model that has a batch; a and s are its two running means. With
+    PROX, the gradient has prox (w - start) added."""
     block, m = tl.program_id(0), tl.program_id(1)
     now = tl.load(step)
     rate = tl.load(rates + now * models + m)
@@ -379,6 +380,8 @@ def update_weights(
     mask = (i < P) & working
     at = m.to(tl.int64) * P + i
     weight, gradient = tl.load(w + at, mask=mask), tl.load(g + at, mask=mask)
+    if PROX:
+        gradient += prox * (weight - tl.load(start + at, mask=mask))
     if KIND == "adamw":
         weight *= 1 - rate * decay
     else:

@@ -1,0 +1,223 @@
+"""What a recipe adds to the plain loss: one step by hand on every engine, then all engines alike,
+with every optimiser, network and kind of batch.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedsift import models
+from fedsift.engines import batched
+from fedsift.engines.batched import BatchedEngine
+from fedsift.engines.sequential import SequentialEngine
+from fedsift.types import Fit, Model, Recipe
+from tests.helpers import parity, toys
+from tests.helpers.parity import SGD
+
+CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
+TERMS: dict[str, dict[str, Any]] = {
+    "prior": {"prior": 1.0},
+    "prox": {"prox": 0.5},
+}
+RECIPES = {
+    "sgd": SGD,
+    "plain sgd": replace(SGD, momentum=0.0),
+    "nesterov": replace(SGD, nesterov=True, weight_decay=0.01),
+    "adam": Recipe(epochs=2, batch=8, lr=2e-3, weight_decay=0.01),
+    "adamw": Recipe(epochs=2, batch=8, lr=2e-3, optimizer="adamw", weight_decay=0.1),
+}
+VARIATIONS: dict[str, dict[str, Any]] = {
+    "soft targets at a temperature": {"soft": True, "temperature": 3.0},
+    "crops": {"recipe": replace(SGD, augment="crop-flip")},
+    "one sample left over": {"sizes": (17, 9, 8, 2)},
+    "batches of their own size": {"sizes": (26, 13, 25), "recipe": replace(SGD, batch=13)},
+    "less than a batch": {"sizes": (5, 3, 4), "recipe": replace(SGD, batch=64)},
+}
+
+
+@pytest.fixture(autouse=True)
+def stack_every_network(monkeypatch):
+    monkeypatch.setattr(batched, "LARGEST_ON_CPU", 10**12)
+
+
+@pytest.fixture(scope="module", params=["cpu", CUDA])
+def engine(request):
+    return BatchedEngine(request.param, threads=2 if request.param == "cpu" else None)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return SequentialEngine("cpu", threads=2)
+
+
+@pytest.fixture(scope="module", params=["sequential", "cpu", CUDA])
+def any_engine(request):
+    if request.param == "sequential":
+        return SequentialEngine("cpu", threads=1)
+    return BatchedEngine(request.param, threads=1 if request.param == "cpu" else None)
+
+
+def network(name, shape=(3, 8, 8)):
+    return models.make_model(name, shape, parity.CLASSES)
+
+
+def fits(model, changes, recipe=SGD, **options):
+    """Jobs with a term in their recipe."""
+    return parity.fits(model, recipe=replace(recipe, **changes), **options)
+
+
+# --- by hand ---
+
+
+def trained(engine, data, **changes):
+    """Two inputs, two outputs, no bias, from zero weights: [2, 2] after full batches of step size
+    0.5."""
+    recipe = Recipe(batch=2, lr=0.5, optimizer="sgd", momentum=0.0, **{"epochs": 1} | changes)
+    start = {"1.weight": torch.zeros(data.classes, 2)}
+    job = Fit(toys.model(classes=data.classes), start, data, recipe, (0,))
+    return engine.run([job])[0]["1.weight"].flatten().tolist()
+
+
+def test_a_step_with_a_prior_by_hand(any_engine):
+    """Both samples are of class 0: n + 1 = (3, 1), s = (3/4, 1/4), s - t = (-1/4, 1/4). The mean
+    over x = (1, 0), (0, 1) is +-1/8, and a step of 0.5 gives +-1/16. Without a prior it is 1/8."""
+    data = toys.labelled([[1.0, 0.0], [0.0, 1.0]], [0, 0])
+    sixteenth = [1 / 16, 1 / 16, -1 / 16, -1 / 16]
+    assert trained(any_engine, data, prior=1.0) == pytest.approx(sixteenth, abs=1e-6)
+    assert trained(any_engine, data) == pytest.approx([2 * w for w in sixteenth], abs=1e-6)
+
+
+def test_a_prior_counts_every_target_of_the_fit_not_those_of_a_batch(any_engine):
+    """Equal counts over all samples: as if there were no prior, though batches are of one class."""
+    data = toys.labelled([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]], [0, 1, 0, 1])
+    plain = trained(any_engine, data, epochs=3)
+    assert trained(any_engine, data, epochs=3, prior=2.0) == pytest.approx(plain, abs=1e-6)
+
+
+def test_prox_pulls_back_by_hand(any_engine):
+    """The first step has nothing to pull: +-1/8. In the second, z = (1/8, -1/8) for x = (1, 0), so
+    s = sigmoid(1/4) and the gradient is (s - 1) / 2 + mu / 8."""
+    data = toys.labelled([[1.0, 0.0], [0.0, 1.0]], [0, 1])
+    assert trained(any_engine, data, prox=2.0) == pytest.approx([0.125, -0.125, -0.125, 0.125])
+    s = 1 / (1 + math.exp(-1 / 4))
+    w = 1 / 8 - 0.5 * ((s - 1) / 2 + 2.0 / 8)
+    found = trained(any_engine, data, prox=2.0, epochs=2)
+    assert found == pytest.approx([w, -w, -w, w], abs=1e-6)
+
+
+# --- against torch ---
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_prox_is_torchs_gradient_of_the_squared_distance(reference, recipe):
+    """The reference itself, beside a loop in which autograd differentiates the whole loss."""
+    model = toys.model(toys.with_batch_norm, (6,), 3)
+    made = replace(RECIPES[recipe], batch=64, epochs=4, prox=0.7)
+    (job,) = parity.fits(model, (20,), made)
+    net = model.build()
+    net.load_state_dict(job.state)
+    start = [p.detach().clone() for p in net.parameters()]
+    rule = reference_optimizer(made, net)
+    x, t = job.data.samples.tensor(), job.data.targets
+    for _ in range(4):
+        rule.zero_grad()
+        away = sum((p - w0).square().sum() for p, w0 in zip(net.parameters(), start, strict=True))
+        (nn.functional.cross_entropy(net(x), t) + 0.7 / 2 * away).backward()
+        rule.step()
+    assert parity.astray([job], reference.run([job]), [net.state_dict()]) < 1e-3
+
+
+def reference_optimizer(recipe, net):
+    options: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+    if recipe.optimizer == "sgd":
+        options |= {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
+        return torch.optim.SGD(net.parameters(), **options)
+    kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+    return kind(net.parameters(), **options)
+
+
+# --- all engines alike ---
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", ["mlp", "resnet8(width=0.25)"])
+def test_every_term_with_every_optimiser(engine, reference, name, recipe, term):
+    jobs = fits(network(name), TERMS[term], RECIPES[recipe])
+    parity.agree(engine, reference, jobs)
+    plain = [replace(job, recipe=RECIPES[recipe]) for job in jobs]
+    assert not parity.near(engine.run(jobs), engine.run(plain), 1e-4)
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("variation", VARIATIONS)
+@pytest.mark.parametrize("name", ["cnn", "resnet8(norm=group, width=0.5)"])
+def test_every_term_with_every_kind_of_batch(engine, reference, name, variation, term):
+    jobs = fits(network(name), TERMS[term], **VARIATIONS[variation])
+    parity.agree(engine, reference, jobs, flips=int("group" in name))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet8(width=0.25)"])
+def test_all_terms_together(engine, reference, name, recipe):
+    every = {key: value for changes in TERMS.values() for key, value in changes.items()}
+    made = replace(RECIPES[recipe], augment="crop-flip")
+    parity.agree(engine, reference, fits(network(name), every, made, soft=True))
+
+
+class WithDropout(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(
+            nn.Flatten(), nn.Linear(192, 40), nn.Dropout(0.5), nn.ReLU(), nn.Linear(40, classes)
+        )
+
+
+class ByTorchFunc(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(
+            nn.Flatten(), nn.Linear(192, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, classes)
+        )
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("net", [WithDropout, ByTorchFunc])
+def test_every_term_with_dropout_and_by_torch_func(engine, reference, net, term):
+    model = Model(net.__name__, parity.factory(net), (3, 8, 8), parity.CLASSES)
+    assert ("by torch.func" in engine.describe(model)) == (net is ByTorchFunc)
+    parity.agree(engine, reference, fits(model, TERMS[term]))
+
+
+@pytest.mark.parametrize("recipe", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["mlp", "resnet8(width=0.25)"])
+def test_priors_of_their_own_in_one_program(engine, reference, monkeypatch, name, recipe):
+    """Unequal data, tau = 0 among them; who has none trains as if nobody had one, to the bit."""
+    parts = parity.watch_parts(monkeypatch)
+    plain = parity.fits(network(name), (24, 8, 16, 16), RECIPES[recipe])
+    jobs = parity.with_recipes(plain, [{"prior": tau} for tau in (1.0, 0.0, 0.5, 0.0)])
+    found = engine.run(jobs)
+    assert sum(map(len, parts)) == 4 and len(parts) <= 2  # a part a worker
+    parity.agree(engine, reference, jobs)
+    same = list(map(parity.same, found, engine.run(plain)))
+    assert same == [False, True, False, True]
+
+
+@pytest.mark.parametrize("term", [term for term in TERMS if term != "prior"])
+def test_terms_of_unequal_strength_go_apart(engine, reference, term):
+    """Two strengths and none, in one list."""
+    (key, value), *_ = TERMS[term].items()
+    jobs = fits(network("mlp"), TERMS[term], sizes=(9, 21, 8))
+    jobs = parity.with_recipes(jobs, [{key: value}, {key: value / 2}, {key: 0.0}])
+    parity.agree(engine, reference, jobs)
+    assert parity.same(engine.run(jobs)[2], engine.run(jobs[2:])[0])
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_an_answer_does_not_depend_on_company(term):
+    engine = BatchedEngine("cpu", threads=1)
+    jobs = fits(network("cnn"), TERMS[term], sizes=(24, 8, 16))
+    alone = [engine.run([job])[0] for job in jobs]
+    assert all(map(parity.same, engine.run(jobs), alone))
