@@ -12,7 +12,7 @@ from torch import nn
 import fedsift
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import ClientModels, Federation
-from fedsift.turns import batch_turns, run_turn
+from fedsift.turns import batch_turns, run_turn, watch_turn
 from fedsift.types import Algorithm, UserError
 from tests.helpers import toys
 from tests.helpers.federations import (
@@ -52,6 +52,44 @@ def test_lockstep_nests():
     cells = [batch_turns([counting(1, 2), counting(5, 1)]), batch_turns([counting(50, 2)])]
     assert run_turn(batch_turns(cells), engine) == [[6, 10], [202]]
     assert engine.lists == [[1, 5, 50], [2, 51]]
+
+
+def test_a_watched_turn_is_the_same_turn():
+    engine = Doubling()
+    seen: list[int] = []
+
+    def pair():
+        a, b = yield [1, 2]
+        return a + b + (yield 3)
+
+    assert run_turn(watch_turn(pair(), seen.append), engine) == 12
+    assert (seen, engine.lists) == ([1, 2, 3], [[1, 2], [3]])
+
+
+def test_a_watched_turn_gets_the_error_of_its_work():
+    def careful():
+        try:
+            yield 1
+        except ValueError:
+            return (yield 2)
+
+    watched = watch_turn(careful(), lambda _: None)
+    assert next(watched) == 1 and watched.throw(ValueError("no")) == 2
+    with pytest.raises(StopIteration) as end:
+        watched.send(20)
+    assert end.value.value == 20
+
+
+def test_training_steps_are_counted_by_hand():
+    """60 samples of six clients, ten each; replay adds 7 from the second round on. Batches of 4: 3
+    steps an epoch, then 4 for 17 samples, whose last batch of one is left out. Two epochs. The
+    server distils the ten samples that all have labelled, in batches of 4 and one epoch."""
+    recipe = fedsift.Recipe(epochs=2, batch=4, lr=0.05)
+    federation = a_federation(fedsift.fd(10, local=recipe, distill=RECIPE, replay=7))
+    records = run_rounds(federation, 2, SequentialEngine("cpu", threads=1))
+    assert [set(record.steps.values()) for record in records] == [{6}, {8}]
+    assert [sorted(record.steps) for record in records] == [sorted(r.bytes.up) for r in records]
+    assert [record.server_steps for record in records] == [3, 3]
 
 
 def test_a_turn_that_asks_for_nothing_returns_at_once():

@@ -195,6 +195,15 @@ def test_batches_are_the_orders_cut_into_pieces(samples, batch, epochs, seed):
     assert all(len(piece) == batch for epoch in cut for piece in epoch[:-1])
 
 
+@given(st.integers(1, 70), st.integers(1, 20), st.integers(1, 4))
+def test_steps_are_counted_as_batches_are_drawn(samples, batch, epochs):
+    recipe = Recipe(epochs=epochs, batch=batch)
+    row = toys.labelled([[0.0, 1.0]] * samples, [0] * samples)
+    job = Fit(toys.model(), {}, row, recipe, KEY)
+    drawn = draw_batches(recipe, samples, KEY)
+    assert training.count_steps(job) == sum(map(len, drawn))
+
+
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(0, 100))
 def test_an_order_does_not_depend_on_the_batch_size_but_for_what_is_left_out(samples, epochs, seed):
     whole = training.draw_orders(Recipe(epochs=epochs, batch=100), samples, (seed,))

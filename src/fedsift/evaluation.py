@@ -1,4 +1,6 @@
-"""How good the models are, on test samples that no party trains on and nothing is chosen by."""
+"""How good the models are, on held-out samples that no party trains on; and, in a simulation, how
+good the soft labels are that taught them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsift.types import Array, Labelled, Model, Predict, Turn, Weights
+from fedsift.types import Array, Labelled, Model, Predict, SoftLabels, Turn, Weights
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,56 @@ def disagreement(predictions: Sequence[Array], classes: int) -> float | None:
 
 def accuracy(logits: Array, labels: Array) -> float:
     return float(np.mean(logits.argmax(1) == labels))
+
+
+@dataclass(frozen=True)
+class UploadedLabels:
+    """The soft labels of all clients in a round, held against the true classes."""
+
+    rows: int
+    right: float  # the share of rows whose largest class is the true one
+    samples: int  # public samples with at least one row
+    votes: float  # rows per such sample
+
+
+@dataclass(frozen=True)
+class DistilledLabels:
+    """The soft labels that a server taught its students, held against the true classes."""
+
+    rows: int
+    right: float  # the share of rows whose largest class is the true one
+    fewest: int  # rows of the class that is the largest in the fewest
+
+
+class LabelTally:
+    """Scores uploads one at a time; `truth` [N] are the classes of the public samples."""
+
+    def __init__(self, truth: Array) -> None:
+        self._truth, self._votes, self._right = truth, np.zeros(len(truth), np.int64), 0
+
+    def add(self, labels: SoftLabels) -> None:
+        self._votes[labels.index] += 1
+        self._right += _count_right(labels, self._truth)
+
+    def scores(self) -> UploadedLabels | None:
+        """None where nothing was uploaded."""
+        rows, samples = int(self._votes.sum()), int(np.count_nonzero(self._votes))
+        if not rows:
+            return None
+        return UploadedLabels(rows, self._right / rows, samples, rows / samples)
+
+
+def score_distilled(labels: SoftLabels, truth: Array) -> DistilledLabels | None:
+    """None where there are no labels."""
+    if not len(labels):
+        return None
+    per_class = np.bincount(labels.probs.argmax(1), minlength=labels.probs.shape[1])
+    right = _count_right(labels, truth) / len(labels)
+    return DistilledLabels(len(labels), right, int(per_class.min()))
+
+
+def _count_right(labels: SoftLabels, truth: Array) -> int:
+    return int((labels.probs.argmax(1) == truth[labels.index]).sum())
 
 
 def describe_average(rounds: int) -> str:

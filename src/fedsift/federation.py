@@ -17,20 +17,25 @@ from fedsift.checks import check_type, check_whole, describe
 from fedsift.data import TEST, Task
 from fedsift.data.partition import PARTITIONS, Dirichlet, Partition, deal
 from fedsift.engines import choose_engine
+from fedsift.evaluation import DistilledLabels, LabelTally, UploadedLabels
 from fedsift.ledger import RoundBytes
 from fedsift.memory import is_empty, model_in, to_tree
 from fedsift.models import check_model, make_model
-from fedsift.turns import batch_turns, run_turn
+from fedsift.training import count_steps
+from fedsift.turns import batch_turns, run_turn, watch_turn
 from fedsift.types import (
     Algorithm,
     Array,
     Client,
     Engine,
+    Fit,
     Labelled,
     Model,
     PeerToPeer,
     Round,
     Server,
+    SharesLabels,
+    SoftLabels,
     Turn,
     UserError,
     Weights,
@@ -190,6 +195,11 @@ class Record:
         default_factory=dict
     )  # what the algorithm counts (Server.counts)
     measured_on: str = TEST  # what all accuracies are of: the test or the validation samples
+    # of a simulation where the public samples' classes are known:
+    uploaded_labels: UploadedLabels | None = None
+    distilled_labels: DistilledLabels | None = None
+    steps: dict[int, int] = field(default_factory=dict)  # training steps of each simulated client
+    server_steps: int = 0
 
     def __repr__(self) -> str:
         up, down = self.bytes.uplink, self.bytes.downlink
@@ -215,6 +225,16 @@ class Record:
     @property
     def downlink_bytes(self) -> int:
         return self.bytes.downlink
+
+
+class StepCounter:
+    """Counts the training steps of the work that it is shown."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def __call__(self, job: Any) -> None:
+        self.steps += count_steps(job) if isinstance(job, Fit) else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,14 +292,20 @@ class Federation:
         cohort = self.draw_cohort(r)
         downloads = self.algorithm.prepare_downloads(state.server, cohort, r)
         memories = {c.id: state.memories.get(c.id, self._no_memory()) for c in cohort}
-        outcomes = yield from batch_turns(
-            [self.algorithm.client_turn(c, memories[c.id], downloads[c.id], r) for c in cohort]
-        )
+        steps = {c.id: StepCounter() for c in cohort}
+        turns = [
+            watch_turn(
+                self.algorithm.client_turn(c, memories[c.id], downloads[c.id], r), steps[c.id]
+            )
+            for c in cohort
+        ]
+        outcomes = yield from batch_turns(turns)
         uploads = {c.id: upload for c, (_, upload) in zip(cohort, outcomes, strict=True)}
         client_memories = {c.id: memory for c, (memory, _) in zip(cohort, outcomes, strict=True)}
         checked = self._check_uploads(state.server, uploads, r)
         sent = RoundBytes.count(r.number, uploads, downloads, self._receivers(uploads, r))
-        return (yield from self.finish_round(state, checked, client_memories, sent))
+        record = yield from self.finish_round(state, checked, client_memories, sent)
+        return replace(record, steps={id: counter.steps for id, counter in steps.items()})
 
     def finish_round(
         self,
@@ -294,16 +320,23 @@ class Federation:
         `uploads` are checked. `reported_accuracies` are of models that clients keep to themselves.
         """
         r = self.round(state.round)
-        server = yield from self.algorithm.server_turn(state.server, uploads, r)
+        truth, steps = self.task.public_labels, StepCounter()
+        tally = None if truth is None else LabelTally(truth)
+        turn = self.algorithm.server_turn(state.server, self._score_uploads(uploads, tally, r), r)
+        server = yield from watch_turn(turn, steps)
+        distilled = None if truth is None else _score(server.distilled, truth)
         kept = {id: _normalise(m) for id, m in client_memories.items() if not is_empty(m)}
         state = replace(
             state,
             round=state.round + 1,
-            server=replace(server, memory=_normalise(server.memory)),
+            server=replace(server, memory=_normalise(server.memory), distilled=None),
             memories=state.memories | kept,
             reported_accuracies=state.reported_accuracies | dict(reported_accuracies or {}),
         )
-        return (yield from self._evaluate(state, sent, r))
+        record = yield from self._evaluate(state, sent, r)
+        uploaded = None if tally is None else tally.scores()
+        record = replace(record, uploaded_labels=uploaded, distilled_labels=distilled)
+        return replace(record, server_steps=steps.steps)
 
     def _evaluate(self, state: FederationState, sent: RoundBytes, r: Round) -> Turn[Record]:
         weights = {id: w for id, m in sorted(state.memories.items()) if (w := model_in(m))}
@@ -333,6 +366,15 @@ class Federation:
         for client, upload in uploads.items():
             yield client, self.algorithm.check_upload(server, client, upload, r)
 
+    def _score_uploads(
+        self, uploads: Iterable[tuple[int, Any]], tally: LabelTally | None, r: Round
+    ) -> Iterable[tuple[int, Any]]:
+        """The same uploads; their soft labels are scored as they pass."""
+        algorithm = self.algorithm
+        if tally is None or not isinstance(algorithm, SharesLabels):
+            return uploads
+        return _tell(tally, algorithm, uploads, r)
+
     def _receivers(self, senders: Iterable[int], r: Round) -> dict[int, list[int]] | None:
         """Who hears whom, where there is no server."""
         if not isinstance(self.algorithm, PeerToPeer):
@@ -341,6 +383,20 @@ class Federation:
 
     def _no_memory(self) -> Any:
         return getattr(self.algorithm, "client_memory", dict)()
+
+
+def _tell(
+    tally: LabelTally, algorithm: SharesLabels, uploads: Iterable[tuple[int, Any]], r: Round
+) -> Iterator[tuple[int, Any]]:
+    for client, upload in uploads:
+        labels = algorithm.uploaded_labels(upload, r)
+        if labels is not None:
+            tally.add(labels)
+        yield client, upload
+
+
+def _score(labels: SoftLabels | None, truth: Array) -> DistilledLabels | None:
+    return None if labels is None else evaluation.score_distilled(labels, truth)
 
 
 def _check_parts(algorithm: Any, clients: Any, task: Any) -> None:

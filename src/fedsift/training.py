@@ -76,10 +76,19 @@ def draw_orders(recipe: Recipe, samples: int, key: seeding.Names) -> Array:
     """Per epoch, a fresh order to be cut into batches, int64 [epochs, n]. A last batch of one is
     left out: it has no batch statistics."""
     generator = seeding.rng(*key, "batches")
-    left_out = samples > recipe.batch > 1 and samples % recipe.batch == 1
-    return np.stack([generator.permutation(samples) for _ in range(recipe.epochs)])[
-        :, : samples - left_out
-    ]
+    orders = np.stack([generator.permutation(samples) for _ in range(recipe.epochs)])
+    return orders[:, : _used_samples(samples, recipe.batch)]
+
+
+def _used_samples(samples: int, batch: int) -> int:
+    """All, but for a last batch of one."""
+    return samples - (samples > batch > 1 and samples % batch == 1)
+
+
+def count_steps(job: Fit) -> int:
+    """How many forward and backward passes over a batch a job takes."""
+    samples, batch = len(job.data), job.recipe.batch
+    return job.recipe.epochs * -(-_used_samples(samples, batch) // batch)
 
 
 def draw_batches(recipe: Recipe, samples: int, key: seeding.Names) -> list[list[Array]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -30,6 +31,23 @@ def batch_turns(turns: Sequence[Turn[Any]]) -> Turn[list[Any]]:
             for i, work in asked.items()
         }
     return [returned[i] for i in range(len(turns))]
+
+
+def watch_turn(turn: Turn[R], see: Callable[[Any], None]) -> Turn[R]:
+    """The same turn; `see` gets every piece of work that it asks for."""
+    resume: Callable[[], Any] = partial(next, turn)
+    while True:
+        try:
+            work = resume()
+        except StopIteration as end:
+            returned: R = end.value
+            return returned
+        for job in _as_list(work):
+            see(job)
+        try:
+            resume = partial(turn.send, (yield work))
+        except Exception as error:  # the turn may know what to do about it
+            resume = partial(turn.throw, error)
 
 
 def run_turn(turn: Turn[R], engine: Engine) -> R:

@@ -349,12 +349,15 @@ class Round:
 class Server:
     """What the server keeps between rounds: one student per architecture, and its own memory.
 
-    `counts` are figures of the last round that the algorithm wants in the metrics.
+    `counts` are figures of the last round that the algorithm wants in the metrics. `distilled` are
+    the soft labels it taught its students in that round; a simulation scores them, nobody keeps
+    them.
     """
 
     students: dict[str, Weights]
     memory: Any = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    distilled: SoftLabels | None = None  # indexes are into the public set
 
     def __repr__(self) -> str:
         students = ", ".join(
@@ -376,6 +379,15 @@ class Forgets(Protocol):
     """An algorithm whose server keeps per-client state; `forget` drops that of one client."""
 
     def forget(self, server: Server, client: int) -> Server: ...
+
+
+@runtime_checkable
+class SharesLabels(Protocol):
+    """An algorithm whose clients upload soft labels on public samples; a simulation scores them."""
+
+    def uploaded_labels(self, upload: Any, r: Round) -> SoftLabels | None:
+        """Those in a checked upload, with indexes into `r.public`; None where it has none."""
+        ...
 
 
 class Algorithm(Protocol):

@@ -24,13 +24,36 @@ def test_show_prints_config_rounds_clients_and_totals():
         f"{history.accuracies[0]:.4f}",
         " ".join(map(str, history.ledger[0].up)),
     ]
-    assert [cells[0] for cells in table] == ["1", "2", "3", "0", "1", "2", "3", "digits-fas"]
+    assert [cells[0] for cells in table[:6]] == ["1", "2", "3"] * 2
+    assert [cells[0] for cells in table[6:]] == ["0", "1", "2", "3", "digits-fas"]
     assert [cells[3] for cells in table[:3]] == ["530 B"] * 3
-    for client, cells in zip(history.clients, table[3:7], strict=True):
+    for client, cells in zip(history.clients, table[6:10], strict=True):
         assert cells[1:3] == ["mlp", " ".join(map(str, client["labels"]))]
         uploads = sum(client["client"] in row.up for row in history.ledger)
         assert cells[3] == f"{265 * uploads} B"
-    assert table[7][4] == "1.6 kB"  # 3 rounds x 2 clients x 265 B
+    assert table[10][4] == "1.6 kB"  # 3 rounds x 2 clients x 265 B
+
+
+def test_show_prints_how_good_the_soft_labels_are(monkeypatch):
+    straight(Path("fas"), tiny(rounds=1))
+    (row,) = runs.load_run(Path("fas")).metrics
+    sent, taught = row["uploaded_labels"], row["distilled_labels"]
+    monkeypatch.setenv("COLUMNS", "60")
+    text = done("show", "fas").stdout
+    assert rows(text)[1] == [
+        "1",
+        "12",
+        f"{sent['right']:.3f}",
+        str(sent["samples"]),
+        f"{sent['votes']:.2f}",
+        str(taught["rows"]),
+        f"{taught['right']:.3f}",
+        str(taught["fewest"]),
+    ]
+    table = text.partition("\nsoft labels")[2].partition("\nclients")[0]
+    assert "sent: soft labels uploaded" in table and max(map(len, table.splitlines())) <= 60
+    straight(Path("avg"), tiny("digits-fedavg", rounds=1))
+    assert "soft labels" not in done("show", "avg").stdout
 
 
 def test_show_copes_with_a_million_clients_and_large_cohorts(monkeypatch):
@@ -41,11 +64,11 @@ def test_show_copes_with_a_million_clients_and_large_cohorts(monkeypatch):
     text = done("show", "fas").stdout
     history = runs.load_run(Path("fas"))
     assert rows(text)[0][2] == " ".join(map(str, list(history.ledger[0].up)[:6])) + " ... 15 in all"
-    assert [cells[0] for cells in rows(text)[1:4]] == [
+    assert [cells[0] for cells in rows(text)[2:5]] == [
         str(client["client"]) for client in history.clients[:3]
     ]
     assert f"\n3 of 1,000,000 clients; clients.json has {len(history.clients)}\n" in text
-    assert rows(text)[4][0] == "digits-fas"
+    assert rows(text)[5][0] == "digits-fas"
 
 
 def test_show_as_json_is_the_summary_and_the_files():

@@ -63,6 +63,14 @@ NO_ROWS = [
 ]
 WRONG_ROWS = {
     METRICS: [
+        {"uploaded_labels": 3},
+        {"uploaded_labels": {"rows": 3}},
+        {"uploaded_labels": {"rows": 3, "right": "all", "samples": 3, "votes": 1}},
+        {"distilled_labels": {"rows": 3, "right": 0.5}},
+        {"steps": {"0": -1}},
+        {"steps": {"first": 1}},
+        {"steps": []},
+        {"server_steps": 0.5},
         {"accuracy": None},
         {"accuracy": "0.5"},
         {"accuracy": float("nan")},

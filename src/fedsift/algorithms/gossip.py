@@ -128,6 +128,9 @@ class Gossip:
     ) -> dict[str, tuple[Model, Weights]]:
         return {f"client {id}": (r.model_of(id), m.model) for id, m in sorted(memories.items())}
 
+    def uploaded_labels(self, upload: bytes, r: Round) -> SoftLabels:
+        return SoftLabels(self._subset(r), on_simplex(self._decode(upload, r.number, r)))
+
     def receivers(self, client: int, r: Round) -> list[int]:
         """Who hears what this client says."""
         return graphs.list_neighbours(self._edges(r), client)

@@ -167,7 +167,7 @@ class SoftLabelFD:
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, Upload]], r: Round
     ) -> Turn[Server]:
-        r, memory = self._with_pool(r), server.memory
+        whole, r, memory = r, self._with_pool(r), server.memory
         references: dict[int, SoftLabels | None] = {}
         stream = _labels_of(uploads, references)
         labels, aggregated = run_aggregator(self.aggregate, stream, memory.aggregator, r)
@@ -183,12 +183,16 @@ class SoftLabelFD:
         if isinstance(self.down, SoftLabelCodec):
             for weights in new.values():
                 students.check_distilled(weights)
-            if self.teach == "predictions":
-                labels = yield from self._predict(new, r)
+            own = self.teach == "predictions"
+            posted = (yield from self._predict(new, r)) if own else labels
             downlink_code = SoftLabelDownlink(self.down, self.absent)
-            downlink = downlink_code.record(downlink, labels, references, r)
+            downlink = downlink_code.record(downlink, posted, references, r)
         sent = memory.sent | {c: labels for c, labels in references.items() if labels is not None}
-        return Server(new, ServerMemory(sent, downlink, aggregated))
+        distilled = self._on_whole_public(labels, whole)
+        return Server(new, ServerMemory(sent, downlink, aggregated), distilled=distilled)
+
+    def uploaded_labels(self, upload: Upload, r: Round) -> SoftLabels:
+        return self._on_whole_public(upload.labels, r)
 
     def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Any], r: Round
@@ -217,10 +221,16 @@ class SoftLabelFD:
 
     def _with_pool(self, r: Round) -> Round:
         """The round with its part of the public set. Both ends draw the same: nothing is sent."""
+        return r if self.pool is None else replace(r, public=r.public[self._pool_rows(r)])
+
+    def _pool_rows(self, r: Round) -> Array:
+        return seeding.subset(r.rng("pool"), len(r.public), self.pool or len(r.public))
+
+    def _on_whole_public(self, labels: SoftLabels, r: Round) -> SoftLabels:
+        """With indexes into the whole public set, not into the pool."""
         if self.pool is None:
-            return r
-        rows = seeding.subset(r.rng("pool"), len(r.public), self.pool)
-        return replace(r, public=r.public[rows])
+            return labels
+        return replace(labels, index=self._pool_rows(r)[labels.index])
 
     def _download(
         self, client: Client, memory: ClientMemory, download: bytes, r: Round

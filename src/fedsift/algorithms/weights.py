@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -99,14 +99,15 @@ class FedAvg:
             for client, (weights, _) in by_client.items()
         ]
         probs = softmax(np.mean(outputs, axis=0), 1.0)
-        teacher = SoftLabels(np.arange(len(r.public)), probs).on(r.public)
+        labels = SoftLabels(np.arange(len(r.public)), probs)
+        teacher = labels.on(r.public)
         epoch = self.distill.epochs * r.number
         taught = yield [
             Fit(m, averages[m.name], teacher, self.distill, r.key("distill", m.name), epoch)
             for m in r.models
         ]
         new = {m.name: weights for m, weights in zip(r.models, taught, strict=True)}
-        return self._keep_ema(server, new)
+        return replace(self._keep_ema(server, new), distilled=labels)
 
     def _keep_ema(self, server: Server, new: dict[str, Weights]) -> Server:
         return Server(students.apply_ema_to_all(server.students, new, self.ema))

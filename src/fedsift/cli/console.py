@@ -146,9 +146,9 @@ def print_comparison(
         print_table(table)
         shown = [str(column.header) for column in table.columns]
         if about_target and set(goal) <= set(shown):
-            _print_dim(f"{goal[0]}: {about_target}")
+            print_remark(f"{goal[0]}: {about_target}")
         if left_out := [name for name in (*columns, *goal) if name not in shown]:
-            _print_dim(f"left out for width: {', '.join(left_out)}")
+            print_remark(f"left out for width: {', '.join(left_out)}")
         return
     say(textwrap.fill(_describe_figures(histories), console.width) + "\n")
     for name, seeds, accuracy, upload, *_ in rows:
@@ -161,7 +161,7 @@ def _format_target(accuracy: float) -> str:
     return f"{accuracy:g}".removeprefix("0") or "0"
 
 
-def _print_dim(text: str) -> None:
+def print_remark(text: str) -> None:
     """A remark below a table."""
     from rich.text import Text
 

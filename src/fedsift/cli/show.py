@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from fedsift.cli.console import (
     new_table,
     plain_text,
     print_comparison,
+    print_remark,
     print_table,
     say,
     shorten_ids,
@@ -67,6 +68,7 @@ def show(
             )
             rounds.add_row(str(row["round"] + 1), f"{row['accuracy']:.4f}", cohort, *sizes)
         print_table(rounds, ("broadcast", "downlink"))
+        _print_label_scores(history.metrics)
         clients = new_table("clients", "client", "model", "samples per class", "uplink", "downlink")
         clients.columns[2].no_wrap = False  # a hundred classes need several lines
         clients.columns[2].overflow = "fold"
@@ -87,3 +89,31 @@ def show(
                 f" has {len(history.clients):,}\n"
             )
         print_comparison([history])
+
+
+LABELS = (
+    "sent: soft labels uploaded; right: share whose largest class is the true one; samples: public "
+    "samples with at least one; votes: sent per such sample; taught: soft labels distilled by the "
+    "server; fewest: of the class that has the fewest"
+)
+
+
+def _print_label_scores(metrics: list[dict[str, Any]]) -> None:
+    """How good the uploaded and the distilled soft labels are, where a simulation knows that."""
+    if not any("uploaded_labels" in row or "distilled_labels" in row for row in metrics):
+        return
+    columns = ("sent", "right", "samples", "votes", "taught", "right", "fewest")
+    table = new_table("soft labels", "round", *columns)
+    for row in metrics:
+        sent, taught = row.get("uploaded_labels"), row.get("distilled_labels")
+        cells = _format_scores(sent, rows=",", right=".3f", samples=",", votes=".2f")
+        cells += _format_scores(taught, rows=",", right=".3f", fewest=",")
+        table.add_row(str(row["round"] + 1), *cells)
+    print_table(table, ("fewest", "samples", "votes"))
+    print_remark(LABELS)
+    say("")
+
+
+def _format_scores(scores: dict[str, Any] | None, **formats: str) -> list[str]:
+    """A cell for each figure; empty where the round has none."""
+    return [format(scores[name], how) if scores else "" for name, how in formats.items()]

@@ -28,7 +28,7 @@ class DataSection(Section):
     )
     private: int = Field(800, gt=0, description="samples dealt to the clients")
     public: int = Field(
-        500, gt=0, description="samples of the public set; their labels are never read"
+        500, gt=0, description="samples of the public set; no party knows their labels"
     )
     public_from: str | None = Field(
         None, description="take them from another data set or sheet:FILE, made to fit"

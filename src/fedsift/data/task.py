@@ -19,12 +19,17 @@ TEST, VALIDATION = "test", "validation"
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The three parts. `public` has no labels at all: what is not there cannot leak."""
+    """The three parts. `public` has no labels at all: what is not there cannot leak.
+
+    Where the public samples' classes are known, `public_labels` has them, for the metrics of a
+    simulation. Parties are given `public` and their own samples, never a task.
+    """
 
     private: Labelled
     public: Samples
     held_out: Labelled  # what accuracy is measured on
     measured_on: str = TEST  # which samples those are: "test", or "validation"
+    public_labels: Array | None = None  # [N] int64
 
     def __repr__(self) -> str:
         held_out = f"{len(self.held_out)} {self.measured_on}"
@@ -69,7 +74,7 @@ def split(
 
     data: what `load_dataset` or `make_dataset` gave
     private: how many samples are dealt to the clients
-    public: how many samples every party knows; their labels are left out
+    public: how many samples every party knows, without their labels
     test: how many samples are for the test (default: the official test set, or what is left)
     seed: of the draw
     normalise: "scale" divides by the largest value; "standard" gives mean 0 and deviation 1 per
@@ -103,16 +108,17 @@ def split(
     own = Store(torch.from_numpy(data.x), mean, std)
     known = own if shared is data.x else Store(torch.from_numpy(shared), mean, std)
     parts = _take_labelled(own, private_rows, data.y, data.classes), Samples(known, public_rows)
+    truth = data.y[public_rows] if data.public is None else None
     if validation is not None:
         rows = _validation_rows(data, rest, test, validation)
-        return Task(*parts, _take_labelled(own, rows, data.y, data.classes), VALIDATION)
+        return Task(*parts, _take_labelled(own, rows, data.y, data.classes), VALIDATION, truth)
     if data.test is None:
         rows = _test_rows(rest, test)
-        return Task(*parts, _take_labelled(own, rows, data.y, data.classes))
-    tested, truth = data.test
+        return Task(*parts, _take_labelled(own, rows, data.y, data.classes), TEST, truth)
+    tested, classes = data.test
     rows = _test_rows(seeding.rng(seed, "test").permutation(len(tested)), test)
     store = Store(torch.from_numpy(tested), mean, std)
-    return Task(*parts, _take_labelled(store, rows, truth, data.classes))
+    return Task(*parts, _take_labelled(store, rows, classes, data.classes), TEST, truth)
 
 
 def _check_split(

@@ -24,6 +24,11 @@ FORMAT = 2  # of a run folder; fedsift 0.1.0 wrote no number
 Row = dict[str, Any]
 Checked = TypeVar("Checked")
 LARGEST = 2**63  # a count beyond this is damage, not data
+# of soft labels, where a simulation knows the truth: fedsift.evaluation says what they are
+LABEL_FIGURES = {
+    "uploaded_labels": {"rows", "right", "samples", "votes"},
+    "distilled_labels": {"rows", "right", "fewest"},
+}
 
 
 def read_json(path: Path, check: Callable[[Any], Checked]) -> Checked:
@@ -115,6 +120,13 @@ def _check_metrics(row: Row) -> None:
     _expect(_is_table(row.get("accuracies"), _is_number), "accuracies must be numbers by name")
     for key in ("client_accuracy", "disagreement"):
         _expect(_is_number(row.get(key, 0)), f"{key} must be a number")
+    for key, fields in LABEL_FIGURES.items():
+        if key in row:
+            _expect(_is_table(row[key], _is_number), f"{key} must be numbers by name")
+            _expect(fields <= row[key].keys(), f"{key} must have {', '.join(sorted(fields))}")
+    steps = row.get("steps", {})
+    _expect(_is_table(steps, _is_count) and all(map(_is_id, steps)), "steps must be by client")
+    _expect(_is_count(row.get("server_steps", 0)), "server_steps must be a number of steps")
 
 
 def _check_ledger(row: Row) -> None:

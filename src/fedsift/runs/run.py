@@ -12,7 +12,7 @@ import hashlib
 import json
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,7 @@ class Run:
         row |= {name: value for name, value in extra.items() if value is not None} | record.counts
         row |= {} if record.measured_on == TEST else {"measured_on": record.measured_on}
         row |= {"missing": record.bytes.missing} if record.bytes.missing else {}
+        row |= _label_rows(record) | _step_rows(record)
         files.append_row(self.folder / METRICS, row)
         files.append_row(self.folder / LEDGER, record.bytes.to_json())
         files.append_row(
@@ -99,6 +100,23 @@ class Run:
         }
         with contextlib.suppress(Exception):  # the disk may be what failed
             files.write_json(self.folder / FAILED, reason)
+
+
+def _label_rows(record: Record) -> Row:
+    scores = {
+        "uploaded_labels": record.uploaded_labels,
+        "distilled_labels": record.distilled_labels,
+    }
+    return {
+        name: {key: round(value, 6) for key, value in asdict(of).items()}
+        for name, of in scores.items()
+        if of is not None
+    }
+
+
+def _step_rows(record: Record) -> Row:
+    steps = {"steps": record.steps} if record.steps else {}
+    return steps | ({"server_steps": record.server_steps} if record.server_steps else {})
 
 
 def build(experiment: Experiment) -> Built:
