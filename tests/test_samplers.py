@@ -260,7 +260,7 @@ def situations(draw: st.DrawFn) -> tuple[Array, Array, int, Draws]:
 
 @pytest.mark.parametrize(
     "name", sorted(SAMPLERS.keys() - {"own-classes"})
-)  # may return fewer: below
+)  # may be fewer
 @settings(max_examples=60)
 @given(situations())
 def test_every_sampler_returns_exactly_its_budget_of_distinct_indexes(name, situation):

@@ -85,7 +85,7 @@ def test_replay_changes_training_from_the_second_round_on_and_no_byte(name):
 
 @pytest.mark.parametrize(
     "name", sorted(REPLAYING.keys() - {"fedpaq"})
-)  # it rounds up or down at random
+)  # it rounds at random
 def test_engines_agree_with_replay(name):
     one, other = (
         federations.run_rounds(federations.a_federation(REPLAYING[name](10)), 3, engine)
