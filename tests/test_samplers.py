@@ -258,9 +258,7 @@ def situations(draw: st.DrawFn) -> tuple[Array, Array, int, Draws]:
     return probs, counts, draw(st.integers(1, samples)), draws(own=draw(st.integers(0, 100)))
 
 
-@pytest.mark.parametrize(
-    "name", sorted(SAMPLERS.keys() - {"own-classes"})
-)  # may be fewer
+@pytest.mark.parametrize("name", sorted(SAMPLERS.keys() - {"own-classes"}))  # may be fewer
 @settings(max_examples=60)
 @given(situations())
 def test_every_sampler_returns_exactly_its_budget_of_distinct_indexes(name, situation):

@@ -16,6 +16,7 @@ from fedsift.algorithms.per_label import JeongFD as JeongFD
 from fedsift.algorithms.per_label import Mix2FLD as Mix2FLD
 from fedsift.algorithms.per_label import fd_jeong as fd_jeong
 from fedsift.algorithms.per_label import mix2fld as mix2fld
+from fedsift.algorithms.sift import sift as sift
 from fedsift.algorithms.soft_labels import SoftLabelFD as SoftLabelFD
 from fedsift.algorithms.soft_labels import cfd as cfd
 from fedsift.algorithms.soft_labels import ds_fl as ds_fl

@@ -83,9 +83,7 @@ def test_replay_changes_training_from_the_second_round_on_and_no_byte(name):
         assert [r.downlink_bytes for r in plain] == [r.downlink_bytes for r in replayed]
 
 
-@pytest.mark.parametrize(
-    "name", sorted(REPLAYING.keys() - {"fedpaq"})
-)  # it rounds at random
+@pytest.mark.parametrize("name", sorted(REPLAYING.keys() - {"fedpaq"}))  # it rounds at random
 def test_engines_agree_with_replay(name):
     one, other = (
         federations.run_rounds(federations.a_federation(REPLAYING[name](10)), 3, engine)

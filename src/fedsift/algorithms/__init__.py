@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 from fedsift.algorithms.gossip import Gossip, gossip
 from fedsift.algorithms.per_label import JeongFD, Mix2FLD, fd_jeong, mix2fld
+from fedsift.algorithms.sift import Sift, sift
 from fedsift.algorithms.soft_labels import SoftLabelFD, cfd, ds_fl, fas, fd
 from fedsift.algorithms.weights import FedAvg, fedavg, feddf, fedpaq
 from fedsift.types import Algorithm
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    "sift": sift,
     "fd": fd,
     "fas": fas,
     "ds-fl": ds_fl,
@@ -27,6 +29,7 @@ __all__ = [
     "Gossip",
     "JeongFD",
     "Mix2FLD",
+    "Sift",
     "SoftLabelFD",
     "cfd",
     "ds_fl",
@@ -38,4 +41,5 @@ __all__ = [
     "fedpaq",
     "gossip",
     "mix2fld",
+    "sift",
 ]

@@ -33,24 +33,30 @@ from fedsift.types import (
 
 
 def train_locally(
-    client: Client, weights: Weights, recipe: Recipe, r: Round, replay: int = 0
+    client: Client, weights: Weights, recipe: Recipe, r: Round, replay: int | None = 0
 ) -> Turn[Weights]:
-    """The client's weights after this round's training, from the weights it received."""
+    """The client's weights after this round's training, from the weights it received.
+
+    `replay` public samples are added; None: as many as the client has itself.
+    """
     data = client.data
-    if replay and r.number:  # in round 0 nobody has learnt anything yet
-        data = yield from _add_replay(client, weights, replay, r)
+    count = min(len(data), len(r.public)) if replay is None else replay
+    if count and r.number:  # in round 0 nobody has learnt anything yet
+        data = yield from _add_replay(client, weights, count, r)
     key, epoch = r.key("local", client.id), recipe.epochs * r.number
     return (yield Fit(client.model, weights, data, recipe, key, epoch))
 
 
-def check_replay(replay: int) -> None:
+def check_replay(replay: int | None) -> None:
+    if replay is None:
+        return
     check_whole("replay", replay)
     if replay < 0:
         raise UserError(f"replay is a number of public samples, 0 or more, not {replay}")
 
 
-def check_replay_fits(replay: int, r: Round) -> None:
-    if replay > len(r.public):
+def check_replay_fits(replay: int | None, r: Round) -> None:
+    if replay is not None and replay > len(r.public):
         raise UserError(f"replay {replay} is larger than the public set ({len(r.public)} samples)")
 
 

@@ -93,7 +93,7 @@ class SoftLabelFD:
     absent: str = "latest"  # soft labels down: what a returning client receives
     ema: float = 0.0  # how much of its students' old weights the server keeps after each round
     pool: int | None = None  # public samples to choose from, drawn again every round; None: all
-    replay: int = 0  # public samples that a client adds to its own, labelled by its model
+    replay: int | None = 0  # public samples a client adds to its own; None: as many as it has
     max_bytes: int | None = None  # the largest upload; None: as long as the budget makes it
 
     client_memory: ClassVar[type] = ClientMemory

@@ -45,7 +45,7 @@ class FedAvg:
     up: WeightCodec | Qsgd = WEIGHT_CODECS["float32"]
     down: WeightCodec = WEIGHT_CODECS["float32"]
     distill: Recipe | None = None
-    replay: int = 0  # public samples that a client adds to its own, labelled by its model
+    replay: int | None = 0  # public samples a client adds to its own; None: as many as it has
     ema: float = 0.0  # how much of its old weights the server keeps after each round
 
     def __post_init__(self) -> None:

@@ -1,0 +1,158 @@
+"""sift, fedsift's own algorithm: the best result for the bytes given.
+
+It has two modes, each an algorithm of its own with good defaults.
+
+labels      hard labels on the surest public samples of a client's own classes, remembered over
+            rounds, distilled at the server
+weights     quantised updates of the weights, where all clients have one architecture
+
+Clients train with a local prior and replay in both. docs/sift.md explains the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from fedsift import registry
+from fedsift.aggregators import Aggregator, StatefulAggregator
+from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, SoftLabelFD, fd
+from fedsift.algorithms.weights import FedAvg
+from fedsift.checks import check_recipe, check_whole
+from fedsift.codecs import WEIGHT_CODECS, Qsgd, SoftLabelCodec, WeightCodec
+from fedsift.models import initial_state
+from fedsift.samplers import Sampler
+from fedsift.types import (
+    Client,
+    Model,
+    Recipe,
+    Round,
+    Server,
+    Turn,
+    Weights,
+)
+
+MODES = ("auto", "labels", "weights")
+FEWEST_BITS = 3  # of a sample and its hard label: more samples than this allows never fit
+WEIGHT_BITS = 1.0  # per weight in a message of quantised weights, rounded up from what was measured
+
+
+@dataclass(frozen=True)
+class Sift:
+    """Soft labels or quantised weights, whichever is better for the bytes of an upload.
+
+    The choice follows from what both ends know: the bytes, the models and the public set.
+    """
+
+    max_bytes: int
+    mode: str
+    labels: SoftLabelFD
+    weights: FedAvg
+
+    client_memory: ClassVar[type] = ClientMemory
+    server_memory: ClassVar[type] = ServerMemory
+
+    def __post_init__(self) -> None:
+        check_whole("bytes", self.max_bytes)
+        registry.lookup(dict.fromkeys(MODES), "mode", self.mode, " or ".join(MODES))
+
+    def start(self, r: Round) -> Server:
+        return self._system(r).start(r)
+
+    def prepare_downloads(
+        self, server: Server, cohort: Iterable[Client], r: Round
+    ) -> dict[int, bytes]:
+        return self._system(r).prepare_downloads(server, cohort, r)
+
+    def client_turn(
+        self, client: Client, memory: Any, download: bytes, r: Round
+    ) -> Turn[tuple[Any, bytes]]:
+        return self._system(r).client_turn(client, memory, download, r)
+
+    def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> Any:
+        return self._system(r).check_upload(server, client, upload, r)
+
+    def server_turn(
+        self, server: Server, uploads: Iterable[tuple[int, Any]], r: Round
+    ) -> Turn[Server]:
+        return self._system(r).server_turn(server, uploads, r)
+
+    def models_to_evaluate(
+        self, server: Server, memories: Mapping[int, Any], r: Round
+    ) -> dict[str, tuple[Model, Weights]]:
+        return self._system(r).models_to_evaluate(server, memories, r)
+
+    def forget(self, server: Server, client: int) -> Server:
+        return self.labels.forget(server, client)
+
+    def _system(self, r: Round) -> Any:
+        """The algorithm that does the work."""
+        return _choose(self, r.models, len(r.public))
+
+
+@lru_cache(maxsize=64)
+def _choose(sift: Sift, models: tuple[Model, ...], samples: int) -> Any:
+    if sift.mode == "weights" or (sift.mode == "auto" and _fit_weights(models, sift.max_bytes)):
+        return sift.weights
+    most = min(samples, max(1, 8 * sift.max_bytes // FEWEST_BITS))
+    return replace(sift.labels, budget=most)
+
+
+def _fit_weights(models: tuple[Model, ...], most: int) -> bool:
+    """Whether quantised weights fit: there must be one architecture."""
+    if len(models) > 1:
+        return False
+    count = sum(value.numel() for value in initial_state(models[0], 0).values())
+    return count * WEIGHT_BITS <= 8 * most
+
+
+def sift(
+    *,
+    bytes: int = 1500,
+    mode: str = "auto",
+    codec: str | SoftLabelCodec = "hard",
+    sampler: str | Sampler = "own-classes",
+    aggregator: str | Aggregator | StatefulAggregator = "memory(era(0.1))",
+    replay: int | None = None,
+    prior: float = 1.0,
+    ema: float = 0.5,
+    download: str = "weights",
+    down_codec: str | SoftLabelCodec | WeightCodec = "float32",
+    local: Recipe | None = None,
+    distill: Recipe | None = None,
+) -> Sift:
+    """sift, fedsift's own: labels of a client's own classes or quantised weights, by the bytes.
+
+    bytes: the most bytes of an upload
+    mode: what is uploaded: "labels", "weights", or "auto": weights if they fit
+    codec: of the labels (fedsift ls codecs)
+    sampler: which public samples a client labels (fedsift ls samplers)
+    aggregator: how the server joins labels (fedsift ls aggregators)
+    replay: public samples a client adds to its own in training, labelled by the model it received
+        (default: as many as it has itself)
+    prior: strength of the local prior; local.prior wins where it is given
+    ema: share of its old weights that the server keeps each round
+    download: what travels down, "weights" or "soft-labels"
+    down_codec: of the downlink
+    local: how clients train
+    distill: how the labels are distilled
+    """
+    local = check_recipe("local", local)
+    local = local if local.prior else replace(local, prior=prior)
+    labels = fd(
+        1,
+        sampler=sampler,
+        aggregator=aggregator,
+        codec=codec,
+        download=download,
+        down_codec=down_codec,
+        ema=ema,
+        bytes=bytes,
+        local=local,
+        distill=distill,
+    )
+    down = labels.down if isinstance(labels.down, WeightCodec) else WEIGHT_CODECS["float32"]
+    weights = FedAvg(local, Qsgd(4), down, replay=replay)
+    return Sift(bytes, mode, replace(labels, replay=replay), weights)
