@@ -29,6 +29,7 @@ PARTS = {
     "algorithms": [
         "fd",
         "fas",
+        "sift",
         "ds-fl",
         "cfd",
         "fedavg",
@@ -44,6 +45,7 @@ PARTS = {
         "cifar10-fas",
         "cifar10-fd",
         "cifar10-fedavg",
+        "cifar10-sift",
         "digits-cfd",
         "digits-ds-fl",
         "digits-fas",
@@ -57,6 +59,7 @@ PARTS = {
         "digits-fedpaq",
         "digits-gossip",
         "digits-mix2fld",
+        "digits-sift",
     ],
 }
 

@@ -23,6 +23,7 @@ def test_presets_differ_only_in_what_their_name_says():
     }
     assert changed == {
         "digits-fas": set(),
+        "digits-sift": {"algorithm.name", "algorithm.bytes"},
         "digits-fas-low-entropy": {"algorithm.sampler"},
         "digits-fas-mixed-models": {"clients.models"},
         "digits-fas-soft-down": {"algorithm.download"},

@@ -10,9 +10,9 @@ from fedsift.algorithms.weights import FedAvg, fedavg, feddf, fedpaq
 from fedsift.types import Algorithm
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    "sift": sift,
     "fd": fd,
     "fas": fas,
+    "sift": sift,
     "ds-fl": ds_fl,
     "cfd": cfd,
     "fedavg": fedavg,

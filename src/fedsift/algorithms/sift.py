@@ -59,7 +59,7 @@ class Sift:
         registry.lookup(dict.fromkeys(MODES), "mode", self.mode, " or ".join(MODES))
 
     def start(self, r: Round) -> Server:
-        return self._system(r).start(r)
+        return _with_memory(self._system(r).start(r))
 
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
@@ -77,7 +77,7 @@ class Sift:
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, Any]], r: Round
     ) -> Turn[Server]:
-        return self._system(r).server_turn(server, uploads, r)
+        return _with_memory((yield from self._system(r).server_turn(server, uploads, r)))
 
     def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Any], r: Round
@@ -90,6 +90,11 @@ class Sift:
     def _system(self, r: Round) -> Any:
         """The algorithm that does the work."""
         return _choose(self, r.models, len(r.public))
+
+
+def _with_memory(server: Server) -> Server:
+    """Where weights are uploaded there is nothing to remember."""
+    return server if server.memory else replace(server, memory=ServerMemory())
 
 
 @lru_cache(maxsize=64)
