@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from fedsift.training import (
     draw_augmentation,
     draw_batches,
     loss,
+    not_true_divergence,
     prior_of,
     step_size,
 )
@@ -118,6 +120,52 @@ def test_the_prior_is_the_logarithm_of_shares_to_the_power_of_tau(tau, counts):
     job = fit_on(np.eye(len(counts), dtype=np.float32)[labels], prior=tau)
     shares = (prior_of(job).double() / tau).exp()
     assert shares.sum().item() == pytest.approx(1, abs=1e-5) and (shares > 0).all()
+
+
+# --- not-true distillation ---
+
+
+def test_not_true_divergence_by_hand():
+    """The true class is the first: the others are (1/2, 1/2) for the student and (1/4, 3/4) for the
+    teacher, whatever either says of the first. 1/4 ln(1/2) + 3/4 ln(3/2); a second sample on which
+    both agree halves the mean."""
+    z, t = torch.tensor([[7.0, 0.0, 0.0]]), torch.tensor([[0.6, 0.4, 0.0]])
+    teacher = torch.tensor([[-9.0, 0.0, LOG3]])
+    by_hand = 0.25 * math.log(1 / 2) + 0.75 * math.log(3 / 2)
+    assert not_true_divergence(z, teacher, t).item() == pytest.approx(by_hand)
+    agreed = torch.cat([teacher, z])
+    assert not_true_divergence(z.repeat(2, 1), agreed, t.repeat(2, 1)).item() == pytest.approx(
+        by_hand / 2
+    )
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_with_one_other_class_at_most_there_is_nothing_to_distil(classes):
+    z, teacher = torch.randn(2, 3, classes, generator=torch.Generator().manual_seed(0))
+    z.requires_grad_()
+    value = not_true_divergence(z, teacher, torch.eye(classes)[[0, 0, classes - 1]])
+    (gradient,) = torch.autograd.grad(value, z)
+    assert value.item() == 0 and not gradient.any()
+
+
+@given(st.integers(3, 6), st.floats(-5, 5), st.integers(0, 99))
+def test_not_true_divergence_sees_neither_the_true_class_nor_a_shift(classes, shift, seed):
+    z, teacher = torch.randn(2, 4, classes, generator=torch.Generator().manual_seed(seed))
+    t = torch.eye(classes)[torch.arange(4) % classes]
+    plain = not_true_divergence(z, teacher, t).item()
+    assert plain > 0 and not_true_divergence(z, z, t).item() == pytest.approx(0, abs=1e-6)
+    assert not_true_divergence(z + shift * t, teacher - t, t).item() == pytest.approx(plain, 1e-4)
+    assert not_true_divergence(z + shift, teacher, t).item() == pytest.approx(plain, 1e-3, 1e-5)
+
+
+def test_a_missing_or_unfit_teacher_is_told():
+    job = fit_on([[1.0, 0.0], [1.0, 0.0]], ntd=0.5)
+    with pytest.raises(UserError, match=r"^ntd = 0\.5 needs a teacher: .* or set ntd to 0$"):
+        training.teacher_of(job)
+    unfit = replace(job, teacher=torch.zeros(3, 2))
+    with pytest.raises(UserError, match=r"logits have shape \(3, 2\), but the targets \(2, 2\)"):
+        training.teacher_of(unfit)
+    assert training.teacher_of(fit_on([[1.0, 0.0], [1.0, 0.0]])) is None
 
 
 # --- step size ---

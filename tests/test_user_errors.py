@@ -221,6 +221,11 @@ CASES: dict[str, list[tuple[Any, str]]] = {
             any_call(fedsift.feddf, distill={"lr": 0.1}),
             "distill is a dict; write distill=fedsift.Recipe(lr=0.1)",
         ),
+        (
+            any_call(fedsift.fas, 6, distill=fedsift.Recipe(ntd=0.5)),
+            "distill.ntd is 0.5, but a server has no model received to distil from; "
+            "not-true distillation is for local training: set local.ntd",
+        ),
         (any_call(fedsift.fd_jeong, gamma="1"), "gamma must be a number, not '1'"),
         (any_call(fedsift.mix2fld, mixtures=2.5), "mixtures must be a whole number, not 2.5"),
         (any_call(fedsift.gossip, "6"), "budget must be a whole number, not '6'"),

@@ -78,6 +78,11 @@ def check_recipe(name: str, recipe: Any) -> Recipe:
     written = ", ".join(f"{key}={value!r}" for key, value in options.items())
     check_type(recipe, Recipe, name, f"write {name}=fedsift.Recipe({written})")
     checked: Recipe = recipe
+    if name == "distill" and checked.ntd:
+        raise UserError(
+            f"distill.ntd is {checked.ntd:g}, but a server has no model received to distil from; "
+            "not-true distillation is for local training: set local.ntd"
+        )
     return checked
 
 

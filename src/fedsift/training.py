@@ -47,6 +47,39 @@ def prior_of(job: Fit) -> Tensor:
     return torch.from_numpy((tau * np.log(seen / seen.sum())).astype(np.float32))
 
 
+def not_true_divergence(logits: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
+    """Batch mean of KL(t~ || s~): teacher and student as softmax over all classes but the true one,
+    the largest of a target (FedNTD, Lee et al. 2022). All [b, C].
+
+    Both have temperature 1, as in the paper. The prior is not in it: it says how often a class is
+    seen here, and the teacher does not know that.
+    """
+    others = torch.ones_like(targets, dtype=torch.bool).scatter(
+        1, targets.argmax(1, keepdim=True), False
+    )
+    s, t = (z[others].view(len(z), z.shape[1] - 1).log_softmax(1) for z in (logits, teacher))
+    return F.kl_div(s, t, reduction="batchmean", log_target=True)
+
+
+def teacher_of(job: Fit) -> Tensor | None:
+    """The logits that a job's not-true distillation follows, float32 [n, C]; None without it.
+
+    They are computed once, on the samples as they are, not on their crops: so a step costs no more
+    than a plain one.
+    """
+    if not job.recipe.ntd:
+        return None
+    if job.teacher is None:
+        raise UserError(
+            f"ntd = {job.recipe.ntd:g} needs a teacher: give Fit(teacher=...) the logits of the "
+            "model received on the same samples, or set ntd to 0"
+        )
+    if job.teacher.shape != job.data.targets.shape:
+        here, there = tuple(job.teacher.shape), tuple(job.data.targets.shape)
+        raise UserError(f"the teacher's logits have shape {here}, but the targets {there}")
+    return job.teacher.float()
+
+
 def add_proximal_pull(
     parameters: Iterable[nn.Parameter], start: Sequence[Tensor], mu: float
 ) -> None:

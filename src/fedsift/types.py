@@ -183,6 +183,9 @@ class Recipe:
     prox: float = option(
         0.0, "mu: add mu / 2 ||w - w0||^2 to the loss, w0 the weights at the start", low=0
     )
+    ntd: float = option(
+        0.0, "beta of not-true distillation from the model received; local training only", low=0
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.milestones, list):  # a recipe can be hashed
@@ -251,6 +254,8 @@ class Fit:
     key: seeding.Names  # names the randomness, so every engine draws the same batches
     epoch: int = 0  # epochs trained in earlier rounds: where the learning-rate schedule stands
     temperature: float = 1.0  # of the student's softmax in the loss
+    # [n, C]: logits of the model received on the samples as they are, needed where recipe.ntd > 0
+    teacher: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

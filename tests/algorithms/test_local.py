@@ -40,6 +40,19 @@ def test_replayed_samples_have_the_soft_labels_of_the_model_received():
     assert torch.equal(finish(turn, weights(5))["1.weight"], weights(5)["1.weight"])
 
 
+def test_not_true_distillation_follows_the_model_received_on_all_samples():
+    """Own samples and replayed ones: the teacher's logits are asked for before the training."""
+    client, recipe = toys.client(7), Recipe(epochs=2, batch=2, ntd=0.5)
+    turn = train_locally(client, weights(1), recipe, toys.a_round(3), replay=2)
+    next(turn)
+    asked = turn.send(np.zeros((2, 2), np.float32))
+    assert isinstance(asked, Predict) and len(asked.samples) == 4
+    assert torch.equal(asked.state["1.weight"], weights(1)["1.weight"])
+    fit = turn.send(np.arange(8, dtype=np.float32).reshape(4, 2))
+    assert fit.teacher.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert torch.equal(fit.data.samples.tensor(), asked.samples.tensor())
+
+
 def test_nothing_is_replayed_in_the_first_round():
     client = toys.client(7)
     fit = next(train_locally(client, weights(1), LOCAL, toys.a_round(0), replay=2))

@@ -14,7 +14,7 @@ from fedsift import models
 from fedsift.engines import batched
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
-from fedsift.types import Fit, Model, Recipe
+from fedsift.types import Fit, Model, Recipe, UserError
 from tests.helpers import parity, toys
 from tests.helpers.parity import SGD
 
@@ -22,6 +22,7 @@ CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 TERMS: dict[str, dict[str, Any]] = {
     "prior": {"prior": 1.0},
     "prox": {"prox": 0.5},
+    "ntd": {"ntd": 0.7},
 }
 RECIPES = {
     "sgd": SGD,
@@ -66,19 +67,22 @@ def network(name, shape=(3, 8, 8)):
 
 
 def fits(model, changes, recipe=SGD, **options):
-    """Jobs with a term in their recipe."""
-    return parity.fits(model, recipe=replace(recipe, **changes), **options)
+    """Jobs with a term in their recipe, and a teacher for those that want one."""
+    jobs = parity.fits(model, recipe=replace(recipe, **changes), **options)
+    return [
+        replace(job, teacher=parity.noise(len(job.data), parity.CLASSES, seed=i))
+        for i, job in enumerate(jobs)
+    ]
 
 
 # --- by hand ---
 
 
-def trained(engine, data, **changes):
-    """Two inputs, two outputs, no bias, from zero weights: [2, 2] after full batches of step size
-    0.5."""
+def trained(engine, data, teacher=None, **changes):
+    """Two inputs, no bias, from zero weights, row by row after full batches of step size 0.5."""
     recipe = Recipe(batch=2, lr=0.5, optimizer="sgd", momentum=0.0, **{"epochs": 1} | changes)
     start = {"1.weight": torch.zeros(data.classes, 2)}
-    job = Fit(toys.model(classes=data.classes), start, data, recipe, (0,))
+    job = Fit(toys.model(classes=data.classes), start, data, recipe, (0,), teacher=teacher)
     return engine.run([job])[0]["1.weight"].flatten().tolist()
 
 
@@ -107,6 +111,29 @@ def test_prox_pulls_back_by_hand(any_engine):
     w = 1 / 8 - 0.5 * ((s - 1) / 2 + 2.0 / 8)
     found = trained(any_engine, data, prox=2.0, epochs=2)
     assert found == pytest.approx([w, -w, -w, w], abs=1e-6)
+
+
+def test_a_step_with_not_true_distillation_by_hand(any_engine):
+    """Three classes, x = (1, 0) of class 0 and (0, 1) of class 1. The mean loss alone pulls by
+    (-1/3, 1/6, 1/6) and (1/6, -1/3, 1/6). Of x = (1, 0) the teacher says (1/4, 3/4) for classes 1
+    and 2, the student (1/2, 1/2): beta / 2 (0, 1/4, -1/4) on top. Of (0, 1) they agree."""
+    data = toys.labelled([[1.0, 0.0], [0.0, 1.0]], [0, 1], classes=3)
+    teacher = torch.tensor([[9.0, 0.0, math.log(3)], [1.0, 5.0, 1.0]])
+    by_hand = [1 / 6, -1 / 12, -5 / 24, 1 / 6, 1 / 24, -1 / 12]
+    assert trained(any_engine, data, teacher, ntd=2.0) == pytest.approx(by_hand, abs=1e-6)
+
+
+def test_a_prior_is_not_in_not_true_distillation(any_engine):
+    """Both samples are of class 0 of three, and the teacher knows no more than the student: only
+    the prior's shares (3, 1, 1) / 5 pull, by (-2/5, 1/5, 1/5) / 2; a step of 0.5 halves it."""
+    data = toys.labelled([[1.0, 0.0], [0.0, 1.0]], [0, 0], classes=3)
+    found = trained(any_engine, data, torch.zeros(2, 3), ntd=2.0, prior=1.0)
+    assert found == pytest.approx([0.1, 0.1, -0.05, -0.05, -0.05, -0.05], abs=1e-6)
+
+
+def test_distillation_without_a_teacher_is_told(any_engine):
+    with pytest.raises(UserError, match="ntd = 2 needs a teacher"):
+        trained(any_engine, toys.labelled([[1.0, 0.0], [0.0, 1.0]], [0, 1]), ntd=2.0)
 
 
 # --- against torch ---

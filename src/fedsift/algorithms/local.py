@@ -44,7 +44,10 @@ def train_locally(
     if count and r.number:  # in round 0 nobody has learnt anything yet
         data = yield from _add_replay(client, weights, count, r)
     key, epoch = r.key("local", client.id), recipe.epochs * r.number
-    return (yield Fit(client.model, weights, data, recipe, key, epoch))
+    teacher = None
+    if recipe.ntd:
+        teacher = torch.from_numpy((yield Predict(client.model, weights, data.samples)))
+    return (yield Fit(client.model, weights, data, recipe, key, epoch, teacher=teacher))
 
 
 def check_replay(replay: int | None) -> None:

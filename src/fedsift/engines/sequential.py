@@ -9,7 +9,7 @@ hundred compute the same bits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -87,32 +87,43 @@ class SequentialEngine:
                 )
 
     def _fit(self, net: nn.Module, job: Fit, stop: Stop) -> Weights:
-        recipe, n = job.recipe, len(job.data)
-        x, targets = self._inputs(job.model, job.data.samples), job.data.targets.to(self.device)
-        moves = training.draw_augmentation(recipe, n, job.key, job.data.samples.shape)
+        recipe = job.recipe
         prior = training.prior_of(job).to(self.device) if recipe.prior else None
         start = [p.detach().clone() for p in net.parameters()] if recipe.prox else None
         optimizer = training.optimizer(recipe, net.parameters())
         net.train()
-        for epoch, batches in enumerate(training.draw_batches(recipe, n, job.key)):
+        for epoch, inputs, targets, teacher in self._batches(job):
+            raise_if_stopped(stop)
             for group in optimizer.param_groups:
                 group["lr"] = training.step_size(recipe, job.epoch + epoch)
-            for batch in map(torch.from_numpy, batches):
-                raise_if_stopped(stop)
-                inputs = x[batch]
-                if moves is not None:
-                    inputs = training.augment(inputs, torch.from_numpy(moves[epoch])[batch])
-                optimizer.zero_grad()
-                with self.precision.forward(), training.explain_batch_norm_errors([job]):
-                    logits = net(inputs)
-                training.loss(logits.float(), targets[batch], job.temperature, prior).backward()
-                if start is not None:
-                    training.add_proximal_pull(net.parameters(), start, recipe.prox)
-                optimizer.step()
+            optimizer.zero_grad()
+            with self.precision.forward(), training.explain_batch_norm_errors([job]):
+                logits = net(inputs).float()
+            loss = training.loss(logits, targets, job.temperature, prior)
+            if teacher is not None:
+                loss = loss + recipe.ntd * training.not_true_divergence(logits, teacher, targets)
+            loss.backward()
+            if start is not None:
+                training.add_proximal_pull(net.parameters(), start, recipe.prox)
+            optimizer.step()
         return {
             name: value.detach().to("cpu", copy=True).contiguous()
             for name, value in net.state_dict().items()
         }
+
+    def _batches(self, job: Fit) -> Iterator[tuple[int, Tensor, Tensor, Tensor | None]]:
+        """Of each step: epoch, inputs, targets, and the teacher's logits where there are some."""
+        recipe, n = job.recipe, len(job.data)
+        x, targets = self._inputs(job.model, job.data.samples), job.data.targets.to(self.device)
+        teacher = training.teacher_of(job)
+        teacher = None if teacher is None else teacher.to(self.device)
+        moves = training.draw_augmentation(recipe, n, job.key, job.data.samples.shape)
+        for epoch, batches in enumerate(training.draw_batches(recipe, n, job.key)):
+            for batch in map(torch.from_numpy, batches):
+                inputs = x[batch]
+                if moves is not None:
+                    inputs = training.augment(inputs, torch.from_numpy(moves[epoch])[batch])
+                yield epoch, inputs, targets[batch], None if teacher is None else teacher[batch]
 
     @torch.no_grad()
     def _predict(self, net: nn.Module, job: Predict) -> Array:

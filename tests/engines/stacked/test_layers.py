@@ -259,19 +259,24 @@ def test_pools(pool):
     st.sampled_from([0.5, 1.0, 3.0]),
     st.booleans(),
     st.booleans(),
+    st.sampled_from([0.0, 0.7]),
     seeds,
 )
 def test_the_pull_is_the_gradient_of_the_loss_of_every_network(
-    counts, classes, temperature, soft, prior, seed
+    counts, classes, temperature, soft, prior, ntd, seed
 ):
     m, b = len(counts), max(counts)
     z = drawn(seed, m, b, classes) * 3
     t = drawn(seed + 1, m, b, classes).softmax(-1)
     t = t if soft else F.one_hot(t.argmax(-1), classes).float()
     bias = drawn(seed + 2, m, 1, classes) if prior else None
-    found = loss_gradient(z.clone(), t, temperature, torch.tensor(counts), bias)
+    teacher = drawn(seed + 3, m, b, classes) if ntd else None
+    found = loss_gradient(z.clone(), t, temperature, torch.tensor(counts), bias, teacher, ntd)
     for i, n in enumerate(counts):
         mine = z[i, :n].clone().requires_grad_()
         own = None if bias is None else bias[i, 0]
-        (expected,) = torch.autograd.grad(training.loss(mine, t[i, :n], temperature, own), mine)
+        value = training.loss(mine, t[i, :n], temperature, own)
+        if teacher is not None:
+            value = value + ntd * training.not_true_divergence(mine, teacher[i, :n], t[i, :n])
+        (expected,) = torch.autograd.grad(value, mine)
         assert close(found[i, :n], expected, 1e-6) and not found[i, n:].any()

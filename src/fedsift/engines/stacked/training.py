@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -83,7 +84,7 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
     rule, rates = make_optimizer(recipe, models.flat), torch.from_numpy(plan.rates).to(here)
     slice_of = cache(lambda active: ModelSlice(program, models, slice(active)))
     groups_of = cache(partial(step_groups, program, recipe.batch, here))
-    for t, (x, targets) in enumerate(_draw_batches(program, jobs, values, plan)):
+    for t, (x, targets, teacher) in enumerate(_draw_batches(program, jobs, values, plan)):
         raise_if_stopped(stop)
         counts = plan.counts[t]
         for group in groups_of(tuple(counts[counts > 0].tolist())):
@@ -101,6 +102,8 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
                 temperature=temperature,
                 shares=group.shares,
                 prior=None if prior is None else prior[members],
+                teacher=None if teacher is None else teacher[members, : group.width],
+                ntd=recipe.ntd,
             )
             with training.explain_batch_norm_errors(jobs):
                 program.add_gradients(p, x[members, : group.width], gradient, part.gradients)
@@ -113,19 +116,30 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
 
 def _draw_batches(
     program: Program, jobs: Sequence[Fit], values: Tensor, plan: Schedule
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Per step, program-ready batches [M, B, ...], targets [M, B, classes]; some steps ahead."""
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """Per step, program-ready batches [M, B, ...], targets and teacher's logits [M, B, classes];
+    some steps ahead."""
     here = values.device
     inputs = Inputs.of([job.data.samples for job in jobs], values)
     rows = torch.from_numpy(np.concatenate([job.data.samples.rows for job in jobs])).to(here)
     targets = torch.cat([job.data.targets for job in jobs]).to(here)
+    teacher = join_teachers(jobs)
+    teacher = None if teacher is None else teacher.to(here)
     steps = max(1, AHEAD // (plan.positions[0].size * values[0].numel()))
     for start in range(0, len(plan), steps):
         now = slice(start, start + steps)
         positions = torch.from_numpy(plan.positions[now]).to(here)
         moves = None if plan.moves is None else torch.from_numpy(plan.moves[now]).to(here)
         x = inputs.take(rows[positions], moves)
-        yield from zip(program.arrange(x) if x.ndim == 6 else x, targets[positions], strict=True)
+        x = program.arrange(x) if x.ndim == 6 else x
+        taught = repeat(None) if teacher is None else teacher[positions]
+        yield from zip(x, targets[positions], taught, strict=False)
+
+
+def join_teachers(jobs: Sequence[Fit]) -> Tensor | None:
+    """The teachers' logits for all jobs' samples laid end to end, [n, C]; None without ntd."""
+    found = [teacher for job in jobs if (teacher := training.teacher_of(job)) is not None]
+    return torch.cat(found) if found else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,19 +223,39 @@ def loss_gradient(
     temperature: float,
     count: Tensor,
     prior: Tensor | None = None,
+    teacher: Tensor | None = None,
+    ntd: float = 0.0,
 ) -> Tensor:
     """Of the mean over a model's batch of -sum t log s, s = softmax(z / T + prior), by z: (s sum(t)
     - t) / T / batch, 0 for padding. [A, b, C]; count [A] is how many samples are real; prior [A, 1,
-    C]."""
-    return _loss_gradient(logits, targets, temperature, _shares(count, logits.shape[1]), prior)
+    C]. With a teacher [A, b, C], of not-true distillation too."""
+    shares = _shares(count, logits.shape[1])
+    return _loss_gradient(logits, targets, temperature, shares, prior, teacher, ntd)
 
 
 def _loss_gradient(
-    logits: Tensor, targets: Tensor, temperature: float, shares: Tensor, prior: Tensor | None
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    shares: Tensor,
+    prior: Tensor | None,
+    teacher: Tensor | None,
+    ntd: float,
 ) -> Tensor:
-    logits = logits / temperature if temperature != 1 else logits
-    s = torch.softmax(logits if prior is None else logits + prior, -1)
-    return s.mul_(targets.sum(-1, keepdim=True)).sub_(targets).mul_(shares / temperature)
+    scaled = logits / temperature if temperature != 1 else logits
+    s = torch.softmax(scaled if prior is None else scaled + prior, -1)
+    pull = s.mul_(targets.sum(-1, keepdim=True)).sub_(targets).mul_(shares / temperature)
+    if teacher is None:
+        return pull
+    return pull.add_(_not_true_gradient(logits, teacher, targets).mul_(shares), alpha=ntd)
+
+
+def _not_true_gradient(logits: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
+    """Of training.not_true_divergence, by z, for one sample: s~ - t~, 0 for the true class."""
+    true = targets.argmax(-1, keepdim=True)
+    lowest = torch.finfo(logits.dtype).min
+    s, t = (torch.softmax(z.scatter(-1, true, lowest), -1) for z in (logits, teacher))
+    return s.sub_(t)
 
 
 def _shares(count: Tensor, size: int) -> Tensor:

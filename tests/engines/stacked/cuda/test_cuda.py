@@ -208,25 +208,40 @@ def test_a_batch_is_drawn_as_the_plain_code_takes_it(ops, shape, figures, moved)
         )
         small = None if moves is None else moves.to(torch.int8)
         now = torch.tensor([step]).cuda()
-        ops.draw_batch(values, rows, positions, small, targets, counts, mean, std, now, x, t, count)
+        given = (values, rows, positions, small, targets, counts, mean, std, now, x, t, count)
+        ops.draw_batch(*given)
         assert torch.allclose(x, expected, atol=1e-5)
         assert torch.equal(t, targets[positions[step].long()]) and torch.equal(count, counts[step])
+        taught, teacher = torch.empty_like(t), torch.randn(9, 5).cuda()
+        ops.draw_batch(*given, teacher, taught)
+        assert torch.equal(taught, teacher[positions[step].long()])
+        assert torch.equal(t, targets[positions[step].long()])
 
 
+@pytest.mark.parametrize("ntd", [0.0, 0.7])
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_the_pull_of_the_loss(ops, temperature, prior):
+def test_the_pull_of_the_loss(ops, temperature, prior, ntd):
     z, t, count = (
         3 * cuda(3, 8, 10),
         cuda(3, 8, 10, seed=1).softmax(-1),
         torch.tensor([8, 3, 1]).cuda().int(),
     )
     bias = cuda(3, 10, seed=2) if prior else torch.zeros(3, 10).cuda()
+    teacher = 3 * cuda(3, 8, 10, seed=3) if ntd else None
     assert torch.allclose(
-        ops.loss_gradient(z, t, count, temperature, bias),
-        loss_gradient(z, t, temperature, count, bias[:, None]),
+        ops.loss_gradient(z, t, count, temperature, bias, teacher, ntd),
+        loss_gradient(z, t, temperature, count, bias[:, None], teacher, ntd),
         atol=1e-6,
     )
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_no_other_class_or_one_teaches_nothing(ops, classes):
+    z, t = cuda(2, 4, classes), torch.ones(2, 4, classes).cuda() / classes
+    count, bias = torch.tensor([4, 2]).cuda().int(), torch.zeros(2, classes).cuda()
+    found = ops.loss_gradient(z, t, count, 1.0, bias, cuda(2, 4, classes, seed=1), 5.0)
+    assert torch.allclose(found, ops.loss_gradient(z, t, count, 1.0, bias), atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,12 @@ from fedsift.engines.stacked.ops import Pass
 from fedsift.engines.stacked.optimizers import correction
 from fedsift.engines.stacked.program import Program
 from fedsift.engines.stacked.schedule import Schedule, make_schedule
-from fedsift.engines.stacked.training import Inputs, check_batches, collect_states
+from fedsift.engines.stacked.training import (
+    Inputs,
+    check_batches,
+    collect_states,
+    join_teachers,
+)
 from fedsift.engines.threads import Stop, raise_if_stopped
 from fedsift.types import Fit, Weights
 
@@ -63,6 +68,9 @@ class GraphTrainer:
             self._rows = torch.zeros(samples, dtype=torch.int32)
             self._targets = torch.zeros(samples, classes)
             self._prior = torch.zeros(models, classes)
+            taught = self._recipe.ntd > 0
+            self._teacher = torch.zeros(samples, classes) if taught else None
+            self._taught = torch.zeros(models, width, classes) if taught else None
             self._positions = torch.zeros(steps, models, width, dtype=torch.int32)
             self._counts = torch.zeros(steps, models, dtype=torch.int32)
             self._rates = torch.zeros(steps, models)
@@ -111,6 +119,9 @@ class GraphTrainer:
         rows = np.concatenate([job.data.samples.rows for job in jobs])
         _fill(self._rows, torch.from_numpy(rows))
         _fill(self._targets, torch.cat([job.data.targets for job in jobs]))
+        teacher = join_teachers(jobs)
+        if self._teacher is not None and teacher is not None:
+            _fill(self._teacher, teacher)
         self._prior.copy_(torch.stack([training.prior_of(job) for job in jobs]))
         _fill(self._positions, torch.from_numpy(plan.positions))
         _fill(self._counts, torch.from_numpy(plan.counts))
@@ -126,7 +137,8 @@ class GraphTrainer:
         a, program = models, self._program
         x, t, count = self._x[:a], self._t[:a], self._count[:a]
         data = (self._values, self._rows, self._positions, self._moves, self._targets, self._counts)
-        ops.draw_batch(*data, self._mean, self._std, self._now, x, t, count)
+        taught = None if self._taught is None else self._taught[:a]
+        ops.draw_batch(*data, self._mean, self._std, self._now, x, t, count, self._teacher, taught)
         w = self._flat[:a]
         weights = {
             name: view.detach().requires_grad_() for name, view in program.weights(w).items()
@@ -140,7 +152,8 @@ class GraphTrainer:
         logits = program(
             Pass(weights, buffers, True, counted, self._seeds[:a], self._now, places), x
         )
-        pull = ops.loss_gradient(logits.detach(), t, count, self._temperature, self._prior)
+        how = self._temperature, self._prior, taught, self._recipe.ntd
+        pull = ops.loss_gradient(logits.detach(), t, count, *how)
         gradients = torch.autograd.grad(logits, list(weights.values()), pull)
         program.layout.join_gradients(gradients, gradient, program.placed)
         ops.update_weights(

@@ -284,28 +284,37 @@ def draw_batch(
     values: Tensor, rows: Tensor, positions: Tensor, moves: Tensor | None, targets: Tensor,
     counts: Tensor,
     mean: Tensor, std: Tensor, now: Tensor, x: Tensor, t: Tensor, count: Tensor,
+    teacher: Tensor | None = None, taught: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Fill x [A, B, H, W, C] (or [A, B, F]), t [A, B, classes], count [A] for step `now`."""
+    """Fill x [A, B, H, W, C] (or [A, B, F]), t [A, B, classes], count [A] for step `now`, and
+    `taught` [A, B, classes] from `teacher`, as t from `targets`."""
     a, b = x.shape[:2]
     h, w, c = x.shape[2:] if x.ndim == 5 else (1, 1, x.shape[2])
     triton_kernels.draw_batch[(b, a)](
-        values, rows, positions, _or(moves, rows), targets, counts, mean, std, now, x, t, count, b,
-        counts.shape[1],
+        values, rows, positions, _or(moves, rows), targets, counts, mean, std, now, x, t, count,
+        _or(teacher, targets), _or(taught, t), b, counts.shape[1],
         C=c, H=h, W=w, CLASSES=t.shape[2], BE=_power(h * w * c, most=1024), BC=_power(t.shape[2]),
-        MOVED=moves is not None, PER_CHANNEL=mean.shape[1] > 1,
+        MOVED=moves is not None, PER_CHANNEL=mean.shape[1] > 1, TAUGHT=taught is not None,
     )  # fmt: skip
 
 
 def loss_gradient(
-    logits: Tensor, t: Tensor, count: Tensor, temperature: float, prior: Tensor
+    logits: Tensor,
+    t: Tensor,
+    count: Tensor,
+    temperature: float,
+    prior: Tensor,
+    taught: Tensor | None = None,
+    ntd: float = 0.0,
 ) -> Tensor:
     """The gradient of the loss by the logits: see training.loss_gradient; prior [M, C], M >= A."""
     a, b, classes = logits.shape
     out = torch.empty_like(t)
     logits = logits.contiguous()
     triton_kernels.loss_gradient[(b, a)](
-        logits, t, out, count, prior, b, temperature, CLASSES=classes, BC=_power(classes)
-    )
+        logits, t, out, count, prior, _or(taught, t), b, temperature, ntd,
+        CLASSES=classes, BC=_power(classes), NTD=taught is not None,
+    )  # fmt: skip
     return out
 
 

@@ -308,12 +308,19 @@ def norm_gradient(
 
 
 @triton.jit
+def _row(table, position, k, CLASSES: tl.constexpr):
+    return tl.load(table + position.to(tl.int64) * CLASSES + k, mask=k < CLASSES, other=0.0)
+
+
+@triton.jit
 def draw_batch(
-    values, rows, positions, moves, targets, counts, mean, std, step, x, t, count, B, models,
+    values, rows, positions, moves, targets, counts, mean, std, step, x, t, count, teacher,
+    taught, B, models,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CLASSES: tl.constexpr, BE: tl.constexpr,
-    BC: tl.constexpr, MOVED: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    BC: tl.constexpr, MOVED: tl.constexpr, PER_CHANNEL: tl.constexpr, TAUGHT: tl.constexpr,
 ):  # fmt: skip
-    """The batch of `step`: sample b of model m cropped, mirrored and normalised, and its target."""
+    """The batch of `step`: sample b of model m cropped, mirrored and normalised, its target, and
+    with TAUGHT the teacher's logits."""
     b, m = tl.program_id(0), tl.program_id(1)
     now = tl.load(step)
     if b == 0:
@@ -340,28 +347,46 @@ def draw_batch(
         value = tl.where(inside, (raw - centre) / spread, 0.0)
         tl.store(x + (m * B + b).to(tl.int64) * (C * H * W) + e, value, mask=e < C * H * W)
     k = tl.arange(0, BC)
-    target = tl.load(targets + position.to(tl.int64) * CLASSES + k, mask=k < CLASSES, other=0.0)
-    tl.store(t + (m * B + b) * CLASSES + k, target, mask=k < CLASSES)
+    into = (m * B + b) * CLASSES + k
+    tl.store(t + into, _row(targets, position, k, CLASSES), mask=k < CLASSES)
+    if TAUGHT:
+        tl.store(taught + into, _row(teacher, position, k, CLASSES), mask=k < CLASSES)
+
+
+@triton.jit
+def _softmax(z):
+    e = tl.exp(z - tl.max(z, 0))
+    return e / tl.sum(e, 0)
+
+
+@triton.jit
+def _softmax_without(z, k, true):
+    """Over all classes but one, which gets 0: it is put below whatever a network answers."""
+    return _softmax(tl.where(k == true, -3.0e38, z))
 
 
 @triton.jit
 def loss_gradient(
-    z, t, out, counts, prior, B, temperature,
-    CLASSES: tl.constexpr, BC: tl.constexpr,
+    z, t, out, counts, prior, taught, B, temperature, ntd,
+    CLASSES: tl.constexpr, BC: tl.constexpr, NTD: tl.constexpr,
 ):  # fmt: skip
     """(softmax(z / T + prior) sum(t) - t) / T / batch for real samples, 0 for padding
-    (loss_gradient). A prior of zeros changes no bit."""
+    (loss_gradient). A prior of zeros changes no bit. With NTD, ntd (s~ - t~) / batch is added."""
     b, m = tl.program_id(0), tl.program_id(1)
     count = tl.load(counts + m)
     k = tl.arange(0, BC)
     at = (m * B + b) * CLASSES + k
-    logits = tl.load(z + at, mask=k < CLASSES, other=-float("inf")) / temperature
-    logits += tl.load(prior + m * CLASSES + k, mask=k < CLASSES, other=0.0)
+    logits = tl.load(z + at, mask=k < CLASSES, other=-float("inf"))
+    bias = tl.load(prior + m * CLASSES + k, mask=k < CLASSES, other=0.0)
     target = tl.load(t + at, mask=k < CLASSES, other=0.0)
-    e = tl.exp(logits - tl.max(logits, 0))
-    pull = (e / tl.sum(e, 0) * tl.sum(target, 0) - target) / (
-        temperature * tl.maximum(count, 1).to(tl.float32)
-    )
+    size = tl.maximum(count, 1).to(tl.float32)
+    s = _softmax(logits / temperature + bias)
+    pull = (s * tl.sum(target, 0) - target) / (temperature * size)
+    if NTD:
+        lesson = tl.load(taught + at, mask=k < CLASSES, other=-float("inf"))
+        true = tl.argmax(tl.where(k < CLASSES, target, -float("inf")), 0)
+        away = _softmax_without(logits, k, true) - _softmax_without(lesson, k, true)
+        pull += ntd * away / size
     tl.store(out + at, tl.where(b < count, pull, 0.0), mask=k < CLASSES)
 
 
