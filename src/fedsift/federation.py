@@ -21,6 +21,16 @@ from fedsift.evaluation import DistilledLabels, LabelTally, UploadedLabels
 from fedsift.ledger import RoundBytes
 from fedsift.memory import is_empty, model_in, to_tree
 from fedsift.models import check_model, make_model
+from fedsift.starts import (
+    Start,
+    StartFile,
+    Tell,
+    Wanted,
+    check_start,
+    make_starts,
+    read_start,
+    read_weights,
+)
 from fedsift.training import count_steps
 from fedsift.turns import batch_turns, run_turn, watch_turn
 from fedsift.types import (
@@ -32,6 +42,7 @@ from fedsift.types import (
     Labelled,
     Model,
     PeerToPeer,
+    Pretext,
     Round,
     Server,
     SharesLabels,
@@ -246,6 +257,7 @@ class Federation:
     task: Task
     cohort: int
     seed: int
+    start_from: Start | None = None  # what the students' first weights come from; None: chance
 
     def __post_init__(self) -> None:
         _check_parts(self.algorithm, self.clients, self.task)
@@ -269,6 +281,7 @@ class Federation:
             c.model_of,
             len(c),
             self.cohort,
+            None if self.start_from is None else {},
         )
 
     def cohort_ids(self, number: int) -> Array:
@@ -277,10 +290,31 @@ class Federation:
             seeding.rng(*self.round(number).key("cohort")), len(self.clients), self.cohort
         )
 
-    def start(self) -> FederationState:
+    def start(self, weights: Mapping[str, Weights] | None = None) -> FederationState:
+        """The state before the first round, with the weights that students start from.
+
+        Without them, where there should be some, it serves to check and not to run: see
+        `start_federations`.
+        """
         for model in self.clients.models:
             check_model(model)
-        return FederationState(0, self.algorithm.start(self.round(0)))
+        r = self.round(0)
+        if self.start_from is None:
+            return FederationState(0, self.algorithm.start(r))
+        check_start(self.start_from, self.clients.models, self.task.public)
+        server = self.algorithm.start(replace(r, start=dict(weights or {})))
+        if not server.students:
+            raise UserError(
+                "start: this algorithm sends no model down, so clients cannot start from one;"
+                " leave start out"
+            )
+        return FederationState(0, server)
+
+    def check_start_file(self) -> None:
+        """Read the file of starting weights, if there is one, to see whether it fits."""
+        if isinstance(self.start_from, StartFile):
+            for model in self.clients.models:
+                read_weights(self.start_from, model, self.seed)
 
     def draw_cohort(self, r: Round) -> list[Client]:
         """The cohort of a round."""
@@ -399,6 +433,35 @@ def _score(labels: SoftLabels | None, truth: Array) -> DistilledLabels | None:
     return None if labels is None else evaluation.score_distilled(labels, truth)
 
 
+def start_federations(
+    federations: Sequence[Federation], engine: Engine, tell: Tell | None = None
+) -> list[FederationState | Exception]:
+    """The first state of each. What students start from is made here, side by side and once.
+
+    tell: is told the epochs done and those in all
+    """
+    wanted = {
+        (i, model.name): Wanted(
+            federation.start_from, model, federation.task.public, federation.seed
+        )
+        for i, federation in enumerate(federations)
+        for model in federation.clients.models
+        if federation.start_from is not None
+    }
+    made = dict(zip(wanted, make_starts(list(wanted.values()), engine, tell), strict=True))
+    return [
+        _start(federation, {name: found for (which, name), found in made.items() if which == i})
+        for i, federation in enumerate(federations)
+    ]
+
+
+def _start(
+    federation: Federation, made: Mapping[str, Weights | Exception]
+) -> FederationState | Exception:
+    failed = next((found for found in made.values() if isinstance(found, Exception)), None)
+    return failed or federation.start({n: w for n, w in made.items() if isinstance(w, dict)})
+
+
 def _check_parts(algorithm: Any, clients: Any, task: Any) -> None:
     """The three objects of a federation, each in its place."""
     if isinstance(algorithm, str) or isroutine(algorithm):
@@ -428,6 +491,7 @@ def federate(
     seed: int = 0,
     engine: Engine | str = "auto",
     state: FederationState | None = None,
+    start: str | Pretext | None = None,
 ) -> Iterator[Record]:
     """Run rounds and yield a `Record` of each. Stop with `break`, resume from `record.state`.
 
@@ -439,18 +503,26 @@ def federate(
     seed: of the cohorts, the first weights, the batches and the picks
     engine: "auto", "batched", "sequential", or what `choose_engine` gave
     state: where to resume: the `state` of the last record (default: start at the first round)
+    start: what the first weights come from: "simclr(epochs=120)", "rotation", or the name of a
+        .safetensors file (default: chance)
     """
     check_whole("rounds", rounds)
     cure = "pass the state of a record, record.state"
     check_type(state, (FederationState, NoneType), "state", cure)
-    federation = Federation(algorithm, clients, task, cohort, seed)
+    federation = Federation(algorithm, clients, task, cohort, seed, read_start(start))
     chosen, _ = choose_engine(engine)
-    return _run_rounds(federation, rounds, chosen, state or federation.start())
+    first = state or federation.start()  # what cannot be started is refused before the first round
+    return _run_rounds(federation, rounds, chosen, first, made=state is not None)
 
 
 def _run_rounds(
-    federation: Federation, rounds: int, engine: Engine, state: FederationState
+    federation: Federation, rounds: int, engine: Engine, state: FederationState, made: bool
 ) -> Iterator[Record]:
+    if not made and federation.start_from is not None and rounds > 0:
+        (found,) = start_federations([federation], engine)
+        if isinstance(found, Exception):
+            raise found
+        state = found
     while state.round < rounds:
         record: Record = run_turn(federation.round_turn(state), engine)
         yield record

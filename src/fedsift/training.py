@@ -220,8 +220,8 @@ class Dropout(nn.Module):
         self.p, self.number = p, number
         self.seed, self.step = 0, 0
 
-    def start(self, seed: int) -> None:
-        self.seed, self.step = seed, 0
+    def start(self, seed: int, step: int = 0) -> None:
+        self.seed, self.step = seed, step
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:

@@ -190,16 +190,18 @@ class Recipe:
     def __post_init__(self) -> None:
         if isinstance(self.milestones, list):  # a recipe can be hashed
             object.__setattr__(self, "milestones", tuple(self.milestones))
-        problems = [
-            *(text for f in fields(self) if (text := _problem(f, getattr(self, f.name)))),
-            *_unknown_words(self),
-        ]
+        problems = [*list_problems(self), *_unknown_words(self)]
         if not _are_epochs(self.milestones):
             problems.append(f"milestones must be epochs from 0 on, not {_shown(self.milestones)}")
         if self.nesterov and self.momentum == 0:
             problems.append("nesterov needs a momentum above 0")
         if problems:
             raise UserError("; ".join(problems))
+
+
+def list_problems(options: Any) -> list[str]:
+    """What is wrong with the numbers of a dataclass made of `option`s, in words."""
+    return [text for f in fields(options) if (text := _problem(f, getattr(options, f.name)))]
 
 
 def _problem(option: Field[Any], value: Any) -> str | None:
@@ -267,7 +269,92 @@ class Predict:
     samples: Samples
 
 
-Work = Fit | Predict
+@runtime_checkable
+class Pretext(Protocol):
+    """A self-supervised task: it makes views of images, and knows how wrong the outputs on them
+    are. Equal fields, equal task; it holds no data and no randomness.
+    """
+
+    @property
+    def epochs(self) -> int: ...
+
+    @property
+    def batch(self) -> int:
+        """Samples per step, at most."""
+        ...
+
+    @property
+    def lr(self) -> float:
+        """The largest learning rate."""
+        ...
+
+    @property
+    def views(self) -> int:
+        """Of each sample in a step."""
+        ...
+
+    @property
+    def dice(self) -> int:
+        """Random numbers that make a view."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """Of the head."""
+        ...
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Refuse, in words, samples that this task is not for."""
+        ...
+
+    def make_head(self, features: int) -> nn.Module:
+        """What takes the place of the network's last linear layer."""
+        ...
+
+    def make_view(self, x: Tensor, dice: Tensor) -> Tensor:
+        """One view of each image; x [b, C, H, W] from 0 to 1, dice [b, dice] from 0 to below 1."""
+        ...
+
+    def gradient(self, outputs: Tensor, dice: Tensor) -> Tensor:
+        """Of the loss of M networks by their outputs [M, views * B, outputs]; dice as for views.
+
+        The first B rows are the first views of the samples, the next B their second views.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A training by Adam that can be continued: the network and Adam's running means."""
+
+    state: Weights
+    mean: Weights  # of the gradient, by parameter
+    square: Weights
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrain:
+    """Train on a pretext for some of its epochs; the answer is the new `Snapshot`."""
+
+    model: Model  # with the pretext's head
+    snapshot: Snapshot
+    samples: Samples
+    pretext: Pretext
+    key: seeding.Names  # names the randomness of the whole training
+    epoch: int = 0  # epochs trained before
+    epochs: int = 1  # to train now
+
+    @property
+    def state(self) -> Weights:
+        return self.snapshot.state
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the training ends here: then batch norms take the statistics of plain images."""
+        return self.epoch + self.epochs >= self.pretext.epochs
+
+
+Work = Fit | Predict | Pretrain
 R = TypeVar("R")
 # Yields Work or a list of Work, is sent the answer or the list of answers, and returns an R.
 Turn = Generator[Any, Any, R]
@@ -277,7 +364,8 @@ class Engine(Protocol):
     """Does heavy work; only it trains. Equal jobs, equal answers, whatever else is in the list."""
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
-        """The answers, in the order of the jobs: weights for a Fit, logits for a Predict."""
+        """The answers, in the order of the jobs: weights for a Fit, logits for a Predict, a
+        Snapshot for a Pretrain."""
 
     def describe(self, model: Model) -> str:
         """One line on how networks of this architecture are run, and why."""
@@ -333,6 +421,9 @@ class Round:
     model_of: Callable[[int], Model]  # which of them a client has
     population: int = 1  # clients in the federation
     cohort: int = 0  # clients that take part in a round; 0 where nobody has said
+    # weights that the students start from, by architecture: only the server has them, and only
+    # before the first round; None where they start from random weights
+    start: Mapping[str, Weights] | None = None
 
     def key(self, *names: int | str) -> seeding.Names:
         return (self.seed, self.number, *names)

@@ -14,7 +14,8 @@ import numpy as np
 
 from fedsift import aggregators, registry, seeding
 from fedsift.aggregators import AGGREGATORS, Aggregator, StatefulAggregator, mean, run_aggregator
-from fedsift.algorithms import students
+from fedsift.algorithms import first_weights, students
+from fedsift.algorithms.first_weights import FirstWeights
 from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
 from fedsift.algorithms.presets import preset
 from fedsift.algorithms.soft_label_downlink import (
@@ -70,6 +71,8 @@ class ServerMemory:
     sent: dict[int, SoftLabels] = field(default_factory=dict)  # references of delta uplinks
     downlink: DownlinkMemory = field(default_factory=DownlinkMemory)
     aggregator: Tree = field(default_factory=dict)  # the aggregator's own
+    # soft labels down: weights that clients start from
+    first: FirstWeights = field(default_factory=FirstWeights)
 
 
 class Upload(NamedTuple):
@@ -130,15 +133,18 @@ class SoftLabelFD:
                 f"budget {self.budget} is larger than the public set ({len(r.public)} samples)"
             )
         check_replay_fits(self.replay, r)
-        return Server(students.initial_students(r), ServerMemory())
+        new = students.initial_students(r)
+        sends_first = r.start is not None and isinstance(self.down, SoftLabelCodec)
+        return Server(new, ServerMemory(first=FirstWeights(new if sends_first else {})))
 
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
     ) -> dict[int, bytes]:
         if isinstance(self.down, WeightCodec):
             return students.encode_weights(self.down, server, cohort, r)
-        downlink = SoftLabelDownlink(self.down, self.absent)
-        return {c.id: downlink.encode_for(server.memory.downlink, c.id, r) for c in cohort}
+        downlink, memory = SoftLabelDownlink(self.down, self.absent), server.memory
+        first = memory.first.encode_for(cohort := list(cohort), r)
+        return {c.id: first[c.id] + downlink.encode_for(memory.downlink, c.id, r) for c in cohort}
 
     def client_turn(
         self, client: Client, memory: ClientMemory, download: bytes, r: Round
@@ -179,8 +185,9 @@ class SoftLabelFD:
         ]
         new = {m.name: weights for m, weights in zip(r.models, taught, strict=True)}
         new = students.apply_ema_to_all(server.students, new, self.ema)
-        downlink = memory.downlink
+        downlink, first = memory.downlink, memory.first
         if isinstance(self.down, SoftLabelCodec):
+            first = first.add_receivers(references, r)
             for weights in new.values():
                 students.check_distilled(weights)
             own = self.teach == "predictions"
@@ -189,7 +196,7 @@ class SoftLabelFD:
             downlink = downlink_code.record(downlink, posted, references, r)
         sent = memory.sent | {c: labels for c, labels in references.items() if labels is not None}
         distilled = self._on_whole_public(labels, whole)
-        return Server(new, ServerMemory(sent, downlink, aggregated), distilled=distilled)
+        return Server(new, ServerMemory(sent, downlink, aggregated, first), distilled=distilled)
 
     def uploaded_labels(self, upload: Upload, r: Round) -> SoftLabels:
         return self._on_whole_public(upload.labels, r)
@@ -207,6 +214,7 @@ class SoftLabelFD:
             students.drop(old.sent, client),
             replace(old.downlink, received=received),
             aggregators.forget_client(self.aggregate, old.aggregator, client),
+            old.first.forget(client),
         )
         return Server(server.students, memory)
 
@@ -239,6 +247,8 @@ class SoftLabelFD:
         if isinstance(self.down, WeightCodec):
             return students.decode_weights(self.down, client.model, download, r), memory.received
         weights = memory.model or initial_state(client.model, r.seed)
+        if memory.model is None and r.start is not None:
+            weights, download = first_weights.split_download(client.model, download, r)
         downlink = SoftLabelDownlink(self.down, self.absent)
         found, received = downlink.decode(memory.received, download, r)
         for number, labels in found.items():  # none in round 0, one, or all that were missed

@@ -18,7 +18,9 @@ V = TypeVar("V")
 
 
 def initial_students(r: Round) -> dict[str, Weights]:
-    return {model.name: initial_state(model, r.seed) for model in r.models}
+    """One per architecture: the weights that the round starts from, or random ones."""
+    given = r.start or {}
+    return {model.name: given.get(model.name) or initial_state(model, r.seed) for model in r.models}
 
 
 def encode_weights(

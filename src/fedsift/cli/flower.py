@@ -212,7 +212,7 @@ def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet
     shown: Any = SimpleNamespace(
         experiment=experiment, state=SimpleNamespace(round=done), finished=False
     )
-    with show_progress([shown], quiet) as tell:
+    with show_progress([shown], quiet) as (tell, _):
         for count in local_deployment.follow(deployment, run, folder, done, experiment.rounds):
             history = runs.load_run(folder)
             for row, sent in list(zip(history.metrics, history.ledger, strict=True))[done:count]:

@@ -14,12 +14,13 @@ import typer
 from fedsift.cli.console import describe_os_error, describe_stop, format_bytes, warn
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
     from fedsift.federation import Record
     from fedsift.runs import Group, Run
 
     Tell = Callable[[Run, Record | Exception], None]
+    TellStart = Callable[[int, int], None]
 
 FEW = 12  # rows that can be taken in at a glance
 
@@ -31,8 +32,8 @@ def run_group(group: Group, engine: Any, quiet: bool, kind: str = "run") -> None
     """
     from fedsift.runs import describe_error
 
-    with show_progress(group.runs, quiet) as tell:
-        for run, outcome in group.run(engine):
+    with show_progress(group.runs, quiet) as (tell, tell_start):
+        for run, outcome in group.run(engine, tell_start):
             if isinstance(outcome, Exception) and len(group.folders) > 1:
                 warn(f"{kind} {run.folder.name} failed: {describe_error(outcome)}")
             tell(run, outcome)
@@ -75,14 +76,15 @@ def _describe_saved(begun: Path) -> str:
 
 
 @contextlib.contextmanager
-def show_progress(runs: list[Run], quiet: bool) -> Iterator[Tell]:
+def show_progress(runs: list[Run], quiet: bool) -> Iterator[tuple[Tell, TellStart]]:
+    """Where rounds are reported, and before them the epochs of what the students start from."""
     from rich.console import Console
 
     console = Console(stderr=True)
     if quiet:
-        yield lambda run, outcome: None
+        yield lambda run, outcome: None, lambda done, epochs: None
     elif not console.is_terminal:
-        yield _report_in_lines(runs)
+        yield _report_in_lines(runs), _report_start_in_lines
     else:
         from rich.progress import (
             BarColumn,
@@ -101,7 +103,7 @@ def show_progress(runs: list[Run], quiet: bool) -> Iterator[Tell]:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console) as progress:
-            yield _report_in_bars(runs, progress, layout)
+            yield _report_in_bars(runs, progress, layout), _report_start_in_bar(progress, layout)
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,23 @@ def _report_in_bars(runs: list[Run], progress: Progress, layout: BarLayout) -> T
             progress.update(bar, completed=sum(one.state.round for one in members), figures=figures)
 
     return tell
+
+
+def _report_start_in_bar(progress: Progress, layout: BarLayout) -> TellStart:
+    """One bar for all starts, from the first epoch on; it goes when they are done."""
+    bars: list[TaskID] = []
+
+    def tell(done: int, epochs: int) -> None:
+        if not bars:
+            bars.append(progress.add_task(layout.shorten("start"), total=epochs, figures=""))
+        progress.update(bars[0], completed=done, total=epochs, visible=done < epochs)
+
+    return tell
+
+
+def _report_start_in_lines(done: int, epochs: int) -> None:
+    if done:
+        warn(f"start: epoch {done} of {epochs}")
 
 
 def _group_runs(runs: list[Run]) -> list[tuple[str, list[Run]]]:

@@ -11,6 +11,7 @@ from fedsift.config.schema import DataSection, Experiment
 from fedsift.data import Task
 from fedsift.data.partition import PARTITIONS
 from fedsift.federation import Clients, Federation, make_clients
+from fedsift.starts import read_start
 from fedsift.types import Algorithm, UserError
 
 
@@ -28,7 +29,9 @@ def build_parts(experiment: Experiment) -> Built:
     algorithm, partition = _plan_algorithm(e), _plan_partition(e)
     made = algorithm.build()
     engines.check_engine(e.engine, e.device, e.precision)
-    federation = Federation(made, build_clients(e), build_task(e), e.clients.cohort, e.seed)
+    federation = Federation(
+        made, build_clients(e), build_task(e), e.clients.cohort, e.seed, read_start(e.start)
+    )
     return Built(federation, _list_unused(e, algorithm, partition))
 
 

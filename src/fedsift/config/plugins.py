@@ -16,6 +16,7 @@ from fedsift.types import UserError
 
 # Keys whose value names a part; the schemes that are fedsift's own.
 NAMES: dict[str, tuple[str, ...]] = {
+    "start": (),
     "engine": (),
     "data.name": tuple(SCHEMES),
     "data.public_from": tuple(SCHEMES),

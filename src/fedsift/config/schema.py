@@ -125,6 +125,10 @@ class Experiment(Section):
         0, ge=0, description="of everything: split, partition, cohorts, weights, batches, picks"
     )
     rounds: int = Field(15, gt=0, description="how many rounds to run")
+    start: str | None = Field(
+        None,
+        description="first weights: simclr(epochs=120), rotation(epochs=50) or FILE.safetensors",
+    )
     engine: str = Field("auto", description="auto, batched or sequential")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     precision: str = Field(

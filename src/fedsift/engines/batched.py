@@ -21,14 +21,15 @@ from torch import Tensor
 from fedsift.checks import warn_user
 from fedsift.engines.malloc import give_back_memory
 from fedsift.engines.sequential import SequentialEngine
-from fedsift.engines.stacked import training
+from fedsift.engines.stacked import pretraining, training
 from fedsift.engines.stacked.cpu.program import CpuProgram
 from fedsift.engines.stacked.ops import ReferenceOps
 from fedsift.engines.stacked.program import Program, Stacked, Vmapped, stack
 from fedsift.engines.stacked.schedule import shared_recipe, sort_by_length
 from fedsift.engines.stacked.trace import Unstackable
 from fedsift.engines.threads import Stop
-from fedsift.types import Fit, Model, Predict, Samples, UserError, Weights, Work
+from fedsift.pretexts import batch_size
+from fedsift.types import Fit, Model, Predict, Pretrain, Samples, Snapshot, UserError, Weights, Work
 
 # multiplications per sample: beyond, one network keeps a core busy by itself
 LARGEST_ON_CPU = 2_000_000
@@ -124,6 +125,8 @@ class BatchedEngine:
         data = (_memory_key(store.values), store.mean.shape, store.std.shape)
         if isinstance(job, Predict):
             return (job.model, len(samples), *data)
+        if isinstance(job, Pretrain):
+            return (job.model, job.pretext, len(samples), job.epoch, job.epochs, *data)
         return (job.model, shared_recipe(job.recipe), job.temperature, *data)
 
     def _split_group(self, jobs: Sequence[Work], members: list[int]) -> list[list[int]]:
@@ -137,6 +140,9 @@ class BatchedEngine:
             members = [members[i] for i in sort_by_length(fits)]
             first = jobs[members[0]]
         most = max(1, int(self._memory // self._bytes(program, first)))
+        if isinstance(first, Pretrain):
+            views = batch_size(first.pretext, len(first.samples)) * first.pretext.views
+            most = max(1, min(most, INT32 // (max(1, program.values) * views)))
         if not self._cuda:
             models, macs = PROGRAM_ON_CPU
             most = min(
@@ -156,13 +162,18 @@ class BatchedEngine:
             return 4 * (
                 program.layout.size + program.values * (1 if self._cuda else 2 * PREDICTED_ON_CPU)
             )
-        steps = job.recipe.epochs * -(-len(job.data) // job.recipe.batch)
-        batches = steps * job.recipe.batch * 4 * 4
+        if isinstance(job, Pretrain):
+            size = batch_size(job.pretext, len(job.samples)) * job.pretext.views
+            batches = job.epochs * len(job.samples) * job.pretext.views * (job.pretext.dice + 2) * 4
+        else:
+            size = job.recipe.batch
+            batches = job.recipe.epochs * -(-len(job.data) // size) * size * 4 * 4
         plain = type(self._ops) is ReferenceOps
         copies = program.copies or (COPIES_BY_TORCH if plain else COPIES_BY_KERNELS)
         sample = copies * program.values + COPIES_OF_BATCH * int(np.prod(job.model.shape))
-        weights = (7 if job.recipe.prox else 6) * program.layout.size  # prox: and their start
-        return 4 * (weights + sample * job.recipe.batch) + batches
+        more = isinstance(job, Fit) and job.recipe.prox  # the weights that it pulls towards
+        weights = (7 if more else 6) * program.layout.size
+        return 4 * (weights + sample * size) + batches
 
     # --- what is done ---
 
@@ -171,6 +182,8 @@ class BatchedEngine:
         if isinstance(program, str):
             task = self._sequential.task(part[0])
             return lambda stop: [task(stop)]
+        if isinstance(part[0], Pretrain):
+            return partial(self._pretrain, program, part)
         return partial(self._fit if isinstance(part[0], Fit) else self._predict, program, part)
 
     def _fit(self, program: Program, part: list[Fit], stop: Stop) -> list[Weights]:
@@ -184,6 +197,10 @@ class BatchedEngine:
                 SPARE * self.workers.threads * max(LARGE, len(part) * self._bytes(program, part[0]))
             )
         return trained
+
+    def _pretrain(self, program: Program, part: list[Pretrain], stop: Stop) -> list[Snapshot]:
+        with self.precision.products():
+            return pretraining.pretrain(program, part, self._values(part[0].samples), stop)
 
     def _predict(self, program: Program, part: list[Predict], stop: Stop) -> list[Any]:
         room = min(self._memory / 4, INT32) // (max(1, program.values) * len(part))
@@ -249,7 +266,7 @@ class BatchedEngine:
             isinstance(job, Fit) and job.data.classes != job.model.classes
         ):
             return "its samples or targets do not fit; the reference says how"
-        return self._program(job.model, training=isinstance(job, Fit))
+        return self._program(job.model, training=not isinstance(job, Predict))
 
     def _program(self, model: Model, training: bool = True) -> Program | str:
         if model not in self._programs:

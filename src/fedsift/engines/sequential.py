@@ -9,17 +9,17 @@ hundred compute the same bits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedsift import seeding, training
+from fedsift import pretexts, seeding, training
 from fedsift.engines.precision import Precision
 from fedsift.engines.threads import Stop, Task, Workers, raise_if_stopped
-from fedsift.types import Array, Fit, Model, Predict, Samples, Weights, Work
+from fedsift.types import Array, Fit, Model, Predict, Pretrain, Samples, Snapshot, Weights, Work
 
 PREDICT_BATCH = 512
 
@@ -64,27 +64,25 @@ class SequentialEngine:
         """How networks of this architecture are run."""
         return f"{model.name}: one by one on {self.device}, {self.workers.threads} at a time"
 
-    def _do(self, job: Work, stop: Stop) -> Weights | Array:
+    def _do(self, job: Work, stop: Stop) -> Weights | Array | Snapshot:
         """torch has one global random source: a network that draws from it needs it exclusively."""
         net = self._network(job)
         with self.precision.products():
             if not self._draws_random_numbers(job):
-                return (
-                    self._predict(net, job)
-                    if isinstance(job, Predict)
-                    else self._fit(net, job, stop)
-                )
+                return self._answer(net, job, stop)
             key = ("predict", job.model.name) if isinstance(job, Predict) else (*job.key, "dropout")
+            key = (*key, job.epoch) if isinstance(job, Pretrain) else key
             with (
                 self.random_lock,
                 torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []),
             ):
                 torch.manual_seed(seeding.torch_seed(*key))
-                return (
-                    self._predict(net, job)
-                    if isinstance(job, Predict)
-                    else self._fit(net, job, stop)
-                )
+                return self._answer(net, job, stop)
+
+    def _answer(self, net: nn.Module, job: Work, stop: Stop) -> Weights | Array | Snapshot:
+        if isinstance(job, Predict):
+            return self._predict(net, job)
+        return self._fit(net, job, stop) if isinstance(job, Fit) else self._pretrain(net, job, stop)
 
     def _fit(self, net: nn.Module, job: Fit, stop: Stop) -> Weights:
         recipe = job.recipe
@@ -106,10 +104,46 @@ class SequentialEngine:
             if start is not None:
                 training.add_proximal_pull(net.parameters(), start, recipe.prox)
             optimizer.step()
-        return {
-            name: value.detach().to("cpu", copy=True).contiguous()
-            for name, value in net.state_dict().items()
-        }
+        return _to_cpu(net.state_dict())
+
+    def _pretrain(self, net: nn.Module, job: Pretrain, stop: Stop) -> Snapshot:
+        """A pretext's epochs, each step on views made for it; Adam goes on where it was."""
+        pretext, store, drawn = job.pretext, job.samples.store, pretexts.draw_steps(job)
+        raw = store.values[torch.from_numpy(job.samples.rows)].to(self.device)
+        figures = [torch.tensor([f]).to(self.device) for f in pretexts.measure_range(job.samples)]
+        optimizer = torch.optim.Adam(net.parameters(), fused=True)
+        names = dict(net.named_parameters())
+        for name, value in names.items():
+            means = (job.snapshot.mean[name], job.snapshot.square[name])
+            mean, square = (torch.empty_like(value).copy_(figure) for figure in means)
+            step = torch.tensor(float(drawn.first), device=self.device)
+            optimizer.state[value] = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
+        net.train()
+        for t, positions in enumerate(map(torch.from_numpy, drawn.positions)):
+            raise_if_stopped(stop)
+            optimizer.param_groups[0]["lr"] = float(drawn.rates[t])
+            dice = torch.from_numpy(drawn.dice[t]).to(self.device)[None]
+            views = pretexts.make_inputs(pretext, raw[positions][None], dice, *figures)[0]
+            optimizer.zero_grad()
+            with self.precision.forward():
+                outputs = net(self._arrange(job.model, store.normalise(views))).float()
+            outputs.backward(pretext.gradient(outputs.detach()[None], dice.flatten(1, 2))[0])
+            optimizer.step()
+        if job.is_last:
+            self._settle(net, job, store.normalise(raw))
+        moments = [
+            _to_cpu({name: optimizer.state[value][what] for name, value in names.items()})
+            for what in ("exp_avg", "exp_avg_sq")
+        ]
+        return Snapshot(_to_cpu(net.state_dict()), *moments)
+
+    @torch.no_grad()
+    def _settle(self, net: nn.Module, job: Pretrain, x: Tensor) -> None:
+        """Let batch norms see the plain samples, in whole batches."""
+        size = pretexts.batch_size(job.pretext, len(x))
+        for piece in x[: len(x) - len(x) % size].split(size):
+            with self.precision.forward():
+                net(self._arrange(job.model, piece))
 
     def _batches(self, job: Fit) -> Iterator[tuple[int, Tensor, Tensor, Tensor | None]]:
         """Of each step: epoch, inputs, targets, and the teacher's logits where there are some."""
@@ -133,7 +167,9 @@ class SequentialEngine:
             return torch.cat([net(piece).float() for piece in x.split(PREDICT_BATCH)]).cpu().numpy()
 
     def _inputs(self, model: Model, samples: Samples) -> Tensor:
-        x = samples.tensor().to(self.device)
+        return self._arrange(model, samples.tensor().to(self.device))
+
+    def _arrange(self, model: Model, x: Tensor) -> Tensor:
         return x.contiguous(memory_format=self._format(model)) if x.ndim == 4 else x
 
     def _format(self, model: Model) -> torch.memory_format:
@@ -169,14 +205,21 @@ class SequentialEngine:
         for name, value in net.named_buffers():
             if name in unsaved:
                 value.copy_(unsaved[name])
+        seed = 0 if isinstance(job, Predict) else training.dropout_seed(job.key)
         for dropout in dropouts:
-            dropout.start(training.dropout_seed(job.key) if isinstance(job, Fit) else 0)
+            dropout.start(seed, pretexts.first_step(job) if isinstance(job, Pretrain) else 0)
         return net
 
     def _draws_random_numbers(self, job: Work) -> bool:
         """Whether a forward pass draws random numbers: tried once per architecture and job type."""
-        key = (job.model, isinstance(job, Fit))
+        key = (job.model, not isinstance(job, Predict))
         if key not in self._random:
             with self.random_lock:
                 self._random[key] = training.draws_random_numbers(*key)
         return self._random[key]
+
+
+def _to_cpu(tensors: Mapping[str, Tensor]) -> Weights:
+    return {
+        name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()
+    }

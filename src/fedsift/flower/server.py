@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedsift import files, runs
 from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
-from fedsift.federation import Federation, FederationState, Record
+from fedsift.federation import Federation, FederationState, Record, start_federations
 from fedsift.flower import messages
 from fedsift.flower.membership import Membership
 from fedsift.flower.messages import NEVER, Answer, Call
@@ -75,6 +75,11 @@ def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
             run.state.round,
             here.experiment.rounds,
         )
+        if run.waits:
+            (state,) = start_federations([federation], engine, _log_start)
+            if isinstance(state, Exception):
+                raise state
+            run.state = state
         Host(grid, run, here, how, engine).run_all()
     finally:
         run.lock.release()
@@ -242,6 +247,10 @@ class Host:
             "overhead_up": traffic.received - counted.uplink,
         }
         return overhead | {"ignored_replies": traffic.ignored}
+
+
+def _log_start(done: int, epochs: int) -> None:
+    LOG.info("fedsift: start, epoch %s of %s", done, epochs)
 
 
 def _one_line(error: Exception) -> str:

@@ -19,6 +19,7 @@ from fedsift.config import Experiment
 from fedsift.data import NORMALISATIONS, TEST, VALIDATION, Task
 from fedsift.federation import Clients, Federation, assign_models
 from fedsift.flower.settings import Settings
+from fedsift.starts import read_start
 from fedsift.types import (
     Algorithm,
     Array,
@@ -66,7 +67,8 @@ class Site:
         task = Task(
             nobody, self.public, held_out, TEST if e.data.validation is None else VALIDATION
         )
-        return Federation(self.algorithm, clients, task, e.clients.cohort, e.seed)
+        start = read_start(e.start)
+        return Federation(self.algorithm, clients, task, e.clients.cohort, e.seed, start)
 
     def client(self) -> Client:
         """The client this node is, with its private data."""

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from fedsift import files
 from fedsift.config import Experiment
-from fedsift.federation import Record
+from fedsift.federation import Record, start_federations
 from fedsift.runs.folder import CHECKPOINT
 from fedsift.runs.history import describe_error, is_finished, read_config
 from fedsift.runs.run import Built, Run, begin_run, build, changed_settings, check_code
+from fedsift.starts import Tell
 from fedsift.turns import run_turns
 from fedsift.types import Engine, UserError
 
@@ -106,12 +107,16 @@ class Group:
             self.release()
             raise
 
-    def run(self, engine: Engine) -> Generator[tuple[Run, Record | Exception], None, None]:
+    def run(
+        self, engine: Engine, tell: Tell | None = None
+    ) -> Generator[tuple[Run, Record | Exception], None, None]:
         """Run a round of each at a time; a round is on disk before it is yielded.
 
-        The exception of a run that fails is yielded in place of its record.
+        The exception of a run that fails is yielded in place of its record. What students start
+        from is made before all rounds; `tell` is told the epochs done and those in all.
         """
         try:
+            yield from self._start(engine, tell)
             while active := self.unfinished:
                 begun = time.perf_counter()
                 turns = [run.federation.round_turn(run.state) for run in active]
@@ -150,6 +155,18 @@ class Group:
             _check_next_round(run)
         except Exception as error:
             self.errors[folder] = error
+
+    def _start(self, engine: Engine, tell: Tell | None) -> Iterator[tuple[Run, Exception]]:
+        """What new runs start from, equal starts once; one that fails stops its runs alone."""
+        waiting = [run for run in self.unfinished if run.waits]
+        states = start_federations([run.federation for run in waiting], engine, tell)
+        for run, state in zip(waiting, states, strict=True):
+            if isinstance(state, Exception):
+                self.errors[run.folder] = state
+                run.fail(state)
+                yield run, state
+            else:
+                run.state, run.waits = state, False
 
     def _save(self, run: Run, outcome: Record | Exception, seconds: float) -> Record | Exception:
         try:

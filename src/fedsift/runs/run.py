@@ -62,6 +62,7 @@ class Run:
     federation: Federation
     state: FederationState
     lock: files.Lock
+    waits: bool = False  # for the weights that its students start from
 
     def __repr__(self) -> str:
         done = f"{self.state.round} of {self.experiment.rounds} rounds"
@@ -144,6 +145,8 @@ def begin_run(
         _check_old(folder, experiment, resume)
     check_code(folder, experiment, accept_changes)  # before it is imported
     federation, first = built or build(experiment)
+    if not old:
+        federation.check_start_file()
     folder.mkdir(parents=True, exist_ok=True)
     lock = files.lock_folder(folder)
     try:
@@ -155,7 +158,8 @@ def begin_run(
     except BaseException:
         lock.release()
         raise
-    return Run(folder, experiment, federation, state, lock)
+    waits = federation.start_from is not None and not state.round
+    return Run(folder, experiment, federation, state, lock, waits)
 
 
 def changed_settings(kept: Experiment, asked: Experiment) -> dict[str, tuple[Any, Any]]:

@@ -48,18 +48,21 @@ class Adam:
         }
         self._settings |= {"amsgrad": False, "maximize": False}
         self._step: Any = torch._fused_adamw_ if recipe.optimizer == "adamw" else torch._fused_adam_
-        self._mean, self._square = torch.zeros_like(weights), torch.zeros_like(weights)
+        self.mean, self.square = torch.zeros_like(weights), torch.zeros_like(weights)
 
-    def step(self, w: Tensor, g: Tensor, rate: Tensor, t: int, members: slice | Tensor) -> None:
-        mean, square = self._mean[members], self._square[members]
+    def step(
+        self, w: Tensor, g: Tensor, rate: Tensor, t: int | Tensor, members: slice | Tensor
+    ) -> None:
+        """As for `Sgd`; t may be a float on the device, which saves a wait for the device."""
+        mean, square = self.mean[members], self.square[members]
         rates = rate.flatten().tolist()
         equal = len(set(rates)) == 1
-        count = torch.tensor(float(t + 1), device=w.device)
+        count = t + 1 if isinstance(t, Tensor) else torch.tensor(float(t + 1), device=w.device)
         for i, lr in enumerate(rates[:1] if equal else rates):
             rows = [[matrix if equal else matrix[i]] for matrix in (w, g, mean, square)]
             self._step(*rows, [], [count], lr=lr, **self._settings)
         if not isinstance(members, slice):  # not views, then
-            self._mean[members], self._square[members] = mean, square
+            self.mean[members], self.square[members] = mean, square
 
 
 def correction(t: int) -> tuple[float, float]:
