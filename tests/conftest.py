@@ -34,6 +34,14 @@ def _width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+@pytest.fixture
+def own_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data folder of one test; starts are kept there."""
+    folder = tmp_path / "data folder"
+    monkeypatch.setenv("FEDSIFT_DATA", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The task of a new Flower project."""

@@ -62,6 +62,9 @@ from fedsift.models import initial_state as initial_state
 from fedsift.models import make_model as make_model
 from fedsift.numerics import entropy as entropy
 from fedsift.numerics import softmax as softmax
+from fedsift.pretexts import PRETEXTS as PRETEXTS
+from fedsift.pretexts import Rotation as Rotation
+from fedsift.pretexts import SimClr as SimClr
 from fedsift.samplers import SAMPLERS as SAMPLERS
 from fedsift.samplers import Sampler as Sampler
 from fedsift.turns import batch_turns as batch_turns
@@ -74,10 +77,13 @@ from fedsift.types import Labelled as Labelled
 from fedsift.types import Link as Link
 from fedsift.types import Model as Model
 from fedsift.types import Predict as Predict
+from fedsift.types import Pretext as Pretext
+from fedsift.types import Pretrain as Pretrain
 from fedsift.types import Recipe as Recipe
 from fedsift.types import Round as Round
 from fedsift.types import Samples as Samples
 from fedsift.types import Server as Server
+from fedsift.types import Snapshot as Snapshot
 from fedsift.types import SoftLabels as SoftLabels
 from fedsift.types import Store as Store
 from fedsift.types import Turn as Turn

@@ -22,6 +22,7 @@ from fedsift import seeding, training
 from fedsift.types import Array, Pretext, Pretrain, Samples, UserError, list_problems, option
 
 WARM_UP = 200  # steps in which the learning rate rises; a tenth of all steps, where that is less
+SETTLING = 40  # batches of plain images that batch norms see at the end, at least
 FEWEST = 4  # steps of an epoch: batches are smaller where samples are few
 GREY = (0.299, 0.587, 0.114)  # how bright red, green and blue look
 HUE = 0.1  # how far a colour jitter moves each channel
@@ -215,6 +216,16 @@ def draw_steps(job: Pretrain) -> Drawn:
 def first_step(job: Pretrain) -> int:
     """How many steps the training has made before this job."""
     return job.epoch * (len(job.samples) // batch_size(job.pretext, len(job.samples)))
+
+
+def settling_batches(job: Pretrain) -> Array:
+    """Positions of the plain samples that batch norms see at the end, [T, B]: as often as it takes
+    for their running statistics to forget the views.
+    """
+    samples = len(job.samples)
+    size = batch_size(job.pretext, samples)
+    once = np.arange(samples - samples % size).reshape(-1, size)
+    return np.tile(once, (-(-SETTLING // len(once)), 1))
 
 
 def measure_range(samples: Samples) -> tuple[float, float]:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.checks import describe
-from fedsift.types import Algorithm, UserError
+from fedsift.types import Algorithm, Pretext, UserError
 
 DEEPEST = 20  # brackets in brackets
 LONGEST = 200  # letters of a text that are quoted back
@@ -55,6 +55,7 @@ KINDS = {
     "partition": Kind(("labels", "clients", "generator")),
     "graph": Kind(("clients", "generator")),
     "algorithm": Kind(members=_methods(Algorithm)),
+    "start": Kind(members=_methods(Pretext)),
     "engine": Kind(),  # `engines` checks it
     "codec": Kind(),  # what a codec needs differs: `codecs` checks it
     "dataset": Kind(),  # `data` takes a Dataset or (x, y)
@@ -72,6 +73,7 @@ EXAMPLES = {  # names in messages and in `fedsift ls`
     "codec": "Tiny",
     "dataset": "load",
     "model": "net",
+    "start": "Pretext",
 }
 
 

@@ -157,17 +157,20 @@ def make_starts(
 
 
 class _Progress:
-    """Epochs done and to be done, summed over all trainings."""
+    """Epochs done and to be done, summed over all trainings; told whenever the last one is on."""
 
     def __init__(self, tell: Tell | None) -> None:
         self._tell = tell
         self._done: dict[str, tuple[int, int]] = {}
+        self._slowest: int | None = None
 
     def report(self, name: str, done: int, epochs: int) -> None:
         self._done[name] = done, epochs
-        if self._tell:
+        slowest = min((d for d, e in self._done.values() if d < e), default=None)
+        if self._tell and (slowest != self._slowest or not done):
             columns = zip(*self._done.values(), strict=True)
             self._tell(*map(sum, columns))
+        self._slowest = slowest
 
 
 def _start_turn(wanted: Wanted, name: str, progress: _Progress) -> Turn[Weights]:
@@ -187,7 +190,7 @@ def _start_turn(wanted: Wanted, name: str, progress: _Progress) -> Turn[Weights]
         wanted.model.shape,
         pretext.outputs,
     )
-    epoch, snapshot = shelf.read_stage(_begin(model, wanted.seed, body), pretext.epochs)
+    epoch, snapshot = shelf.read_stage(begin_training(model, wanted.seed, body), pretext.epochs)
     while epoch < pretext.epochs:
         progress.report(name, epoch, pretext.epochs)
         now = min(STAGE, pretext.epochs - epoch)
@@ -203,7 +206,7 @@ def _start_turn(wanted: Wanted, name: str, progress: _Progress) -> Turn[Weights]
     return first | made
 
 
-def _begin(model: Model, seed: int, body: Weights) -> Snapshot:
+def begin_training(model: Model, seed: int, body: Weights) -> Snapshot:
     """The model's own first weights with a fresh head, and an optimiser that has seen nothing."""
     with torch.random.fork_rng(devices=[]):
         parameters = [name for name, _ in model.build().named_parameters()]

@@ -39,6 +39,7 @@ def list_parts() -> dict[str, dict[str, str]]:
         engines,
         graphs,
         models,
+        pretexts,
         samplers,
     )
     from fedsift.data import partition
@@ -56,6 +57,7 @@ def list_parts() -> dict[str, dict[str, str]]:
         "aggregators": _describe_all(aggregators.AGGREGATORS),
         "algorithms": _describe_all(algorithms.ALGORITHMS),
         "graphs": _describe_all(graphs.GRAPHS),
+        "starts": _describe_all(pretexts.PRETEXTS) | _OWN_START,
         "engines": _describe_all(engines.ENGINES),
         "presets": {
             name: text.partition("\n")[0].lstrip("# ") for name, text in config.presets().items()
@@ -73,8 +75,10 @@ _OWN_PARTS = {  # the plug-in form of each kind
     "aggregators": {"mine:join": "your own: (uploads, samples, classes) -> SoftLabels"},
     "algorithms": {"mine:fedmd": "your own: a class or function that gives an Algorithm"},
     "graphs": {"mine:connect": "your own: (clients, generator) -> pairs of clients"},
+    "starts": {"mine:Pretext": "your own: a class with the members of fedsift.Pretext"},
     "engines": {"mine:Engine": "your own: a class with run and describe"},
 }
+_OWN_START = {"FILE.safetensors": "weights of the body, or of the whole network"}
 _OWN_DATA = {
     "npz:FILE": "your own arrays x, y (x_test, y_test, x_public)",
     "sheet:FILE(32)": "tiles of 32x32 in one picture; no labels, so only for data.public_from",

@@ -139,11 +139,10 @@ class SequentialEngine:
 
     @torch.no_grad()
     def _settle(self, net: nn.Module, job: Pretrain, x: Tensor) -> None:
-        """Let batch norms see the plain samples, in whole batches."""
-        size = pretexts.batch_size(job.pretext, len(x))
-        for piece in x[: len(x) - len(x) % size].split(size):
+        """Let batch norms see the plain samples."""
+        for batch in map(torch.from_numpy, pretexts.settling_batches(job)):
             with self.precision.forward():
-                net(self._arrange(job.model, piece))
+                net(self._arrange(job.model, x[batch]))
 
     def _batches(self, job: Fit) -> Iterator[tuple[int, Tensor, Tensor, Tensor | None]]:
         """Of each step: epoch, inputs, targets, and the teacher's logits where there are some."""

@@ -159,14 +159,16 @@ class Group:
     def _start(self, engine: Engine, tell: Tell | None) -> Iterator[tuple[Run, Exception]]:
         """What new runs start from, equal starts once; one that fails stops its runs alone."""
         waiting = [run for run in self.unfinished if run.waits]
+        begun = time.perf_counter()
         states = start_federations([run.federation for run in waiting], engine, tell)
+        seconds = (time.perf_counter() - begun) / max(1, len(waiting))
         for run, state in zip(waiting, states, strict=True):
             if isinstance(state, Exception):
                 self.errors[run.folder] = state
                 run.fail(state)
                 yield run, state
             else:
-                run.state, run.waits = state, False
+                run.state, run.waits, run.start_seconds = state, False, seconds
 
     def _save(self, run: Run, outcome: Record | Exception, seconds: float) -> Record | Exception:
         try:

@@ -63,6 +63,7 @@ class Run:
     state: FederationState
     lock: files.Lock
     waits: bool = False  # for the weights that its students start from
+    start_seconds: float = 0.0  # its share of the time that these took
 
     def __repr__(self) -> str:
         done = f"{self.state.round} of {self.experiment.rounds} rounds"
@@ -86,11 +87,11 @@ class Run:
         row |= _label_rows(record) | _step_rows(record)
         files.append_row(self.folder / METRICS, row)
         files.append_row(self.folder / LEDGER, record.bytes.to_json())
-        files.append_row(
-            self.folder / TIMING, {"round": record.round, "seconds": round(seconds, 4)} | measured
-        )
+        timing = {"round": record.round, "seconds": round(seconds + self.start_seconds, 4)}
+        timing |= {"start_seconds": round(self.start_seconds, 4)} if self.start_seconds else {}
+        files.append_row(self.folder / TIMING, timing | measured)
         files.write_atomic(self.folder / CHECKPOINT, to_bytes(record.state))
-        self.state = record.state
+        self.state, self.start_seconds = record.state, 0.0
 
     def fail(self, error: Exception) -> None:
         """Write down why this run stopped."""

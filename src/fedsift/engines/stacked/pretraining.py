@@ -75,13 +75,11 @@ def _settle(
     step: int,
     stop: Stop,
 ) -> int:
-    """Let batch norms see the plain samples, in whole batches; how many there were."""
-    samples = len(jobs[0].samples)
-    size = pretexts.batch_size(jobs[0].pretext, samples)
-    rows = torch.from_numpy(np.stack([job.samples.rows for job in jobs])).to(models.flat.device)
-    batches = rows[:, : samples - samples % size].split(size, 1)
+    """Let batch norms see the plain samples; in how many batches."""
+    batches = pretexts.settling_batches(jobs[0])
+    rows = torch.from_numpy(np.stack([job.samples.rows[batches] for job in jobs], 1))
     weights = program.weights(models.flat)
-    for i, batch in enumerate(batches):
+    for i, batch in enumerate(rows.to(models.flat.device)):
         raise_if_stopped(stop)
         p = Pass(weights, models.buffers, True, None, models.seeds, step + i)
         program(p, program.arrange(inputs.take(batch)))
