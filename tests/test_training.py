@@ -14,7 +14,9 @@ from fedsift.training import (
     augment,
     draw_augmentation,
     draw_batches,
+    draw_mixup,
     loss,
+    mix,
     not_true_divergence,
     prior_of,
     step_size,
@@ -166,6 +168,45 @@ def test_a_missing_or_unfit_teacher_is_told():
     with pytest.raises(UserError, match=r"logits have shape \(3, 2\), but the targets \(2, 2\)"):
         training.teacher_of(unfit)
     assert training.teacher_of(fit_on([[1.0, 0.0], [1.0, 0.0]])) is None
+
+
+# --- mixup ---
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 3), st.floats(0.05, 5))
+def test_one_share_a_step_is_drawn_from_the_key(samples, batch, epochs, alpha):
+    recipe = Recipe(epochs=epochs, batch=batch, mixup=alpha)
+    shares = draw_mixup(recipe, samples, KEY)
+    steps = [len(epoch) for epoch in draw_batches(recipe, samples, KEY)]
+    assert shares is not None and shares.shape == (epochs, steps[0])
+    assert shares.dtype == np.float32 and (shares >= 0).all() and (shares <= 1).all()
+    assert np.array_equal(shares, drawn_shares(recipe, samples, KEY))
+    assert draw_mixup(replace(recipe, mixup=0.0), samples, KEY) is None
+
+
+def drawn_shares(recipe, samples, key):
+    shares = draw_mixup(recipe, samples, key)
+    assert shares is not None
+    return shares
+
+
+@pytest.mark.parametrize(("alpha", "variance"), [(0.2, 1 / 5.6), (1.0, 1 / 12)])
+def test_shares_have_the_mean_and_variance_of_their_distribution(alpha, variance):
+    """Beta(a, a): mean 1/2, variance 1 / (4 (2 a + 1))."""
+    shares = drawn_shares(Recipe(epochs=50, batch=2, mixup=alpha), 1000, KEY)
+    assert shares.mean() == pytest.approx(0.5, abs=0.01)
+    assert shares.var() == pytest.approx(variance, rel=0.03)
+
+
+def test_shares_of_other_keys_differ():
+    recipe = Recipe(epochs=2, batch=4, mixup=1.0)
+    assert not np.array_equal(drawn_shares(recipe, 20, (0,)), drawn_shares(recipe, 20, (1,)))
+
+
+def test_mixing_by_hand():
+    own, beside = torch.tensor([1.0, 2.0]), torch.tensor([5.0, 10.0])
+    assert mix(own, beside, 0.75).tolist() == [2.0, 4.0]
+    assert torch.equal(mix(own, beside, 1.0), own) and torch.equal(mix(own, beside, 0.0), beside)
 
 
 # --- step size ---

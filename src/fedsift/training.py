@@ -133,6 +133,23 @@ def draw_batches(recipe: Recipe, samples: int, key: seeding.Names) -> list[list[
     ]
 
 
+def draw_mixup(recipe: Recipe, samples: int, key: seeding.Names) -> Array | None:
+    """Per epoch and step, the share of a sample in its mixture, from Beta(alpha, alpha), float32
+    [epochs, steps] (mixup, Zhang et al. 2018); None if nothing is mixed."""
+    if not recipe.mixup:
+        return None
+    steps = -(-_used_samples(samples, recipe.batch) // recipe.batch)
+    generator = seeding.rng(*key, "mixup")
+    shares = generator.beta(recipe.mixup, recipe.mixup, (recipe.epochs, steps))
+    return shares.astype(np.float32)
+
+
+def mix(own: Tensor, beside: Tensor, share: Tensor | float) -> Tensor:
+    """share * own + (1 - share) * beside: inputs, targets or a teacher's logits of a batch. What
+    lies beside a sample is the next of its batch, after the last the first."""
+    return own * share + beside * (1 - share)
+
+
 def draw_augmentation(
     recipe: Recipe, samples: int, key: seeding.Names, shape: tuple[int, ...]
 ) -> Array | None:

@@ -186,6 +186,9 @@ class Recipe:
     ntd: float = option(
         0.0, "beta of not-true distillation from the model received; local training only", low=0
     )
+    mixup: float = option(
+        0.0, "alpha: mix samples in pairs, with one share from Beta(alpha, alpha) a step", low=0
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.milestones, list):  # a recipe can be hashed

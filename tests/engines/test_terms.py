@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fedsift import models
+from fedsift import models, training
 from fedsift.engines import batched
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
@@ -23,6 +24,7 @@ TERMS: dict[str, dict[str, Any]] = {
     "prior": {"prior": 1.0},
     "prox": {"prox": 0.5},
     "ntd": {"ntd": 0.7},
+    "mixup": {"mixup": 0.4},
 }
 RECIPES = {
     "sgd": SGD,
@@ -78,12 +80,24 @@ def fits(model, changes, recipe=SGD, **options):
 # --- by hand ---
 
 
-def trained(engine, data, teacher=None, **changes):
-    """Two inputs, no bias, from zero weights, row by row after full batches of step size 0.5."""
-    recipe = Recipe(batch=2, lr=0.5, optimizer="sgd", momentum=0.0, **{"epochs": 1} | changes)
+def trained(engine, data, teacher=None, share=None, **changes):
+    """Two inputs, no bias, from zero weights, row by row after full batches of step size 0.5. With
+    a share, samples are mixed by it, not by what is drawn."""
+    plain: dict[str, Any] = {
+        "epochs": 1,
+        "batch": 2,
+        "lr": 0.5,
+        "optimizer": "sgd",
+        "momentum": 0.0,
+    }
+    recipe = Recipe(**plain | changes | ({} if share is None else {"mixup": 1.0}))
     start = {"1.weight": torch.zeros(data.classes, 2)}
     job = Fit(toys.model(classes=data.classes), start, data, recipe, (0,), teacher=teacher)
-    return engine.run([job])[0]["1.weight"].flatten().tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        if share is not None:
+            steps = (recipe.epochs, -(-len(data) // recipe.batch))
+            patch.setattr(training, "draw_mixup", lambda *_: np.full(steps, share, np.float32))
+        return engine.run([job])[0]["1.weight"].flatten().tolist()
 
 
 def test_a_step_with_a_prior_by_hand(any_engine):
@@ -129,6 +143,48 @@ def test_a_prior_is_not_in_not_true_distillation(any_engine):
     data = toys.labelled([[1.0, 0.0], [0.0, 1.0]], [0, 0], classes=3)
     found = trained(any_engine, data, torch.zeros(2, 3), ntd=2.0, prior=1.0)
     assert found == pytest.approx([0.1, 0.1, -0.05, -0.05, -0.05, -0.05], abs=1e-6)
+
+
+def test_a_step_with_mixup_by_hand(any_engine):
+    """Of x = (1, 0), class 0, and x = (0, 1), class 1, one is (l, 1 - l) and the other (1 - l, l),
+    targets likewise. s - t = +-(1/2 - l): the mean of (s - t) x^T over both is (1/2 - l)(2 l - 1) /
+    2 = -(l - 1/2)^2, and a step of 0.5 gives half of that."""
+    data = toys.labelled([[1.0, 0.0], [0.0, 1.0]], [0, 1])
+    recipe = Recipe(epochs=1, batch=2, mixup=1.0)
+    shares = training.draw_mixup(recipe, 2, (0,))
+    assert shares is not None and shares.shape == (1, 1)
+    share = float(shares[0, 0])
+    w = (share - 1 / 2) ** 2 / 2
+    assert 0 < w < 1 / 8
+    assert trained(any_engine, data, mixup=1.0) == pytest.approx([w, -w, -w, w], abs=1e-6)
+
+
+def test_what_is_mixed_in_is_the_next_real_sample(any_engine):
+    """Three samples in a batch of eight, all of which a batched engine pads. With a share of 0
+    every sample is replaced by the next: the same three samples, so the same step as without."""
+    data = toys.labelled([[1.0, 0.0], [0.0, 1.0], [2.0, 3.0]], [0, 1, 1])
+    plain = trained(any_engine, data, batch=8)
+    assert trained(any_engine, data, batch=8, share=0.0) == pytest.approx(plain, abs=1e-6)
+
+
+def test_a_teacher_is_mixed_as_the_targets_are(any_engine):
+    """Share 1/4: x = (1/4, 3/4) has the target (1/4, 3/4, 0), so class 1 is true there; the
+    teacher's logits (0, 0, 8 ln 3) and (0, 9, 0) mix to ln 9 for class 2 against 0 for class 0."""
+    data = toys.labelled([[1.0, 0.0], [0.0, 1.0]], [0, 1], classes=3)
+    teacher = torch.tensor([[0.0, 0.0, 8 * math.log(3)], [0.0, 9.0, 0.0]])
+    plain = trained(any_engine, data, share=0.25)
+    found = trained(any_engine, data, teacher, share=0.25, ntd=1.0)
+    # s~ - t~ of the two mixtures, over two: (1/2 - 1/10, 0, 1/2 - 9/10) for (1/4, 3/4); for
+    # (3/4, 1/4) class 0 is true and the logits are 9/4 and 6 ln 3.
+    rest = 1 / (1 + math.exp(6 * math.log(3) - 9 / 4))
+    one, two = [0.4, 0, -0.4], [0, 0.5 - rest, rest - 0.5]
+    moved = [
+        -0.5 / 2 * (one[c] * x[0] + two[c] * x[1])
+        for c in range(3)
+        for x in ((0.25, 0.75), (0.75, 0.25))
+    ]
+    away = [a - b for a, b in zip(found, plain, strict=True)]
+    assert away == pytest.approx(moved, abs=1e-6)
 
 
 def test_distillation_without_a_teacher_is_told(any_engine):

@@ -151,12 +151,18 @@ class SequentialEngine:
         teacher = training.teacher_of(job)
         teacher = None if teacher is None else teacher.to(self.device)
         moves = training.draw_augmentation(recipe, n, job.key, job.data.samples.shape)
+        shares = training.draw_mixup(recipe, n, job.key)
         for epoch, batches in enumerate(training.draw_batches(recipe, n, job.key)):
-            for batch in map(torch.from_numpy, batches):
+            for step, batch in enumerate(map(torch.from_numpy, batches)):
                 inputs = x[batch]
                 if moves is not None:
                     inputs = training.augment(inputs, torch.from_numpy(moves[epoch])[batch])
-                yield epoch, inputs, targets[batch], None if teacher is None else teacher[batch]
+                wanted, taught = targets[batch], None if teacher is None else teacher[batch]
+                if shares is not None:
+                    mix = partial(_mix_with_next, share=float(shares[epoch, step]))
+                    inputs, wanted = mix(inputs), mix(wanted)
+                    taught = None if taught is None else mix(taught)
+                yield epoch, inputs, wanted, taught
 
     @torch.no_grad()
     def _predict(self, net: nn.Module, job: Predict) -> Array:
@@ -222,3 +228,7 @@ def _to_cpu(tensors: Mapping[str, Tensor]) -> Weights:
     return {
         name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()
     }
+
+
+def _mix_with_next(values: Tensor, share: float) -> Tensor:
+    return training.mix(values, values.roll(-1, 0), share)

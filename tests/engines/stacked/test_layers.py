@@ -13,7 +13,7 @@ from torch import nn
 
 from fedsift import training
 from fedsift.engines.stacked import layers
-from fedsift.engines.stacked.training import loss_gradient
+from fedsift.engines.stacked.training import loss_gradient, mix_batches
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 sizes, seeds = st.integers(1, 3), st.integers(0, 1000)
@@ -110,6 +110,20 @@ def test_a_prior_moves_the_pull_of_the_loss_by_hand():
     found = loss_gradient(z, t, 1.0, torch.tensor([2, 2]), prior)
     assert found[0].flatten().tolist() == pytest.approx([0.375, -0.375, -0.125, 0.125])
     assert torch.equal(found[1], loss_gradient(z, t, 1.0, torch.tensor([2, 2]))[1])
+
+
+def test_places_are_mixed_with_the_next_real_one_by_hand():
+    """Share 1/4 of its own, 3/4 of the next. The second model has two samples and padding: its last
+    takes the first. The third has finished, and with a share of 1 everything stays."""
+    values = torch.tensor([[[0.0, 4.0, 8.0], [0.0, 4.0, 100.0], [1.0, 2.0, 3.0]]])[..., None]
+    counts, shares = torch.tensor([[3, 2, 0]]), torch.tensor([[0.25, 0.25, 1.0]])
+    found = mix_batches(values, counts, shares)[0, :, :, 0].tolist()
+    assert found[0] == [3.0, 7.0, 2.0] and found[1][:2] == [3.0, 1.0] and found[2] == [1, 2, 3]
+    images = values[..., None, None].expand(1, 3, 3, 2, 4, 4)
+    assert torch.equal(
+        mix_batches(images, counts, shares)[..., 1, 2, 3],
+        mix_batches(values, counts, shares)[..., 0],
+    )
 
 
 def test_rows_are_flattened_in_the_order_of_one_network():

@@ -88,11 +88,16 @@ def test_the_longest_comes_first_and_equals_keep_their_order():
     st.integers(1, 20),
     st.integers(1, 3),
     st.booleans(),
+    st.sampled_from([0.0, 0.4]),
     st.integers(0, 5),
 )
-def test_every_model_does_what_it_would_do_alone(sizes, batch, epochs, moved, start):
+def test_every_model_does_what_it_would_do_alone(sizes, batch, epochs, moved, mixup, start):
     recipe = Recipe(
-        epochs=epochs, batch=batch, milestones=(2, 4), augment="crop-flip" if moved else "none"
+        epochs=epochs,
+        batch=batch,
+        milestones=(2, 4),
+        augment="crop-flip" if moved else "none",
+        mixup=mixup,
     )
     group = jobs(sorted(sizes, reverse=True), recipe, (1, 8, 8), [start] * len(sizes))
     plan = make_schedule(group)
@@ -110,6 +115,10 @@ def test_every_model_does_what_it_would_do_alone(sizes, batch, epochs, moved, st
             if moves is not None and plan.moves is not None:
                 assert (plan.moves[t, i, : len(samples)] == moves[epoch][samples]).all()
         assert (plan.rates[len(steps) :, i] == 0).all()
+        shares = training.draw_mixup(recipe, len(job.data), job.key)
+        assert (shares is None) == (plan.shares is None) == (mixup == 0)
+        if shares is not None and plan.shares is not None:
+            assert (plan.shares[: len(steps), i] == shares.flatten()).all()
         mine = plan.positions[:, i]
         assert mine.min() >= first and mine.max() < first + len(
             job.data

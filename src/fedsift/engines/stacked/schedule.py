@@ -23,6 +23,7 @@ class Schedule:
     counts: Array
     rates: Array  # [T, M] float32
     moves: Array | None  # [T, M, B, 3] int16: crops and mirrorings
+    shares: Array | None = None  # [T, M] float32: of a sample in its mixture (training.draw_mixup)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -64,6 +65,7 @@ def make_schedule(jobs: Sequence[Fit]) -> Schedule:
     counts = np.zeros((steps, models), np.int64)
     rates = np.zeros((steps, models), np.float32)
     moves = None if recipe.augment == "none" else np.zeros((steps, models, width, 3), np.int16)
+    shares = np.ones((steps, models), np.float32) if recipe.mixup else None
     for i, (job, order) in enumerate(zip(jobs, drawn, strict=True)):
         samples = order.shape[1]
         length = -(-samples // batch)  # steps an epoch
@@ -77,4 +79,7 @@ def make_schedule(jobs: Sequence[Fit]) -> Schedule:
         moved = training.draw_augmentation(recipe, len(job.data), job.key, shape)
         if moves is not None and moved is not None:
             moves[mine, i] = np.take_along_axis(moved, places[:, :, None], 1).reshape(-1, width, 3)
-    return Schedule(positions, counts, rates, moves)
+        drawn_shares = training.draw_mixup(recipe, len(job.data), job.key)
+        if shares is not None and drawn_shares is not None:
+            shares[mine, i] = drawn_shares.flatten()
+    return Schedule(positions, counts, rates, moves, shares)

@@ -130,10 +130,29 @@ def _draw_batches(
         now = slice(start, start + steps)
         positions = torch.from_numpy(plan.positions[now]).to(here)
         moves = None if plan.moves is None else torch.from_numpy(plan.moves[now]).to(here)
-        x = inputs.take(rows[positions], moves)
+        x, wanted = inputs.take(rows[positions], moves), targets[positions]
+        taught = None if teacher is None else teacher[positions]
+        if plan.shares is not None:
+            counts, shares = (
+                torch.from_numpy(figures[now]).to(here) for figures in (plan.counts, plan.shares)
+            )
+            mix = partial(mix_batches, counts=counts, shares=shares)
+            x, wanted, taught = mix(x), mix(wanted), None if taught is None else mix(taught)
         x = program.arrange(x) if x.ndim == 6 else x
-        taught = repeat(None) if teacher is None else teacher[positions]
-        yield from zip(x, targets[positions], taught, strict=False)
+        yield from zip(x, wanted, repeat(None) if taught is None else taught, strict=False)
+
+
+def mix_batches(values: Tensor, counts: Tensor, shares: Tensor) -> Tensor:
+    """Each place [T, M, B, ...] mixed with the next of its batch, the last real one with the first:
+    padding enters no sample. counts and shares [T, M]."""
+    steps, models, width = values.shape[:3]
+    here = values.device
+    following = torch.arange(1, width + 1, device=here)
+    following = following * (following < counts[..., None])  # [T, M, B]
+    step = torch.arange(steps, device=here)[:, None, None]
+    model = torch.arange(models, device=here)[:, None]
+    share = shares.view(steps, models, *[1] * (values.ndim - 2))
+    return training.mix(values, values[step, model, following], share)
 
 
 def join_teachers(jobs: Sequence[Fit]) -> Tensor | None:

@@ -13,7 +13,7 @@ from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.stacked.ops import ReferenceOps
 from fedsift.engines.stacked.optimizers import correction, make_optimizer
 from fedsift.engines.stacked.program import stack
-from fedsift.engines.stacked.training import Inputs, loss_gradient
+from fedsift.engines.stacked.training import Inputs, loss_gradient, mix_batches
 from fedsift.types import Model, Predict, Recipe, Samples, Store
 from tests.helpers import parity
 from tests.helpers.layer_orders import ORDERS
@@ -213,9 +213,16 @@ def test_a_batch_is_drawn_as_the_plain_code_takes_it(ops, shape, figures, moved)
         assert torch.allclose(x, expected, atol=1e-5)
         assert torch.equal(t, targets[positions[step].long()]) and torch.equal(count, counts[step])
         taught, teacher = torch.empty_like(t), torch.randn(9, 5).cuda()
-        ops.draw_batch(*given, teacher, taught)
+        ops.draw_batch(*given, None, teacher, taught)
         assert torch.equal(taught, teacher[positions[step].long()])
         assert torch.equal(t, targets[positions[step].long()])
+        shares = torch.rand(3, 2).cuda()
+        ops.draw_batch(*given, shares, teacher, taught)
+        at = positions[step].long()
+        for found, plain in ((x, expected), (t, targets[at]), (taught, teacher[at])):
+            mixed = mix_batches(plain[None], counts[step, None], shares[step, None])[0]
+            for model, real in enumerate(counts[step].tolist()):
+                assert torch.allclose(found[model, :real], mixed[model, :real], atol=1e-5)
 
 
 @pytest.mark.parametrize("ntd", [0.0, 0.7])
@@ -334,6 +341,20 @@ def test_graphs_are_used_again_and_answers_stay_the_same():
     for sizes in ((21, 5, 12), (8, 8, 8), (30, 2, 9), (16, 16, 16), (21, 5, 12)):
         jobs = parity.fits(model, sizes, replace(SGD, augment="crop-flip"), epoch=sizes[0])
         assert all(map(parity.same, kept.run(jobs), BatchedEngine("cuda").run(jobs)))
+
+
+def test_graphs_with_every_term_are_used_again():
+    """Priors, starts, teachers and shares are data: those of the last jobs must not show."""
+    model = models.make_model("resnet8(width=0.5)", (3, 8, 8), parity.CLASSES)
+    recipe = replace(SGD, augment="crop-flip", prior=1.0, prox=0.5, ntd=0.7, mixup=0.4)
+    kept = BatchedEngine("cuda")
+    for seed, sizes in enumerate(((21, 5, 12), (8, 8, 8), (30, 2, 9), (21, 5, 12))):
+        jobs = [
+            replace(job, key=(seed, i), teacher=cuda(len(job.data), 3, seed=seed + i).cpu())
+            for i, job in enumerate(parity.fits(model, sizes, recipe))
+        ]
+        assert all(map(parity.same, kept.run(jobs), BatchedEngine("cuda").run(jobs)))
+    assert len(kept._trainers) == 1
 
 
 def test_models_that_have_finished_leave_the_graph(monkeypatch):

@@ -77,6 +77,8 @@ class GraphTrainer:
             self._corrections = torch.tensor([correction(t) for t in range(steps)])
             moved = plan.moves is not None
             self._moves = torch.zeros(steps, models, width, 3, dtype=torch.int16) if moved else None
+            mixed = plan.shares is not None
+            self._shares = torch.zeros(steps, models) if mixed else None
             self._now = torch.zeros(1, dtype=torch.int64)
             self._x = torch.zeros(models, width, *size, channels, dtype=program.takes)
             self._t = torch.zeros(models, width, classes)
@@ -128,6 +130,8 @@ class GraphTrainer:
         _fill(self._rates, torch.from_numpy(plan.rates))
         if self._moves is not None and plan.moves is not None:
             _fill(self._moves, torch.from_numpy(plan.moves))
+        if self._shares is not None and plan.shares is not None:
+            _fill(self._shares, torch.from_numpy(plan.shares))
         self._seeds.copy_(torch.tensor([training.dropout_seed(job.key) for job in jobs]))
         self._moments.zero_()
         self._now.zero_()
@@ -138,7 +142,8 @@ class GraphTrainer:
         x, t, count = self._x[:a], self._t[:a], self._count[:a]
         data = (self._values, self._rows, self._positions, self._moves, self._targets, self._counts)
         taught = None if self._taught is None else self._taught[:a]
-        ops.draw_batch(*data, self._mean, self._std, self._now, x, t, count, self._teacher, taught)
+        extra = (self._shares, self._teacher, taught)
+        ops.draw_batch(*data, self._mean, self._std, self._now, x, t, count, *extra)
         w = self._flat[:a]
         weights = {
             name: view.detach().requires_grad_() for name, view in program.weights(w).items()

@@ -284,17 +284,19 @@ def draw_batch(
     values: Tensor, rows: Tensor, positions: Tensor, moves: Tensor | None, targets: Tensor,
     counts: Tensor,
     mean: Tensor, std: Tensor, now: Tensor, x: Tensor, t: Tensor, count: Tensor,
-    teacher: Tensor | None = None, taught: Tensor | None = None,
+    shares: Tensor | None = None, teacher: Tensor | None = None, taught: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Fill x [A, B, H, W, C] (or [A, B, F]), t [A, B, classes], count [A] for step `now`, and
-    `taught` [A, B, classes] from `teacher`, as t from `targets`."""
+    `taught` [A, B, classes] from `teacher`, as t from `targets`. With shares [T, M], all are mixed
+    as training.mix_batches has it."""
     a, b = x.shape[:2]
     h, w, c = x.shape[2:] if x.ndim == 5 else (1, 1, x.shape[2])
     triton_kernels.draw_batch[(b, a)](
         values, rows, positions, _or(moves, rows), targets, counts, mean, std, now, x, t, count,
-        _or(teacher, targets), _or(taught, t), b, counts.shape[1],
+        _or(shares, mean), _or(teacher, targets), _or(taught, t), b, counts.shape[1],
         C=c, H=h, W=w, CLASSES=t.shape[2], BE=_power(h * w * c, most=1024), BC=_power(t.shape[2]),
         MOVED=moves is not None, PER_CHANNEL=mean.shape[1] > 1, TAUGHT=taught is not None,
+        MIXED=shares is not None,
     )  # fmt: skip
 
 

@@ -308,19 +308,39 @@ def norm_gradient(
 
 
 @triton.jit
+def _pixels(
+    values, row, down, right, mirrored, mean, std, m, e,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PER_CHANNEL: tl.constexpr,
+):  # fmt: skip
+    """Values e of one sample of model m, cropped, mirrored and normalised."""
+    c, w, h = e % C, (e // C) % W, e // (C * W)
+    sh = h - down
+    sw = tl.where(mirrored == 1, W - 1 - w, w) - right
+    inside = (e < C * H * W) & (sh >= 0) & (sh < H) & (sw >= 0) & (sw < W)
+    raw = tl.load(values + row * (C * H * W) + (c * H + sh) * W + sw, mask=inside, other=0).to(
+        tl.float32
+    )
+    figure = m * C + c if PER_CHANNEL else m
+    centre, spread = tl.load(mean + figure), tl.load(std + figure)
+    return tl.where(inside, (raw - centre) / spread, 0.0)
+
+
+@triton.jit
 def _row(table, position, k, CLASSES: tl.constexpr):
     return tl.load(table + position.to(tl.int64) * CLASSES + k, mask=k < CLASSES, other=0.0)
 
 
 @triton.jit
 def draw_batch(
-    values, rows, positions, moves, targets, counts, mean, std, step, x, t, count, teacher,
+    values, rows, positions, moves, targets, counts, mean, std, step, x, t, count, shares, teacher,
     taught, B, models,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CLASSES: tl.constexpr, BE: tl.constexpr,
     BC: tl.constexpr, MOVED: tl.constexpr, PER_CHANNEL: tl.constexpr, TAUGHT: tl.constexpr,
+    MIXED: tl.constexpr,
 ):  # fmt: skip
     """The batch of `step`: sample b of model m cropped, mirrored and normalised, its target, and
-    with TAUGHT the teacher's logits."""
+    with TAUGHT the teacher's logits. With MIXED, all are mixed with those of the next sample of the
+    batch: both are drawn here, so that nothing is stored unmixed."""
     b, m = tl.program_id(0), tl.program_id(1)
     now = tl.load(step)
     if b == 0:
@@ -333,24 +353,40 @@ def draw_batch(
         down = tl.load(moves + at * 3).to(tl.int32)
         right = tl.load(moves + at * 3 + 1).to(tl.int32)
         mirrored = tl.load(moves + at * 3 + 2).to(tl.int32)
+    if MIXED:
+        share = tl.load(shares + now * models + m)
+        real = tl.load(counts + now * models + m)
+        after = tl.where(b + 1 < real, at + 1, at - b)
+        next_position = tl.load(positions + after)
+        next_row = tl.load(rows + next_position).to(tl.int64)
+        next_down, next_right, next_mirrored = 0, 0, 0
+        if MOVED:
+            next_down = tl.load(moves + after * 3).to(tl.int32)
+            next_right = tl.load(moves + after * 3 + 1).to(tl.int32)
+            next_mirrored = tl.load(moves + after * 3 + 2).to(tl.int32)
     for e0 in range(0, C * H * W, BE):
         e = e0 + tl.arange(0, BE)
-        c, w, h = e % C, (e // C) % W, e // (C * W)
-        sh = h - down
-        sw = tl.where(mirrored == 1, W - 1 - w, w) - right
-        inside = (e < C * H * W) & (sh >= 0) & (sh < H) & (sw >= 0) & (sw < W)
-        raw = tl.load(values + row * (C * H * W) + (c * H + sh) * W + sw, mask=inside, other=0).to(
-            tl.float32
-        )
-        figure = m * C + c if PER_CHANNEL else m
-        centre, spread = tl.load(mean + figure), tl.load(std + figure)
-        value = tl.where(inside, (raw - centre) / spread, 0.0)
+        value = _pixels(
+            values, row, down, right, mirrored, mean, std, m, e, C, H, W, PER_CHANNEL
+        )  # fmt: skip
+        if MIXED:
+            beside = _pixels(
+                values, next_row, next_down, next_right, next_mirrored, mean, std, m, e, C, H, W,
+                PER_CHANNEL,
+            )  # fmt: skip
+            value = share * value + (1 - share) * beside
         tl.store(x + (m * B + b).to(tl.int64) * (C * H * W) + e, value, mask=e < C * H * W)
     k = tl.arange(0, BC)
     into = (m * B + b) * CLASSES + k
-    tl.store(t + into, _row(targets, position, k, CLASSES), mask=k < CLASSES)
+    target = _row(targets, position, k, CLASSES)
+    if MIXED:
+        target = share * target + (1 - share) * _row(targets, next_position, k, CLASSES)
+    tl.store(t + into, target, mask=k < CLASSES)
     if TAUGHT:
-        tl.store(taught + into, _row(teacher, position, k, CLASSES), mask=k < CLASSES)
+        lesson = _row(teacher, position, k, CLASSES)
+        if MIXED:
+            lesson = share * lesson + (1 - share) * _row(teacher, next_position, k, CLASSES)
+        tl.store(taught + into, lesson, mask=k < CLASSES)
 
 
 @triton.jit
