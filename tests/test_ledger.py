@@ -7,7 +7,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.ledger import RoundBytes, Totals, per_client, total
+from fedsift.ledger import RoundBytes, Totals, download_sizes, per_client, total, upload_sizes
 
 # Clients 0 and 1 hear the same 100 bytes, client 2 other 70 bytes: 270 bytes down one by one, 170
 # bytes as broadcasts.
@@ -38,6 +38,11 @@ def test_a_round_in_which_nothing_is_announced_costs_nothing_down():
 def test_totals_by_hand():
     assert total([FIRST, SECOND]) == Totals(uplink=60 + 7, downlink=270 + 10, broadcast=170 + 10)
     assert total([]) == Totals(0, 0, 0)
+
+
+def test_sizes_of_single_messages_by_hand():
+    assert upload_sizes([FIRST, SECOND]) == [10, 20, 30, 7]
+    assert download_sizes([FIRST, SECOND]) == [100, 100, 70, 5, 5]
 
 
 def test_per_client_by_hand():

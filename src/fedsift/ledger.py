@@ -98,6 +98,16 @@ def total(rounds: Iterable[RoundBytes]) -> Totals:
     )
 
 
+def upload_sizes(rounds: Iterable[RoundBytes]) -> list[int]:
+    """The bytes of every upload."""
+    return [size for row in rounds for size in row.up.values()]
+
+
+def download_sizes(rounds: Iterable[RoundBytes]) -> list[int]:
+    """The bytes that every client received in each of its rounds."""
+    return [size for row in rounds for size in row.down.values()]
+
+
 def per_client(rounds: Iterable[RoundBytes]) -> dict[int, tuple[int, int]]:
     """Client -> (bytes up, bytes down) over all rounds."""
     totals: dict[int, tuple[int, int]] = {}

@@ -31,8 +31,9 @@ def test_compare_puts_seeds_together_and_notes_what_is_not_paired():
     settled = [runs.load_run(Path(folder)).summary()["accuracy"] for folder in folders]
     mean, spread = (settled[0] + settled[1]) / 2, abs(settled[0] - settled[1]) / 2**0.5
     fas, avg = rows(result.stdout)
-    assert fas[:4] == ["digits-fas", "2", f"{mean:.3f} ± {spread:.3f}", "265 B"]
-    assert avg[:3] == ["digits-fedavg", "1", f"{settled[2]:.3f}"]
+    assert fas[:5] == ["digits-fas", "2", f"{mean:.3f} ± {spread:.3f}", "baseline", "265 B"]
+    gap = f"{settled[2] - settled[0]:+.3f}".replace("0.", ".")
+    assert avg[:4] == ["digits-fedavg", "1", f"{settled[2]:.3f}", gap]
     assert result.stderr == "note: not a paired comparison; the runs differ in seed\n"
 
 
@@ -78,7 +79,13 @@ def test_compare_as_json_has_methods_runs_and_what_is_unpaired():
     result = done("compare", *folders, "--json")
     told = json.loads(result.stdout)
     assert result.stderr == ""
-    assert list(told) == ["target", "methods", "runs", "unpaired"]
+    assert list(told) == ["target", "methods", "runs", "unpaired", "without_gap"]
+    gap = told["runs"][2]["accuracy"] - told["runs"][0]["accuracy"]
+    assert [m["gap"] and m["gap"]["by_seed"] for m in told["methods"]] == [
+        None,
+        [pytest.approx(gap, abs=1e-6)],
+    ]
+    assert told["without_gap"] == {}
     assert told["target"] == pytest.approx(
         0.9 * max(m["accuracy"] for m in told["methods"]), abs=1e-3
     )
@@ -151,3 +158,64 @@ def test_columns_without_room_are_named(monkeypatch):
     (told,) = (line for line in text.splitlines() if line.startswith("left out for width: "))
     left_out = told.removeprefix("left out for width: ").split(", ")
     assert "broadcast" in left_out and not any(name in header for name in left_out)
+
+
+def shared_seeds() -> list[str]:
+    for seed in range(2):
+        straight(Path(f"fas{seed}"), tiny("digits-fas", f"seed={seed}", rounds=1))
+        straight(Path(f"avg{seed}"), tiny("digits-fedavg", f"seed={seed}", rounds=1))
+    return ["avg0", "avg1", "fas0", "fas1"]
+
+
+def gap_in(text: str) -> list[str]:
+    return [cell for cells in rows(text) for cell in cells if " of 2" in cell]
+
+
+@pytest.mark.parametrize("columns", [120, 60, 44])
+def test_gaps_over_seeds_are_shown_at_every_width(columns, monkeypatch):
+    folders = shared_seeds()
+    told = json.loads(done("compare", *folders, "--json").stdout)
+    gap = told["methods"][1]["gap"]
+    expected = f"{gap['mean']:+.3f} ± {gap['sd']:.3f}".replace("0.", ".")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = done("compare", *folders).stdout
+    assert gap_in(text) == [f"{expected}, {gap['ahead']} of 2"]
+    assert "265 B" in text and max(map(len, text.splitlines())) <= columns
+    assert "to digits-fedavg, mean" in " ".join(text.split())
+    monkeypatch.setenv("COLUMNS", "120")
+    other = done("compare", *folders, "--against", "digits-fas").stdout
+    turned = expected.translate(str.maketrans("+-", "-+"))
+    assert [cell.split(",")[0] for cell in gap_in(other)] == [turned]
+
+
+def test_runs_that_cannot_be_paired_are_named():
+    straight(Path("one"), tiny(rounds=1))
+    straight(Path("other"), tiny("digits-fas", "data.public=29", rounds=1))
+    result = done("compare", "one", "other", "--against", "digits-fas data.public=30")
+    assert result.stderr.splitlines()[1] == (
+        "note: digits-fas data.public=29 is not paired with digits-fas data.public=30: "
+        "data.public is 29, not 30"
+    )
+    assert "gap" not in result.stdout
+    assert len(done("compare", "one", "other").stderr.splitlines()) == 1
+    told = json.loads(done("compare", "one", "other", "--json").stdout)
+    assert told["methods"][1]["gap"] is None
+    assert list(told["without_gap"]) == ["digits-fas data.public=29"]
+    assert "unknown method 'fed'" in complaint("compare", "one", "other", "--against", "fed")
+
+
+def test_costs_are_shown_where_they_are_asked_for(monkeypatch):
+    folders = some_runs()
+    assert "both ways" not in done("compare", *folders).stdout
+    text = done("compare", *folders, "--costs").stdout
+    fas, avg = rows(text)[2:]
+    told = json.loads(done("compare", *folders, "--json").stdout)["methods"]
+    assert fas[:4] == ["digits-fas", "1", "265 B", "265 B"]  # ten samples in a batch
+    assert told[0]["total_bytes"] == told[0]["uplink_bytes"] + told[0]["downlink_bytes"]
+    assert told[0]["total_bytes_broadcast"] == told[0]["uplink_bytes"] + told[0]["broadcast_bytes"]
+    assert told[0]["downlink_bytes_per_client"] == 2 * told[0]["broadcast_bytes_per_round"] // 2
+    assert told[1]["steps_per_client"] == 1 and avg[1] == "1"
+    for columns in (60, 44):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        text = done("compare", *folders, "--costs").stdout.partition("\ncosts")[2]
+        assert "265 B" in text and max(map(len, text.splitlines())) <= columns

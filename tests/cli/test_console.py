@@ -46,7 +46,7 @@ def test_compare_has_one_line_per_method_with_its_name_whole(runs_folder, monkey
     for name, line in zip(NAMES, table, strict=True):
         assert line.strip().startswith(name)
     header = next(line for line in text.splitlines() if line.strip().startswith("method"))
-    assert ("all up" in header) == (width == 120)
+    assert ("gap" in header) == (width == 120)
     assert "…" not in text
 
 

@@ -60,7 +60,7 @@ def test_help_names_every_verb_and_needs_neither_torch_nor_numpy():
         "ls": ["KIND"],
         "new": ["PRESET", "FILE"],
         "show": ["RUN", "--json"],
-        "compare": ["FOLDERS", "--json"],
+        "compare": ["FOLDERS", "--against", "--costs", "--json"],
         "plot": ["FOLDERS", "--output"],
         "reproduce": [
             "ITEM",

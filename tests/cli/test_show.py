@@ -25,13 +25,15 @@ def test_show_prints_config_rounds_clients_and_totals():
         " ".join(map(str, history.ledger[0].up)),
     ]
     assert [cells[0] for cells in table[:6]] == ["1", "2", "3"] * 2
-    assert [cells[0] for cells in table[6:]] == ["0", "1", "2", "3", "digits-fas"]
+    assert [cells[0] for cells in table[6:]] == ["0", "1", "2", "3", "digits-fas", "digits-fas"]
     assert [cells[3] for cells in table[:3]] == ["530 B"] * 3
     for client, cells in zip(history.clients, table[6:10], strict=True):
         assert cells[1:3] == ["mlp", " ".join(map(str, client["labels"]))]
         uploads = sum(client["client"] in row.up for row in history.ledger)
         assert cells[3] == f"{265 * uploads} B"
     assert table[10][4] == "1.6 kB"  # 3 rounds x 2 clients x 265 B
+    # ten samples a client in one batch: a step a round
+    assert table[11][1:4] == ["1", "265 B", "265 B"]
 
 
 def test_show_prints_how_good_the_soft_labels_are(monkeypatch):

@@ -61,6 +61,12 @@ def test_the_row_of_one_run_is_worked_out_by_hand():
         "accuracy_sd": None,
         "uplink_bytes": 1200,
         "uplink_bytes_per_upload": 100,
+        "uplink_bytes_largest": 100,
+        "downlink_bytes_per_client": 1000,
+        "broadcast_bytes_per_round": 1000,
+        "total_bytes": 13200,
+        "total_bytes_broadcast": 7200,
+        "steps_per_client": None,
         "downlink_bytes": 12_000,
         "broadcast_bytes": 6000,
         "seconds": 2.5,
@@ -84,10 +90,27 @@ def test_the_row_of_two_seeds_has_their_means_and_the_deviation_of_the_sample():
         "accuracy_sd": 0.141421,
         "uplink_bytes": 600,
         "uplink_bytes_per_upload": 150,
+        "uplink_bytes_largest": 200,
+        "downlink_bytes_per_client": 2000,
+        "broadcast_bytes_per_round": 2000,
+        "total_bytes": 8600,
+        "total_bytes_broadcast": 4600,
+        "steps_per_client": None,
         "downlink_bytes": 8000,
         "broadcast_bytes": 4000,
         "seconds": 1.5,
     }
+
+
+def test_training_steps_are_the_mean_over_clients_rounds_and_seeds():
+    """Seed 0: (10 + 20 + 30) / 3 = 20. Seed 1: 30. Without those of one run nothing is known."""
+    one, two = history("seed=0", accuracies=(0.3, 0.5)), history("seed=1", accuracies=(0.6, 0.6))
+    told = [{"0": 10, "3": 20}, {"1": 30}]
+    one = replace(one, metrics=[m | {"steps": s} for m, s in zip(one.metrics, told, strict=True)])
+    assert report.methods([one])[0].costs()["steps_per_client"] == 20
+    two_told = replace(two, metrics=[m | {"steps": {"2": 30}} for m in two.metrics])
+    assert report.methods([one, two_told])[0].costs()["steps_per_client"] == 25
+    assert report.methods([one, two])[0].costs()["steps_per_client"] is None
 
 
 def test_the_summary_of_a_run_is_worked_out_by_hand():
@@ -147,6 +170,12 @@ def test_the_row_of_a_folder_written_by_hand(folder):
         "accuracy_sd": None,
         "uplink_bytes": 60,
         "uplink_bytes_per_upload": 20,
+        "uplink_bytes_largest": 30,
+        "downlink_bytes_per_client": 8,
+        "broadcast_bytes_per_round": 8,
+        "total_bytes": 83,
+        "total_bytes_broadcast": 76,
+        "steps_per_client": None,
         "downlink_bytes": 23,
         "broadcast_bytes": 16,
         "seconds": 0.75,

@@ -21,13 +21,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fedsift.report import Method
-    from fedsift.runs import History
-
 
 TRACEBACK = "FEDSIFT_TRACEBACK"  # set it to see where own code failed, frame by frame
 PIPED = 120  # columns of a table that does not go to a terminal
-DROPPED = ("broadcast", "all down", "all up", "seeds")  # where a comparison is too wide, in turn
 
 
 def replace_closed_streams() -> None:
@@ -127,40 +123,6 @@ def new_table(title: str, first: str, *others: str) -> Table:
     return table
 
 
-def print_comparison(
-    histories: list[History], target: float | None = None, about_target: str = ""
-) -> None:
-    """A line per method, its name whole. With a target, also the bytes uploaded until that accuracy
-    was first reached. Where names leave no room for figures, these follow on a line of their own.
-    """
-    from fedsift import report
-
-    goal = [] if target is None else [f"up until {_format_target(target)}"]
-    columns = ["method", "seeds", "accuracy", "per upload", "all up", "all down", "broadcast"]
-    table = new_table(_describe_figures(histories), *columns, *goal)
-    rows = [_format_method(method, target) for method in report.methods(histories)]
-    for name, *figures in rows:
-        table.add_row(plain_text(name), *figures)
-    console = make_console()
-    if fit_table(table, console, (*DROPPED, *goal, "per upload")):
-        print_table(table)
-        shown = [str(column.header) for column in table.columns]
-        if about_target and set(goal) <= set(shown):
-            print_remark(f"{goal[0]}: {about_target}")
-        if left_out := [name for name in (*columns, *goal) if name not in shown]:
-            print_remark(f"left out for width: {', '.join(left_out)}")
-        return
-    say(textwrap.fill(_describe_figures(histories), console.width) + "\n")
-    for name, seeds, accuracy, upload, *_ in rows:
-        say(f"{name}\n    {accuracy}  seeds {seeds}  {upload} per upload")
-    say("")
-
-
-def _format_target(accuracy: float) -> str:
-    """ ".409", as accuracies are written in tables."""
-    return f"{accuracy:g}".removeprefix("0") or "0"
-
-
 def print_remark(text: str) -> None:
     """A remark below a table."""
     from rich.text import Text
@@ -169,29 +131,6 @@ def print_remark(text: str) -> None:
     with console.capture() as captured:
         console.print(Text(text, "dim"))
     say(captured.get(), end="")
-
-
-def _describe_figures(histories: list[History]) -> str:
-    from fedsift import evaluation, report
-
-    lengths = {len(run.metrics) for run in histories}
-    over = evaluation.describe_average(max(lengths))
-    shorter = ", or all a run has" if len(lengths) > 1 else ""
-    several = len({run.experiment.seed for run in histories}) > 1
-    spread = "; ± standard deviation over seeds" if several else ""
-    return f"{report.name_accuracy(histories)} ({over}{shorter}{spread}) and bytes on the wire"
-
-
-def _format_method(method: Method, target: float | None) -> list[str]:
-    row = method.row()
-    spread = "" if row["accuracy_sd"] is None else f" ± {row['accuracy_sd']:.3f}"
-    sizes = ("uplink_bytes_per_upload", "uplink_bytes", "downlink_bytes", "broadcast_bytes")
-    cells = [row["method"], str(len(row["seeds"])), f"{row['accuracy']:.3f}{spread}"]
-    cells += [format_bytes(row[name]) for name in sizes]
-    if target is not None:
-        cost = method.uplink_to(target)
-        cells.append("not by all" if cost is None else format_bytes(cost))
-    return cells
 
 
 def plain_text(text: str) -> Any:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fedsift.cli.console import error_handler, print_comparison, say
+from fedsift.cli.comparison import print_comparison
+from fedsift.cli.console import error_handler, say
 from fedsift.cli.options import Quiet
 from fedsift.cli.progress import (
     choose_engine,

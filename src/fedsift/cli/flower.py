@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsift.cli.console import error_handler, print_comparison, say, user_error, warn
+from fedsift.cli.comparison import print_comparison
+from fedsift.cli.console import error_handler, say, user_error, warn
 from fedsift.cli.progress import new_folder, resume_hint, show_progress
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from fedsift.cli.console import error_handler, note, print_comparison, say, user_error, warn
+from fedsift.cli.comparison import print_comparison
+from fedsift.cli.console import error_handler, note, say, user_error, warn
 from fedsift.cli.options import Device, EngineName, Json, Out, PrecisionName, Quiet
 from fedsift.cli.progress import (
     choose_engine,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedsift.cli.comparison import print_comparison, print_costs
 from fedsift.cli.console import (
     PIPED,
     error_handler,
@@ -15,7 +16,6 @@ from fedsift.cli.console import (
     get_width,
     new_table,
     plain_text,
-    print_comparison,
     print_remark,
     print_table,
     say,
@@ -89,6 +89,7 @@ def show(
                 f" has {len(history.clients):,}\n"
             )
         print_comparison([history])
+        print_costs([history])
 
 
 LABELS = (

@@ -48,11 +48,6 @@ class Method:
 
     def row(self) -> dict[str, Any]:
         """Figures per run, averaged over the seeds."""
-        totals = [ledger.total(run.ledger) for run in self.runs]
-        uplink, downlink, broadcast = np.mean(
-            [(t.uplink, t.downlink, t.broadcast) for t in totals], axis=0
-        )
-        uploads = np.mean([sum(len(row.up) for row in run.ledger) for run in self.runs])
         return {
             "method": self.label,
             "seeds": [run.experiment.seed for run in self.runs],
@@ -62,12 +57,46 @@ class Method:
             "accuracy_sd": round(float(np.std(self.accuracies, ddof=1)), 6)
             if len(self.runs) > 1
             else None,
-            "uplink_bytes": round(uplink),
-            "uplink_bytes_per_upload": round(uplink / uploads),
-            "downlink_bytes": round(downlink),
-            "broadcast_bytes": round(broadcast),
+            **self.costs(),
             "seconds": round(float(np.mean([run.seconds for run in self.runs])), 3),
         }
+
+    def costs(self) -> dict[str, Any]:
+        """Bytes and training steps, averaged over the seeds; the largest upload is of all.
+
+        A broadcast counts a message that goes to many once. `total_bytes` has a copy of it for
+        each client, `total_bytes_broadcast` has it once.
+        """
+        totals = [ledger.total(run.ledger) for run in self.runs]
+        up, down, broadcast = np.mean(
+            [(t.uplink, t.downlink, t.broadcast) for t in totals], axis=0
+        ).tolist()
+        uploads = [ledger.upload_sizes(run.ledger) for run in self.runs]
+        downloads = [ledger.download_sizes(run.ledger) for run in self.runs]
+        return {
+            "uplink_bytes": round(up),
+            "uplink_bytes_per_upload": _share(up, uploads),
+            "uplink_bytes_largest": max((max(sizes, default=0) for sizes in uploads), default=0),
+            "downlink_bytes": round(down),
+            "downlink_bytes_per_client": _share(down, downloads),
+            "broadcast_bytes": round(broadcast),
+            "broadcast_bytes_per_round": round(broadcast / len(self.runs[0].ledger)),
+            "total_bytes": round(up + down),
+            "total_bytes_broadcast": round(up + broadcast),
+            "steps_per_client": _mean_steps(self.runs),
+        }
+
+
+def _share(total: float, parts: Sequence[Sequence[int]]) -> int:
+    """What one of the parts has on average; each seed has a list of them."""
+    count = float(np.mean([len(part) for part in parts]))
+    return round(total / count) if count else 0
+
+
+def _mean_steps(runs: Sequence[History]) -> float | None:
+    """Training steps of a client in a round; None where a run does not tell."""
+    steps = [[n for row in run.metrics for n in row.get("steps", {}).values()] for run in runs]
+    return round(float(np.mean([np.mean(each) for each in steps])), 2) if all(steps) else None
 
 
 def methods(runs: Sequence[History]) -> list[Method]:
@@ -136,7 +165,7 @@ def _label(run: History, all_runs: Sequence[History]) -> str:
     The name of a cell has some of it already.
     """
     name, values = run.experiment.name, config.resolve_values(run.experiment)
-    namesakes = [other for other in all_runs if _first_name(other) == _first_name(run)]
+    namesakes = [other for other in all_runs if first_name(other) == first_name(run)]
     keys = sorted({key for other in namesakes for key in _apart(run, other)})
     named = re.findall(r" (\S+?)=", name)
     more = [
@@ -159,7 +188,7 @@ def _plain(value: Any) -> Any:
     return f"{value:.12g}" if isinstance(value, float) else value
 
 
-def _first_name(run: History) -> str:
+def first_name(run: History) -> str:
     """ "digits-fas" of "digits-fas alpha=0.1", as a cell of a sweep over alpha is called."""
     return re.sub(r" \S+=.*$", "", run.experiment.name)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedsift import config, evaluation, runs
+from fedsift import config, evaluation, ledger, runs
 from fedsift.config import Experiment
 from fedsift.data import TEST
 from fedsift.files import write_atomic
@@ -89,16 +89,13 @@ def _judge_claims(
         },
         "pace": {cell: [fmean(run.accuracies) for run in of] for cell, of in found.items()},
     }
-    uploads = {cell: [fmean(_upload_sizes(run)) for run in of] for cell, of in found.items()}
+    uploads = {
+        cell: [fmean(ledger.upload_sizes(run.ledger)) for run in of] for cell, of in found.items()
+    }
     return [
         judge_claim(claim, figures[claim.figure], item.published, uploads)
         for claim in item.claims(plan)
     ]
-
-
-def _upload_sizes(run: History) -> list[int]:
-    """The bytes of every upload."""
-    return [size for row in run.ledger for size in row.up.values()]
 
 
 def _load_histories(out: Path, cell: Cell, plan: Plan) -> list[History]:
@@ -157,7 +154,7 @@ def _describe_cell(
 ) -> dict[str, Any]:
     """`of` are the runs as far as they are compared, `whole` as far as they were run."""
     settled = [evaluation.average_last(run.accuracies) for run in of]
-    uploads = [_upload_sizes(run) for run in of]
+    uploads = [ledger.upload_sizes(run.ledger) for run in of]
     first = of[0].experiment
     return {
         "curve": cell.curve,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedsift.runs.folder import (
     CHECKPOINT,
     CLIENTS,
     CONFIG,
+    DATA,
     ENVIRONMENT,
     FORMAT,
     LEDGER,
@@ -28,6 +29,7 @@ from fedsift.runs.folder import (
     Row,
     check_clients,
     check_environment,
+    check_object,
     check_rows,
     read_json,
     read_rows,
@@ -48,6 +50,8 @@ class History:
     seconds: float
     clients: list[dict[str, Any]]
     environment: dict[str, Any]
+    # the sizes of the parts of the data and a digest of them; empty where it is not known
+    data: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         done = f"{len(self.metrics)} of {self.experiment.rounds} rounds"
@@ -120,6 +124,7 @@ def load_run(folder: Path | str) -> History:
         sum(row["seconds"] for row in timing),
         read_json(folder / CLIENTS, check_clients),
         UNKNOWN | environment,
+        read_json(folder / DATA, check_object) if (folder / DATA).is_file() else {},
     )
 
 
