@@ -213,8 +213,8 @@ def test_costs_are_shown_where_they_are_asked_for(monkeypatch):
     assert fas[:4] == ["digits-fas", "1", "265 B", "265 B"]  # ten samples in a batch
     assert told[0]["total_bytes"] == told[0]["uplink_bytes"] + told[0]["downlink_bytes"]
     assert told[0]["total_bytes_broadcast"] == told[0]["uplink_bytes"] + told[0]["broadcast_bytes"]
-    assert told[0]["downlink_bytes_per_client"] == 2 * told[0]["broadcast_bytes_per_round"] // 2
-    assert told[1]["steps_per_client"] == 1 and avg[1] == "1"
+    assert told[0]["downlink_bytes_per_download"] == 2 * told[0]["broadcast_bytes_per_round"] // 2
+    assert told[1]["client_steps_per_round"] == 1 and avg[1] == "1"
     for columns in (60, 44):
         monkeypatch.setenv("COLUMNS", str(columns))
         text = done("compare", *folders, "--costs").stdout.partition("\ncosts")[2]

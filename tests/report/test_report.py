@@ -62,11 +62,12 @@ def test_the_row_of_one_run_is_worked_out_by_hand():
         "uplink_bytes": 1200,
         "uplink_bytes_per_upload": 100,
         "uplink_bytes_largest": 100,
-        "downlink_bytes_per_client": 1000,
+        "downlink_bytes_per_download": 1000,
         "broadcast_bytes_per_round": 1000,
         "total_bytes": 13200,
         "total_bytes_broadcast": 7200,
-        "steps_per_client": None,
+        "client_steps_per_round": None,
+        "server_steps_per_round": None,
         "downlink_bytes": 12_000,
         "broadcast_bytes": 6000,
         "seconds": 2.5,
@@ -91,11 +92,12 @@ def test_the_row_of_two_seeds_has_their_means_and_the_deviation_of_the_sample():
         "uplink_bytes": 600,
         "uplink_bytes_per_upload": 150,
         "uplink_bytes_largest": 200,
-        "downlink_bytes_per_client": 2000,
+        "downlink_bytes_per_download": 2000,
         "broadcast_bytes_per_round": 2000,
         "total_bytes": 8600,
         "total_bytes_broadcast": 4600,
-        "steps_per_client": None,
+        "client_steps_per_round": None,
+        "server_steps_per_round": None,
         "downlink_bytes": 8000,
         "broadcast_bytes": 4000,
         "seconds": 1.5,
@@ -103,14 +105,19 @@ def test_the_row_of_two_seeds_has_their_means_and_the_deviation_of_the_sample():
 
 
 def test_training_steps_are_the_mean_over_clients_rounds_and_seeds():
-    """Seed 0: (10 + 20 + 30) / 3 = 20. Seed 1: 30. Without those of one run nothing is known."""
+    """Seed 0: (10 + 20 + 30) / 3 = 20 and 40 at the server. Seed 1: 30 and none. Without those of
+    one run nothing is known."""
     one, two = history("seed=0", accuracies=(0.3, 0.5)), history("seed=1", accuracies=(0.6, 0.6))
     told = [{"0": 10, "3": 20}, {"1": 30}]
-    one = replace(one, metrics=[m | {"steps": s} for m, s in zip(one.metrics, told, strict=True)])
-    assert report.methods([one])[0].costs()["steps_per_client"] == 20
+    steps = [{"steps": by_client, "server_steps": 40} for by_client in told]
+    one = replace(one, metrics=[m | s for m, s in zip(one.metrics, steps, strict=True)])
+    assert report.methods([one])[0].costs()["client_steps_per_round"] == 20
     two_told = replace(two, metrics=[m | {"steps": {"2": 30}} for m in two.metrics])
-    assert report.methods([one, two_told])[0].costs()["steps_per_client"] == 25
-    assert report.methods([one, two])[0].costs()["steps_per_client"] is None
+    assert report.methods([one, two_told])[0].steps() == {
+        "client_steps_per_round": 25,
+        "server_steps_per_round": 20,
+    }
+    assert report.methods([one, two])[0].costs()["client_steps_per_round"] is None
 
 
 def test_the_summary_of_a_run_is_worked_out_by_hand():
@@ -171,11 +178,12 @@ def test_the_row_of_a_folder_written_by_hand(folder):
         "uplink_bytes": 60,
         "uplink_bytes_per_upload": 20,
         "uplink_bytes_largest": 30,
-        "downlink_bytes_per_client": 8,
+        "downlink_bytes_per_download": 8,
         "broadcast_bytes_per_round": 8,
         "total_bytes": 83,
         "total_bytes_broadcast": 76,
-        "steps_per_client": None,
+        "client_steps_per_round": None,
+        "server_steps_per_round": None,
         "downlink_bytes": 23,
         "broadcast_bytes": 16,
         "seconds": 0.75,

@@ -170,11 +170,11 @@ def print_costs(histories: list[History]) -> None:
 
 def _format_costs(method: Method) -> list[str]:
     costs = method.costs()
-    steps = costs["steps_per_client"]
+    steps = costs["client_steps_per_round"]
     sizes = (
         "uplink_bytes_per_upload",
         "uplink_bytes_largest",
-        "downlink_bytes_per_client",
+        "downlink_bytes_per_download",
         "broadcast_bytes_per_round",
         "total_bytes",
         "total_bytes_broadcast",

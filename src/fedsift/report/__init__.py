@@ -64,7 +64,8 @@ class Method:
     def costs(self) -> dict[str, Any]:
         """Bytes and training steps, averaged over the seeds; the largest upload is of all.
 
-        A broadcast counts a message that goes to many once. `total_bytes` has a copy of it for
+        Steps are None where a run does not tell, as one of an earlier version or on Flower. A
+        broadcast counts a message that goes to many once. `total_bytes` has a copy of it for
         each client, `total_bytes_broadcast` has it once.
         """
         totals = [ledger.total(run.ledger) for run in self.runs]
@@ -78,12 +79,22 @@ class Method:
             "uplink_bytes_per_upload": _share(up, uploads),
             "uplink_bytes_largest": max((max(sizes, default=0) for sizes in uploads), default=0),
             "downlink_bytes": round(down),
-            "downlink_bytes_per_client": _share(down, downloads),
+            "downlink_bytes_per_download": _share(down, downloads),
             "broadcast_bytes": round(broadcast),
             "broadcast_bytes_per_round": round(broadcast / len(self.runs[0].ledger)),
             "total_bytes": round(up + down),
             "total_bytes_broadcast": round(up + broadcast),
-            "steps_per_client": _mean_steps(self.runs),
+            **self.steps(),
+        }
+
+    def steps(self) -> dict[str, float | None]:
+        """Training steps in a round: of a client on average, and of the server."""
+        told = [[row for row in run.metrics if "steps" in row] for run in self.runs]
+        clients = [[n for row in rows for n in row["steps"].values()] for rows in told]
+        server = [[row.get("server_steps", 0) for row in rows] for rows in told]
+        return {
+            "client_steps_per_round": _mean_of_means(clients),
+            "server_steps_per_round": _mean_of_means(server),
         }
 
 
@@ -93,10 +104,9 @@ def _share(total: float, parts: Sequence[Sequence[int]]) -> int:
     return round(total / count) if count else 0
 
 
-def _mean_steps(runs: Sequence[History]) -> float | None:
-    """Training steps of a client in a round; None where a run does not tell."""
-    steps = [[n for row in run.metrics for n in row.get("steps", {}).values()] for run in runs]
-    return round(float(np.mean([np.mean(each) for each in steps])), 2) if all(steps) else None
+def _mean_of_means(values: Sequence[Sequence[int]]) -> float | None:
+    """The mean over the seeds; None where one has no values."""
+    return round(float(np.mean([np.mean(each) for each in values])), 2) if all(values) else None
 
 
 def methods(runs: Sequence[History]) -> list[Method]:
