@@ -14,7 +14,7 @@ from fedsift.algorithms.per_label import MixtureSent
 from fedsift.algorithms.soft_labels import ClientMemory
 from fedsift.codecs import SoftLabelCodec
 from fedsift.engines import choose_engine
-from fedsift.federation import Federation, FederationState
+from fedsift.federation import Federation, FederationState, start_federations
 from fedsift.flower import messages
 from fedsift.flower.client_state import ClientState, RunStore
 from fedsift.flower.messages import Answer
@@ -154,7 +154,9 @@ def without(task, system, lost, amnesia=ROUNDS):
     of it.
     """
     federation = config.build_federation(experiment(task, system))
-    algorithm, state, engine = federation.algorithm, federation.start(), choose_engine()[0]
+    algorithm, engine = federation.algorithm, choose_engine()[0]
+    (state,) = start_federations([federation], engine)
+    assert isinstance(state, FederationState)
     forgot: set[int] = set()
     for number in range(ROUNDS):
         r = federation.round(number)

@@ -30,6 +30,10 @@ SYSTEMS = {
     "delta up, weights down": (
         "algorithm=fd sampler=low-entropy codec=delta(quantized(2)) budget=20"
     ),
+    "self-supervised start": "algorithm=fas start=rotation(epochs=2)",
+    "start, soft labels down": (
+        'algorithm=cfd budget=20 start=simclr(epochs=2) clients.models={"mlp"=2,"cnn"=2}'
+    ),
     "mixed models": 'algorithm=fas clients.models={"mlp"=2,"cnn"=2}',
     "fedavg": "algorithm=fedavg",
     "fedpaq": "algorithm=fedpaq",
@@ -42,6 +46,7 @@ WITH_MEMORY = [
     "ds-fl",
     "cfd",
     "cfd, all that was missed",
+    "start, soft labels down",
     "delta up, weights down",
     "fd-jeong",
     "mix2fld",
