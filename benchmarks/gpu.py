@@ -1,6 +1,9 @@
 """One training step of M stacked ResNet-8 on a GPU, beside the plain loop in the same run.
 
 PYTHONPATH=src python benchmarks/gpu.py [--profile] [--json] [--blocks rows=64,norm_values=8192]
+PYTHONPATH=src python benchmarks/gpu.py --terms prior,prox,ntd,mixup,all [--json]
+
+With --terms: a step with each term of a recipe beside a plain step, in turn, as a ratio.
 """
 
 import argparse
@@ -22,14 +25,23 @@ from fedsift.models import initial_state, make_model
 from fedsift.types import Fit, Labelled, Recipe, Samples, Store
 
 STEPS = 100
+TERMS = {
+    "plain": {},  # beside itself: how far a ratio is from 1 by chance
+    "prior": {"prior": 1.0},
+    "prox": {"prox": 0.01},
+    "ntd": {"ntd": 0.3},
+    "mixup": {"mixup": 0.2},
+}
+TERMS["all"] = {key: value for term in TERMS.values() for key, value in term.items()}
 
 
-def cohort(models, batch, name="resnet8", samples=256):
+def cohort(models, batch, name="resnet8", samples=256, **term):
     generator = np.random.default_rng(0)
     values = torch.from_numpy(generator.integers(0, 256, (4096, 3, 32, 32), np.uint8))
     figures = torch.full((3, 1, 1), 127.0), torch.full((3, 1, 1), 64.0)
     store, net = Store(values, *figures), make_model(name, (3, 32, 32), 10)
-    recipe = Recipe(epochs=1 + STEPS * batch // samples, batch=batch, lr=1e-3, augment="crop-flip")
+    epochs = 1 + STEPS * batch // samples
+    recipe = Recipe(epochs=epochs, batch=batch, lr=1e-3, augment="crop-flip", **term)
     targets = torch.eye(10)[torch.from_numpy(generator.integers(0, 10, samples))]
     state = initial_state(net, 0)
     return [
@@ -39,6 +51,7 @@ def cohort(models, batch, name="resnet8", samples=256):
             Labelled(Samples(store, generator.permutation(4096)[:samples]), targets),
             recipe,
             (0, i),
+            teacher=torch.from_numpy(generator.normal(size=(samples, 10))).float(),
         )
         for i in range(models)
     ]
@@ -48,25 +61,59 @@ def stacked(jobs, precision, repeats=5):
     """Seconds a step, by events around replays; seconds of the first fit, compilation included; the
     place.
     """
+    place, plan, first = captured(jobs, precision)
+    return [step_time(place, jobs, plan) for _ in range(repeats)], first, place
+
+
+def captured(jobs, precision):
+    """The place of these jobs, their plan, and the seconds of their first fit there."""
     program = stack(jobs[0].model, choose_ops(True, precision))
     plan = graphs.plan_steps(program, jobs)
     values = jobs[0].data.samples.store.values.cuda()
     place = graphs.GraphTrainer(program, jobs, plan, values, 0)
     begun = time.perf_counter()
     place.fit(jobs, plan, threading.Event())
-    first = time.perf_counter() - begun
-    times = []
-    for _ in range(repeats):
-        place._load(jobs, plan)
-        torch.cuda.synchronize()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(STEPS):
-            place._graphs[len(jobs)].replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / STEPS / 1000)
-    return times, first, place
+    return place, plan, time.perf_counter() - begun
+
+
+def step_time(place, jobs, plan):
+    """Seconds a step, by events around replays."""
+    place._load(jobs, plan)
+    torch.cuda.synchronize()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(STEPS):
+        place._graphs[len(jobs)].replay()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / STEPS / 1000
+
+
+def compare_terms(models, precision, terms, repeats=15):
+    """A row for each term: a plain step before it and after it, and how much longer its own is."""
+    plain = cohort(models, 8)
+    beside, plan, _ = captured(plain, precision)
+    rows = []
+    for term in terms:
+        jobs = cohort(models, 8, **TERMS[term])
+        place, own, _ = captured(jobs, precision)
+        ratios = []
+        for _ in range(repeats):
+            before = step_time(beside, plain, plan)
+            took = step_time(place, jobs, own)
+            ratios.append(2 * took / (before + step_time(beside, plain, plan)))
+        rows.append(
+            {
+                "precision": precision,
+                "models": models,
+                "term": term,
+                "step_ms": round(1000 * took, 3),
+                "times_plain_step": round(median(ratios), 3),
+                "low_high": [round(ratio, 3) for ratio in (min(ratios), max(ratios))],
+            }
+        )
+        del place
+    return rows
 
 
 def plain_loop(job, steps=30):
@@ -108,6 +155,9 @@ def main():
         default="",
         help="other sizes than in ops.BLOCKS, for all precisions: rows=64,warps=8",
     )
+    parser.add_argument(
+        "--terms", default="", help=f"time these beside a plain step: {', '.join(TERMS)}"
+    )
     wanted = parser.parse_args()
     sizes = {
         name: int(size)
@@ -118,6 +168,11 @@ def main():
     rows = []
     for precision in wanted.precisions.split(","):
         for models in map(int, wanted.models.split(",")):
+            if wanted.terms:
+                found = compare_terms(models, precision, wanted.terms.split(","))
+                rows += found
+                print(*found, sep="\n", file=sys.stderr if wanted.json else sys.stdout, flush=True)
+                continue
             jobs = cohort(models, 8)
             times, first, place = stacked(jobs, precision)
             plain = [plain_loop(jobs[0]) for _ in range(3)]

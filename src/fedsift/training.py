@@ -147,7 +147,7 @@ def draw_mixup(recipe: Recipe, samples: int, key: seeding.Names) -> Array | None
 def mix(own: Tensor, beside: Tensor, share: Tensor | float) -> Tensor:
     """share * own + (1 - share) * beside: inputs, targets or a teacher's logits of a batch. What
     lies beside a sample is the next of its batch, after the last the first."""
-    return own * share + beside * (1 - share)
+    return torch.lerp(beside, own, share)
 
 
 def draw_augmentation(

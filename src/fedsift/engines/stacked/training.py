@@ -84,7 +84,7 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
     rule, rates = make_optimizer(recipe, models.flat), torch.from_numpy(plan.rates).to(here)
     slice_of = cache(lambda active: ModelSlice(program, models, slice(active)))
     groups_of = cache(partial(step_groups, program, recipe.batch, here))
-    for t, (x, targets, teacher) in enumerate(_draw_batches(program, jobs, values, plan)):
+    for t, (x, targets, taught) in enumerate(_draw_batches(program, jobs, values, plan)):
         raise_if_stopped(stop)
         counts = plan.counts[t]
         for group in groups_of(tuple(counts[counts > 0].tolist())):
@@ -102,7 +102,7 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
                 temperature=temperature,
                 shares=group.shares,
                 prior=None if prior is None else prior[members],
-                teacher=None if teacher is None else teacher[members, : group.width],
+                taught=None if taught is None else taught[members, : group.width],
                 ntd=recipe.ntd,
             )
             with training.explain_batch_norm_errors(jobs):
@@ -117,8 +117,8 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
 def _draw_batches(
     program: Program, jobs: Sequence[Fit], values: Tensor, plan: Schedule
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """Per step, program-ready batches [M, B, ...], targets and teacher's logits [M, B, classes];
-    some steps ahead."""
+    """Per step, program-ready batches [M, B, ...], targets and what the teacher says of the other
+    classes [M, B, classes]; some steps ahead."""
     here = values.device
     inputs = Inputs.of([job.data.samples for job in jobs], values)
     rows = torch.from_numpy(np.concatenate([job.data.samples.rows for job in jobs])).to(here)
@@ -138,6 +138,8 @@ def _draw_batches(
             )
             mix = partial(mix_batches, counts=counts, shares=shares)
             x, wanted, taught = mix(x), mix(wanted), None if taught is None else mix(taught)
+        if taught is not None:
+            taught = _softmax_without_true(taught, wanted)
         x = program.arrange(x) if x.ndim == 6 else x
         yield from zip(x, wanted, repeat(None) if taught is None else taught, strict=False)
 
@@ -147,12 +149,12 @@ def mix_batches(values: Tensor, counts: Tensor, shares: Tensor) -> Tensor:
     padding enters no sample. counts and shares [T, M]."""
     steps, models, width = values.shape[:3]
     here = values.device
-    following = torch.arange(1, width + 1, device=here)
-    following = following * (following < counts[..., None])  # [T, M, B]
-    step = torch.arange(steps, device=here)[:, None, None]
-    model = torch.arange(models, device=here)[:, None]
-    share = shares.view(steps, models, *[1] * (values.ndim - 2))
-    return training.mix(values, values[step, model, following], share)
+    after = torch.arange(1, width + 1, device=here)
+    after = after * (after < counts[..., None])  # [T, M, B]
+    batches = torch.arange(0, steps * models * width, width, device=here)
+    rows = (batches.view(steps, models, 1) + after).flatten()
+    beside = values.flatten(0, 2).index_select(0, rows).view(values.shape)
+    return training.mix(values, beside, shares.view(steps, models, *[1] * (values.ndim - 2)))
 
 
 def join_teachers(jobs: Sequence[Fit]) -> Tensor | None:
@@ -249,7 +251,8 @@ def loss_gradient(
     - t) / T / batch, 0 for padding. [A, b, C]; count [A] is how many samples are real; prior [A, 1,
     C]. With a teacher [A, b, C], of not-true distillation too."""
     shares = _shares(count, logits.shape[1])
-    return _loss_gradient(logits, targets, temperature, shares, prior, teacher, ntd)
+    taught = None if teacher is None else _softmax_without_true(teacher, targets)
+    return _loss_gradient(logits, targets, temperature, shares, prior, taught, ntd)
 
 
 def _loss_gradient(
@@ -258,23 +261,22 @@ def _loss_gradient(
     temperature: float,
     shares: Tensor,
     prior: Tensor | None,
-    teacher: Tensor | None,
+    taught: Tensor | None,
     ntd: float,
 ) -> Tensor:
     scaled = logits / temperature if temperature != 1 else logits
     s = torch.softmax(scaled if prior is None else scaled + prior, -1)
     pull = s.mul_(targets.sum(-1, keepdim=True)).sub_(targets).mul_(shares / temperature)
-    if teacher is None:
+    if taught is None:
         return pull
-    return pull.add_(_not_true_gradient(logits, teacher, targets).mul_(shares), alpha=ntd)
+    # of training.not_true_divergence, by z: s~ - t~, and 0 for the true class
+    return pull.addcmul_(_softmax_without_true(logits, targets).sub_(taught), shares, value=ntd)
 
 
-def _not_true_gradient(logits: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
-    """Of training.not_true_divergence, by z, for one sample: s~ - t~, 0 for the true class."""
+def _softmax_without_true(logits: Tensor, targets: Tensor) -> Tensor:
+    """Over all classes but the true one, which gets 0: the s~ or t~ of not-true distillation."""
     true = targets.argmax(-1, keepdim=True)
-    lowest = torch.finfo(logits.dtype).min
-    s, t = (torch.softmax(z.scatter(-1, true, lowest), -1) for z in (logits, teacher))
-    return s.sub_(t)
+    return torch.softmax(logits.scatter(-1, true, torch.finfo(logits.dtype).min), -1)
 
 
 def _shares(count: Tensor, size: int) -> Tensor:
