@@ -45,9 +45,9 @@ NETWORKS = {
 }
 
 
-def jobs(model, pretext, count=3, samples=40):
+def jobs(model, pretext, count=3, samples=40, of=None):
     """Unequal samples, weights and randomness; one store."""
-    of = parity.store(model.shape)
+    of = of or parity.store(model.shape)
     found = []
     for seed in range(count):
         head = starts.find_head(model) or ""
@@ -156,6 +156,21 @@ def test_cuda_trains_as_the_reference(pretext, network, precision):
             if value.is_floating_point()
         )
         assert parity.difference(one.state, other.state) < most * moved
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_cuda_has_the_statistics_of_large_batches(precision):
+    """512 views of 32x32: so many tiles that their moments are merged."""
+    model = models.make_model("resnet8", (3, 32, 32), 5)
+    of = parity.store(model.shape, rows=1024)
+    work = jobs(model, SimClr(epochs=1, batch=256), count=2, samples=1024, of=of)
+    reference = BatchedEngine("cuda").run(work)
+    found = BatchedEngine("cuda", precision=precision).run(work)
+    for one, other in zip(reference, found, strict=True):
+        for name in ("norm.running_mean", "norm.running_var", "stages.2.norm2.running_var"):
+            size = one.state[name].abs().max()
+            assert (one.state[name] - other.state[name]).abs().max() < 0.05 * size, name
 
 
 @pytest.mark.gpu

@@ -294,3 +294,16 @@ def test_the_pull_is_the_gradient_of_the_loss_of_every_network(
             value = value + ntd * training.not_true_divergence(mine, teacher[i, :n], t[i, :n])
         (expected,) = torch.autograd.grad(value, mine)
         assert close(found[i, :n], expected, 1e-6) and not found[i, n:].any()
+
+
+@pytest.mark.parametrize("group", [4, 8, 64])
+def test_merged_moments_are_those_of_the_larger_pieces(group):
+    """Twelve tiles of five values: pieces of four tiles, whatever larger power of two is asked."""
+    x = torch.randn(2, 12, 5, 3, generator=torch.Generator().manual_seed(0))
+    parts = torch.stack([x.mean(2), (x - x.mean(2, keepdim=True)).square().sum(2)], 2)
+    found, held = layers.merge_moments(parts, 5, group)
+    large = x.reshape(2, 3, 20, 3)
+    mean = large.mean(2)
+    squares = (large - mean[:, :, None]).square().sum(2)
+    assert held == 20
+    torch.testing.assert_close(found, torch.stack([mean, squares], 2))

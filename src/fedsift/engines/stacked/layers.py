@@ -9,6 +9,7 @@ which no statistic and no gradient may see.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -114,6 +115,18 @@ def moments(x: Tensor, count: Tensor | None) -> tuple[Tensor, Tensor, Tensor | f
     values = _values(x, count)
     mean = _total(x, real) / values
     return mean, _total((x - mean[:, None, None]).square(), real) / values, values
+
+
+def merge_moments(parts: Tensor, held: int, group: int) -> tuple[Tensor, int]:
+    """Moments of larger pieces: parts [M, T, 2, C] are means and sums of squares about them, of
+    `held` values each. `group` neighbours become one, where that divides T; and what each holds.
+    """
+    m, tiles, _, c = parts.shape
+    group = math.gcd(group, tiles)
+    means, squares = parts.view(m, tiles // group, group, 2, c).unbind(3)
+    mean = means.mean(2)
+    away = (means - mean[:, :, None]).square().sum(2)
+    return torch.stack([mean, squares.sum(2) + held * away], 2), held * group
 
 
 def _values(x: Tensor, count: Tensor | None) -> Tensor | float:

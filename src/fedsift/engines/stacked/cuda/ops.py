@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fedsift.engines.stacked import layers
 from fedsift.engines.stacked.cuda import triton_kernels
 from fedsift.engines.stacked.ops import Pass, ReferenceOps
 from fedsift.engines.stacked.trace import Geometry, Op
@@ -37,6 +38,9 @@ class Blocks:
 
 
 BLOCKS = {"tf32": Blocks(), "bfloat16": Blocks()}
+# Every program of a batch norm reads the moments of all tiles. Where a batch is so large that these
+# are many, some are merged before.
+MANY_TILES, MERGED_TILES = 1024, 64
 
 
 class TritonOps(ReferenceOps):
@@ -211,6 +215,10 @@ class ConvolutionAndNorm(torch.autograd.Function):
         tiles = triton.cdiv(b * ho * wo, size.rows)
         parts = x.new_empty(m, tiles, 2, n, dtype=torch.float32)
         _convolve(x, w, None, y, geometry, precision, parts=parts, count=count)
+        held = size.rows
+        if count is None and tiles >= MANY_TILES and b * ho * wo == tiles * held:
+            parts, held = layers.merge_moments(parts, held, MERGED_TILES)
+            tiles = parts.shape[1]
         out, saved = torch.empty_like(y), parts.new_empty(m, 2, n)
         bc = _power(n)
         br = max(16, size.norm_values // bc)
@@ -218,7 +226,7 @@ class ConvolutionAndNorm(torch.autograd.Function):
         triton_kernels.normalise[(triton.cdiv(b * ho * wo, br), m)](
             y, parts, weight, bias, _or(added, y), out, saved, running_mean, running_var,
             _or(count, y), b, ho * wo, tiles, weight.stride(0), eps, momentum,
-            N=n, BC=bc, BR=br, BP=size.rows,
+            N=n, BC=bc, BR=br, BP=held,
             BT=max(1, min(triton.next_power_of_2(tiles), 2048 // bc)), RELU=relu,
             RESIDUAL=residual is not None, COUNTED=count is not None, num_warps=size.norm_warps,
         )  # fmt: skip
