@@ -67,6 +67,31 @@ def test_a_run_stopped_after_every_single_round_ends_with_the_same_bits(tmp_path
     assert bits(folder) == whole
 
 
+TERMS = ("prior", "prox", "ntd", "mixup")
+
+
+def test_a_run_with_every_term_of_the_loss_resumes_to_the_same_bits(tmp_path):
+    strengths = [f"local.{term}=0.3" for term in TERMS] + ["distill.prior=0.5", "distill.mixup=0.2"]
+    whole = bits(straight(tmp_path / "whole", tiny("digits-fas", *strengths)))
+    stopped = straight(tmp_path / "stopped", tiny("digits-fas", *strengths), 1)
+    assert bits(resumed(stopped)) == whole
+    plain = bits(straight(tmp_path / "plain", tiny("digits-fas")))
+    assert plain[METRICS] != whole[METRICS]
+
+
+def test_a_folder_from_before_the_terms_of_the_loss_resumes_to_the_same_bits(tmp_path):
+    """Without these keys in its config.toml: they are off."""
+    whole = bits(straight(tmp_path / "whole", tiny("digits-fas")))
+    folder = straight(tmp_path / "old", tiny("digits-fas"), 1)
+    written = (folder / CONFIG).read_text().splitlines(keepends=True)
+    kept = [line for line in written if line.partition(" ")[0] not in TERMS]
+    assert len(written) - len(kept) == 2 * len(TERMS)  # in [local] and in [distill]
+    (folder / CONFIG).write_text("".join(kept))
+    assert runs.read_config(folder) == tiny("digits-fas")
+    found = bits(resumed(folder))
+    assert found | {CONFIG: whole[CONFIG]} == whole
+
+
 def test_a_finished_run_is_not_changed_by_resuming_it(tmp_path):
     folder = straight(tmp_path / "run", tiny())
     before = {name: (folder / name).read_bytes() for name in file_names(folder)}
