@@ -1,5 +1,5 @@
-"""Engines do the heavy work: `run(list of Fit and Predict) -> list of answers`. `choose_engine`
-picks one and says why. README.md in this folder is a map of the files.
+"""Engines do the heavy work: `run(list of Fit, Predict and Pretrain) -> list of answers`.
+`choose_engine` picks one and says why. README.md in this folder is a map of the files.
 """
 
 from __future__ import annotations
