@@ -331,6 +331,22 @@ def test_what_a_client_really_has_follows_from_its_own_data():
     assert find_own_classes(np.array([1, 0, 0]), 1.0).tolist() == [True, False, False]
 
 
+def test_a_spread_of_one_takes_the_surer_half_of_a_random_draw():
+    """Fifty samples of one class and a quota of ten: twenty are drawn, and the surest ten sent."""
+    p = np.linspace(0.5, 0.99, 50)  # the later, the surer
+    probs = np.stack([p, 1 - p], 1)
+    picks = [
+        pick("own-classes(spread=1)", probs, np.array([5, 0]), 10, draws(own=i)) for i in (0, 1)
+    ]
+    assert picks[0] != picks[1] and all(len(set(one)) == 10 for one in picks)
+    own = draws(own=0).own.permutation(50)[:20]
+    assert sorted(picks[0]) == sorted(own.tolist())[10:]
+    assert pick("own-classes", probs, np.array([5, 0]), 10) == list(range(49, 39, -1))
+    assert len(pick("own-classes(spread=0)", probs, np.array([5, 0]), 10)) == 10
+    everything = pick("own-classes(spread=1)", probs, np.array([5, 0]), 40)
+    assert sorted(everything) == list(range(10, 50))  # 80 would be drawn: all are
+
+
 def test_an_upload_is_never_empty():
     """Nothing is predicted as class 2: the sample where it is likeliest is sent."""
     probs = np.array([[0.9, 0.0, 0.1], [0.5, 0.3, 0.2], [0.6, 0.35, 0.05]])
@@ -353,7 +369,9 @@ def test_own_classes_sends_own_classes_within_the_budget(classes, counts, budget
     assert own[probs[picks].argmax(1)].all() or len(picks) == 1
 
 
-@pytest.mark.parametrize("text", ["own-classes(-1)", "own-classes(least=2)"])
+@pytest.mark.parametrize(
+    "text", ["own-classes(-1)", "own-classes(least=2)", "own-classes(spread=-1)"]
+)
 def test_own_classes_refuses_what_makes_no_sense(text):
     with pytest.raises(UserError, match="own-classes takes a power"):
         registry.build(SAMPLERS, "sampler", text)

@@ -9,6 +9,7 @@ histogram. To add one: write the function, add a line to SAMPLERS (or pass the f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -84,20 +85,24 @@ class OwnClasses:
 
     power: a class of n samples gets a share of n^power: 1 in proportion, 0.5 by square root, 0 even
     least: a class is the client's own from this share of an even split on (n / C samples)
+    spread: of each class as many samples as 1 + spread quotas are drawn, and the surest sent
 
-    Only samples predicted as an own class are chosen. What a class cannot fill is not sent.
+    Only samples predicted as an own class are chosen. What a class cannot fill is not sent. Without
+    a draw, clients of equal skill choose the same samples. The draw keeps them apart where classes
+    are shared, and changes little where a client has its classes almost to itself.
     """
 
     power: float = 0.5
     least: float = 0.2
+    spread: float = math.inf
 
     def __post_init__(self) -> None:
         check_number("power", self.power)
         check_number("least", self.least)
-        if not self.power >= 0 or not 0 <= self.least <= 1:
+        if not self.power >= 0 or not 0 <= self.least <= 1 or not self.spread >= 0:
             raise UserError(
-                "own-classes takes a power of 0 or more and a least share from 0 to 1, not"
-                f" {self.power} and {self.least}"
+                "own-classes takes a power and a spread of 0 or more and a least share from 0 to 1,"
+                f" not {self.power}, {self.spread} and {self.least}"
             )
 
     def __call__(self, probs: Array, label_counts: Array, budget: int, draws: Draws) -> Array:
@@ -106,8 +111,18 @@ class OwnClasses:
         pseudo = probs.argmax(-1)
         if not own[pseudo].any():  # an upload is never empty: the likeliest of an own class
             return probs[:, own].sum(-1).argmax(keepdims=True)
-        order = np.argsort(entropy(probs), kind="stable")
-        return _first_of_each(order, pseudo[order], apportion(weights, budget))
+        shares = apportion(weights, budget)
+        drawn = self._draw(pseudo, shares, draws)
+        order = drawn[np.argsort(entropy(probs[drawn]), kind="stable")]
+        return _first_of_each(order, pseudo[order], shares)
+
+    def _draw(self, pseudo: Array, shares: Array, draws: Draws) -> Array:
+        """The samples to choose from, ascending."""
+        if math.isinf(self.spread):
+            return np.arange(len(pseudo))
+        order = draws.own.permutation(len(pseudo))
+        most = np.ceil(shares * (1 + self.spread)).astype(np.int64)
+        return np.sort(_first_of_each(order, pseudo[order], most))
 
 
 def find_own_classes(label_counts: Array, least: float) -> Array:
