@@ -463,7 +463,7 @@ def test_a_paper_alone_lists_its_items_settings_and_recipes():
     for name, title in PAPER.reports.items():
         assert re.search(rf"^  {name} +{re.escape(title)}$", text, re.MULTILINE)
     assert re.search(r"^  all +table1, table2, .*, theory$", text, re.MULTILINE)
-    assert "cifar10 (default) has recipes: fresh, literal, ours\n" in text
+    assert "cifar10 (default) has recipes: fresh, fresh45, literal, ours\n" in text
     assert "digits (--quick) has recipes: ours\n" in text
     assert json.loads(done("reproduce", PAPER.name, "--json").stdout) == PAPER.reports
     assert list(Path().iterdir()) == []

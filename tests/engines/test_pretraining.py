@@ -148,14 +148,16 @@ def test_cuda_trains_as_the_reference(pretext, network, precision):
     work = jobs(NETWORKS[network], PRETEXTS[pretext])
     reference = SequentialEngine("cpu", threads=1).run(work)
     found = BatchedEngine("cuda", precision=precision).run(work)
-    most = {"float32": 0.05, "tf32": 0.5, "bfloat16": 1.0}[precision]
+    most = {"float32": 0.05, "tf32": 0.3, "bfloat16": 0.6}[precision]
     for job, one, other in zip(work, reference, found, strict=True):
-        moved = max(
-            float((one.state[name] - value).abs().max())
-            for name, value in job.state.items()
-            if value.is_floating_point()
-        )
-        assert parity.difference(one.state, other.state) < most * moved
+        apart, moved = distance(one.state, other.state), distance(one.state, job.state)
+        assert apart < most * moved
+
+
+def distance(one, other):
+    """Of all weights together: Adam takes whole steps by the sign of gradients that are near 0."""
+    floats = [name for name, value in one.items() if value.is_floating_point()]
+    return float(sum((one[name] - other[name]).square().sum() for name in floats)) ** 0.5
 
 
 @pytest.mark.gpu

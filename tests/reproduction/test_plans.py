@@ -82,7 +82,7 @@ def test_a_recipe_that_sweeps_is_refused(tmp_path):
             "cifar10",
             "litteral",
             r"unknown recipe 'litteral'; did you mean 'literal'\? "
-            r"\(cifar10 has fresh, literal, ours; or a TOML file\)",
+            r"\(cifar10 has fresh, fresh45, literal, ours; or a TOML file\)",
         ),
         (
             "digits",
