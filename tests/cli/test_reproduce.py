@@ -175,7 +175,7 @@ def test_the_cells_of_a_seed_share_data_clients_and_cohorts(played):
 
 
 def test_a_second_call_plays_nothing_and_says_the_same(played, copied, monkeypatch):
-    def unexpected(group, engine):
+    def unexpected(group, *engine_and_how):
         assert group.unfinished == []
         return iter(())
 
@@ -196,8 +196,8 @@ def test_an_interrupted_reproduction_goes_on_to_the_same_bytes(played, monkeypat
     """Ctrl-C after 30 of 48 rounds: all 24 runs have played one, and six of them a second."""
     real: Any = runs.Group.run
 
-    def until_ctrl_c(group, engine):
-        with contextlib.closing(real(group, engine)) as outcomes:
+    def until_ctrl_c(group, *engine_and_how):
+        with contextlib.closing(real(group, *engine_and_how)) as outcomes:
             for _ in range(30):
                 yield next(outcomes)
         raise KeyboardInterrupt
@@ -449,13 +449,75 @@ def test_a_recipe_that_is_not_there_is_said_before_anything_is_done(items):
     assert not Path("here").exists()
 
 
+# --- a part of the work at a time ---
+
+
+def test_only_some_runs_and_then_the_rest(tmp_path):
+    """Two of six cells first: the report is on them alone, and on all of them in the end."""
+    part = words("fig-aggregation", out="parts")
+    first = done(*part, "--only", "era", "--only", "table2-none-alpha-1-*")
+    assert "4 runs side by side" in first.stderr
+    report = told("parts", "fig-aggregation")
+    assert [(cell["curve"], cell["alpha"]) for cell in report["cells"]] == [
+        ("table2-none", 1.0),
+        *(("era", alpha) for alpha in (100.0, 1.0, 0.1)),
+    ]
+    assert report["left_out"] == {
+        "table2-none at alpha = 100": "not run",
+        "table2-none at alpha = 0.1": "not run",
+    }
+    rest = done(*part)
+    assert "2 runs side by side, 4 finished already" in rest.stderr
+    assert told("parts", "fig-aggregation")["left_out"] == {}
+
+
+def test_a_pattern_that_matches_no_run_is_a_mistake_that_names_the_curves():
+    said = complaint(*words("fig-aggregation"), "--only", "nothing*")
+    assert "--only nothing* matches no run; the curves are table2-none, era" in said
+    assert not Path("here").exists()
+
+
+def test_with_no_time_at_all_nothing_is_run_and_the_same_command_resumes():
+    result = done(*words("fig-data"), "--seconds", "0")
+    assert "the time is up: 2 runs left, after round 0 of 2 or later; " in result.stderr
+    assert result.stdout == "" and not Path("here/fig-data.json").exists()
+    assert json.loads(done(*words("fig-data"), "--seconds", "0", "--json").stdout) == []
+    done(*words("fig-data"), "--seconds", "1000")
+    assert told("here", "fig-data")["unfinished"] == {}
+
+
+def test_runs_without_their_models_are_finished_all_the_same():
+    done(*words("fig-data"), "--slim")
+    folders = list(Path("here/runs").iterdir())
+    assert [(folder / runs.CHECKPOINT).exists() for folder in folders] == [False, False]
+    assert all(map(runs.is_finished, folders))
+    before = told("here", "fig-data")
+    again = done(*words("fig-data"))
+    assert "side by side" not in again.stderr
+    assert told("here", "fig-data") == before
+
+
+def test_a_run_short_of_a_round_that_lost_its_checkpoint_is_run_again():
+    done(*words("fig-data"), "--slim")
+    folder = Path("here/runs/fedavg-alpha-100-seed-0")
+    before = (folder / runs.METRICS).read_bytes()
+    for name in (runs.METRICS, runs.LEDGER, runs.TIMING):
+        file = folder / name
+        file.write_text(file.read_text().splitlines(keepends=True)[0])
+    assert not runs.is_finished(folder)
+    assert "1 runs side by side, 1 finished already" in done(*words("fig-data")).stderr
+    assert (folder / runs.METRICS).read_bytes() == before
+
+
 # --- papers and items ---
 
 
 def test_without_a_paper_the_papers_are_listed():
     result = done("reproduce")
     assert f"  {PAPER.name}\n    {PAPER.title}\n    {PAPER.citation}\n" in result.stdout
-    assert json.loads(done("reproduce", "--json").stdout) == {PAPER.name: PAPER.title}
+    assert json.loads(done("reproduce", "--json").stdout) == {
+        paper.name: paper.title for paper in PAPERS.values()
+    }
 
 
 def test_a_paper_alone_lists_its_items_settings_and_recipes():
@@ -474,7 +536,7 @@ def test_a_paper_alone_lists_its_items_settings_and_recipes():
     [
         (["table1"], "name the paper first: fedsift reproduce fas-icc2022 table1"),
         (["all", "rounds=2"], "name the paper first: fedsift reproduce fas-icc2022 all rounds=2"),
-        (["rounds=2"], "name the paper first: one of fas-icc2022"),
+        (["rounds=2"], "name the paper first: one of fas-icc2022, sift"),
         (["fas"], "unknown paper 'fas'; did you mean 'fas-icc2022'? (fedsift reproduce lists them"),
         (["icml"], "unknown paper 'icml'; "),
     ],

@@ -1,11 +1,13 @@
 """From a recipe, a curve and overrides to an experiment."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from fedsift.papers.fas_icc2022 import PAPER
-from fedsift.reproduction.plans import Cell, NotWithThisRecipe, merge_tables
+from fedsift.reproduction.paper import Paper
+from fedsift.reproduction.plans import Cell, NotWithThisRecipe, Plan, merge_tables
 from fedsift.types import UserError
 from tests.helpers.reproduction import CIFAR, DIGITS, NONE, make_plan
 
@@ -174,3 +176,51 @@ def test_an_error_of_the_recipe_itself_is_not_blamed_on_the_pool(tmp_path):
     with pytest.raises(UserError, match="unknown aggregator 'nonsense'") as caught:
         make_plan("digits", str(file), 1).experiment(NONE, 0)
     assert not isinstance(caught.value, NotWithThisRecipe)
+
+
+# --- variants ---
+
+
+@pytest.fixture
+def paper_with_variants(tmp_path) -> Paper:
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    (folder / "recipe-ours.toml").write_text("rounds = 3\n[local]\nlr = 0.5\nepochs = 4\n")
+    (folder / "plain.toml").write_text('name = "Plain"\n[algorithm]\nname = "fedavg"\n')
+    (folder / "rich.toml").write_text('with = ["fine", "slow"]\n[local]\nlr = 0.25\n')
+    (folder / "variants.toml").write_text(
+        "[fine]\nlocal.lr = 0.1\nlocal.epochs = 9\n"
+        '[slow]\nname = "slowly"\nrounds = 7\nlocal.epochs = 8\n'
+        '[quiet]\nname = ""\nalgorithm.ema = 0.5\n'
+    )
+    return replace(PAPER, experiments=tmp_path, items={})
+
+
+def test_a_variant_is_put_on_top_of_a_curve_and_the_last_one_counts(paper_with_variants):
+    plan = Plan(paper_with_variants, "digits", "ours")
+    made = plan.experiment(Cell("plain+fine+slow", 0.1), 0)
+    assert (made.local.lr, made.local.epochs, made.rounds) == (0.1, 8, 7)
+    assert made.name == "plain+fine+slow alpha=0.1"
+    other = plan.experiment(Cell("plain+slow+fine", 0.1), 0)
+    assert (other.local.epochs, other.rounds) == (9, 7)
+    assert plan.experiment(Cell("plain", 0.1), 0).local.epochs == 4
+    assert plan.curves("*") == ["plain", "rich"]
+
+
+def test_tables_that_a_curve_is_made_with_count_less_than_the_curve(paper_with_variants):
+    plan = Plan(paper_with_variants, "digits", "ours")
+    made = plan.experiment(Cell("rich", 0.1), 0)
+    assert (made.local.lr, made.local.epochs, made.rounds) == (0.25, 8, 7)
+
+
+def test_a_label_names_the_curve_and_then_its_variants(paper_with_variants):
+    plan = Plan(paper_with_variants, "digits", "ours")
+    assert plan.label("plain+slow+quiet+fine") == "Plain, slowly, fine"
+
+
+def test_an_unknown_variant_is_named(paper_with_variants):
+    plan = Plan(paper_with_variants, "digits", "ours")
+    with pytest.raises(UserError, match="unknown variant 'slwo'; did you mean 'slow'"):
+        plan.experiment(Cell("plain+slwo", 0.1), 0)
+    with pytest.raises(UserError, match="unknown variant 'any'"):
+        DIGITS.experiment(Cell("fedavg+any", 0.1), 0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedsift import runs
 from fedsift.papers.fas_icc2022 import PAPER
-from fedsift.reproduction import reports
+from fedsift.reproduction import reports, tables
 from fedsift.reproduction.plans import run_folder
 from fedsift.reproduction.verdicts import HOLDS, NOT_RUN, OPEN
 from fedsift.types import UserError
@@ -51,6 +51,11 @@ def test_a_report_is_worked_out_by_hand(tmp_path):
         "paper": None,
         "uplink_bytes_per_upload": 20,
         "uplink_bytes_largest": 30,
+        "downlink_bytes_per_download": 20,
+        "total_bytes": 480,  # 2 x (10 + 30) bytes in 6 rounds
+        "total_bytes_broadcast": 246,  # 10 + 30 bytes up and 1 byte down in 6 rounds
+        "client_steps_per_round": None,
+        "server_steps_per_round": None,
         "by_round": [[0.9, 0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 0.3, 0.4, 0.5, 0.6, 0.7]],
     }
     assert (mixed["by_seed"], mixed["paper"]) == (
@@ -164,7 +169,7 @@ def test_evidence_is_the_comparison_that_decides():
 
 @given(st.floats(0, 1), st.none() | st.floats(0, 0.9))
 def test_an_accuracy_told_reads_back(accuracy, sd):
-    value, *spread = map(float, reports.format_accuracy(accuracy, sd).split(" ± "))
+    value, *spread = map(float, tables.format_accuracy(accuracy, sd).split(" ± "))
     assert value == pytest.approx(accuracy, abs=5.1e-4)
     assert spread == ([] if sd is None else [pytest.approx(sd, abs=5.1e-4)])
 

@@ -12,8 +12,10 @@ from fedsift.reproduction.verdicts import (
     OPEN,
     Above,
     Claim,
+    Fits,
     Grows,
     Near,
+    Reaches,
     compute_gaps,
     judge_claim,
     judge_comparison,
@@ -218,3 +220,29 @@ def test_the_order_of_the_seeds_does_not_matter(pairs, random):
     )
     assert one["verdict"] == other["verdict"]
     assert [row["gap"] for row in one["evidence"]] == [row["gap"] for row in other["evidence"]]
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [([0.4, 0.6], HOLDS), ([0.4, 0.59], FAILS), ([0.5], HOLDS), ([0.51, 0.51], HOLDS)],
+)
+def test_a_figure_is_reached_by_the_mean_of_the_seeds(figures, said):
+    told = judge_claim(Claim("", (Reaches(A, 0.5),)), {A: figures}, {})
+    assert told["verdict"] == said
+    assert told["evidence"][0]["comparison"] == "a at alpha = 0.1 at least 0.5 in the mean"
+
+
+@pytest.mark.parametrize(
+    ("comparison", "said", "text"),
+    [
+        (Fits(A, 20), HOLDS, "the mean upload of a at alpha = 0.1 in 20 bytes"),
+        (Fits(A, 19), OPEN, "the mean upload of a at alpha = 0.1 in 19 bytes"),
+        (Fits(A, 17), FAILS, "the mean upload of a at alpha = 0.1 in 17 bytes"),
+        (Fits(A, 1030, "largest"), HOLDS, "every upload of a at alpha = 0.1 in 1,030 bytes"),
+        (Fits(A, 1029, "largest"), OPEN, "every upload of a at alpha = 0.1 in 1,029 bytes"),
+    ],
+)
+def test_uploads_fit_if_they_have_as_many_bytes_as_allowed_and_no_more(comparison, said, text):
+    sizes = {"mean": {A: [18.0, 20.0]}, "largest": {A: [25.0, 1030.0]}}
+    (row,) = judge_claim(Claim("", (comparison,)), {A: [0.5, 0.5]}, {}, sizes)["evidence"]
+    assert (row["verdict"], row["comparison"], row["unit"]) == (said, text, "bytes")

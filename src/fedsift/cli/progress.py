@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 FEW = 12  # rows that can be taken in at a glance
 
 
-def run_group(group: Group, engine: Any, quiet: bool, kind: str = "run") -> None:
-    """Run all to the end with a live display (lines, where there is no terminal).
+def run_group(
+    group: Group, engine: Any, quiet: bool, kind: str = "run", seconds: float | None = None
+) -> None:
+    """Run all to the end, or until the time is up, with a live display.
 
+    Where there is no terminal it is lines.
     A run that fails is named at once, and the others continue; one that is alone says why itself.
     """
     from fedsift.runs import describe_error
 
     with show_progress(group.runs, quiet) as (tell, tell_start):
-        for run, outcome in group.run(engine, tell_start):
+        for run, outcome in group.run(engine, tell_start, seconds):
             if isinstance(outcome, Exception) and len(group.folders) > 1:
                 warn(f"{kind} {run.folder.name} failed: {describe_error(outcome)}")
             tell(run, outcome)

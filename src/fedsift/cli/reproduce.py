@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,13 +26,23 @@ from fedsift.cli.progress import choose_engine, describe_models, resume_hint, ru
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from fedsift.config import Experiment
     from fedsift.reproduction.paper import Paper
     from fedsift.reproduction.plans import Cell, Plan
-    from fedsift.runs import Group
+    from fedsift.runs import Group, Run
 
     Report = dict[str, Any]
 
 WIDE = 100  # columns from which claims are a table
+
+
+@dataclass(frozen=True)
+class Part:
+    """How much of the work is done at once, and what is kept of it."""
+
+    only: tuple[str, ...] = ()  # patterns of curves or run folders; none: all
+    seconds: float | None = None
+    slim: bool = False  # without the models of finished runs
 
 
 def reproduce(
@@ -50,7 +61,36 @@ def reproduce(
         str | None,
         typer.Option("--recipe", help="A recipe of the paper, or a TOML file (default: ours)."),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds per cell.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            "--seeds",
+            min=1,
+            help="Seeds per cell (default: as many as the item has, mostly 3).",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="GLOB",
+            help="Only the runs of these curves, or with such names: '*-alpha-0.1-seed-0'.",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--seconds",
+            min=0,
+            help="Stop after the last round that ends in this time; the same command resumes.",
+            show_default=False,
+        ),
+    ] = None,
+    slim: Annotated[
+        bool, typer.Option("--slim", help="Delete the checkpoints (models) of finished runs.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -91,10 +131,11 @@ def reproduce(
         if not items:
             raise user_error(f"name what to reproduce: {', '.join(paper.reports)} or all")
         folder = out or Path("reproduction") / paper.name / f"{setting}-{Path(recipe).stem}"
+        part = Part(tuple(only or ()), seconds, slim)
         if report:
-            made, kept = _report_found(items, plan, folder)
+            made, kept = _report_found(items, plan, folder, part)
         else:
-            made, kept = _run_and_report(items, plan, folder, quiet), {}
+            made, kept = _run_and_report(items, plan, folder, quiet, part), {}
         _print_reports(items, made, kept, folder, as_json)
 
 
@@ -145,39 +186,46 @@ def _find_paper(words: list[str]) -> Paper:
 # --- running ---
 
 
-def _run_and_report(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[str, Report]:
+def _run_and_report(
+    items: list[str], plan: Plan, out: Path, quiet: bool, part: Part
+) -> dict[str, Report]:
     """What needs no runs first, since it is quick; then all cells of all items at once."""
     extras = [name for name in items if name in plan.paper.extras]
     made = {name: _make_extra(name, plan, out) for name in extras}
     if tables := [name for name in items if name not in extras]:
-        left_out = _run_missing(tables, plan, out, quiet)
-        made |= _make_reports(tables, plan, out, left_out)
+        left_out, unfinished = _run_missing(tables, plan, out, quiet, part)
+        if unfinished:
+            _say_unfinished(unfinished)
+        elif part.only:
+            made |= _make_reports(tables, plan, out, _find_incomplete(tables, plan, out))
+        else:
+            made |= _make_reports(tables, plan, out, dict.fromkeys(tables, left_out))
+        if unfinished or part.only:
+            return made
     if not made:
         raise user_error(_describe_nothing(items, out))
     return made
 
 
-def _run_missing(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[Cell, str]:
-    """Run what is not finished. Returns the cells that could not be run, and why."""
+def _run_missing(
+    items: list[str], plan: Plan, out: Path, quiet: bool, part: Part
+) -> tuple[dict[Cell, str], list[Run]]:
+    """Run what is not finished. Returns the cells that could not be run, and why; and the runs
+    that the time was not enough for.
+    """
     from fedsift.reproduction.experiments import make_experiments
-    from fedsift.reproduction.plans import run_folder
-    from fedsift.runs import Group
+    from fedsift.runs import CHECKPOINT, Group
 
     experiments, left_out = make_experiments(items, plan)
     if not experiments:
         raise user_error(next(iter(left_out.values())))
-    cells = {
-        run_folder(out, cell, seed): cell
-        for cell, of in experiments.items()
-        for seed in range(len(of))
-    }
-    every = [experiment for of in experiments.values() for experiment in of]
-    engine, why = choose_engine(*every[0].where)
+    every, cells = _select_runs(experiments, out, part.only)
+    engine, why = choose_engine(*next(iter(every.values())).where)
     with resume_hint("the same command again", out):
-        group = Group(dict(zip(cells, every, strict=True)), strict=False)
+        group = Group(every, strict=False)
         group.begin(resume=True, note=why)
         left_out |= _find_failed(group, cells)
-        if left_out.keys() >= experiments.keys():
+        if left_out.keys() >= set(cells.values()):
             group.release()
             raise next(iter(group.errors.values()))
         for cell, reason in left_out.items():
@@ -186,8 +234,46 @@ def _run_missing(items: list[str], plan: Plan, out: Path, quiet: bool) -> dict[C
             done = f", {len(group.finished)} finished already" if group.finished else ""
             about = f"{len(group.unfinished)} runs side by side{done}: {why}"
             warn("\n".join([about, *describe_models(engine, group.unfinished)]))
-        run_group(group, engine, quiet)
-    return left_out | _find_failed(group, cells)
+        run_group(group, engine, quiet, seconds=part.seconds)
+    for folder in group.finished if part.slim else ():
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+    return left_out | _find_failed(group, cells), group.unfinished
+
+
+def _select_runs(
+    experiments: dict[Cell, dict[int, Experiment]], out: Path, only: tuple[str, ...]
+) -> tuple[dict[Path, Experiment], dict[Path, Cell]]:
+    """The runs that are asked for, by folder: their experiments and their cells."""
+    from fedsift.reproduction.experiments import is_selected
+    from fedsift.reproduction.plans import run_folder
+
+    every, cells = {}, {}
+    for cell, of in experiments.items():
+        for seed, experiment in of.items():
+            folder = run_folder(out, cell, seed)
+            if is_selected(folder, cell, only):
+                every[folder], cells[folder] = experiment, cell
+    if not every:
+        some = ", ".join(dict.fromkeys(cell.curve for cell in experiments))
+        raise user_error(f"--only {' '.join(only)} matches no run; the curves are {some}")
+    return every, cells
+
+
+def _say_unfinished(unfinished: list[Run]) -> None:
+    fewest = min(run.state.round for run in unfinished)
+    most = max(run.experiment.rounds for run in unfinished)
+    many = f"{len(unfinished)} run{'s' if len(unfinished) > 1 else ''}"
+    warn(
+        f"the time is up: {many} left, after round {fewest} of {most} or later; "
+        "the same command resumes and then reports"
+    )
+
+
+def _find_incomplete(items: list[str], plan: Plan, out: Path) -> dict[str, dict[Cell, str]]:
+    """The cells that have not all rounds of all their seeds."""
+    from fedsift.reproduction.experiments import find_missing
+
+    return {name: find_missing(name, plan, out, finished=True) for name in items}
 
 
 def _find_failed(group: Group, cells: dict[Path, Cell]) -> dict[Cell, str]:
@@ -203,9 +289,12 @@ def _find_failed(group: Group, cells: dict[Path, Cell]) -> dict[Cell, str]:
 
 
 def _report_found(
-    items: list[str], plan: Plan, out: Path
+    items: list[str], plan: Plan, out: Path, part: Part
 ) -> tuple[dict[str, Report], dict[str, Report]]:
-    """Reports on the runs in a folder, and those that are kept there as JSON alone."""
+    """Reports on the runs in a folder, and those that are kept there as JSON alone.
+
+    With --only a report is on the cells that are finished.
+    """
     from fedsift.reproduction.experiments import find_missing
     from fedsift.reproduction.reports import read_report
 
@@ -217,9 +306,12 @@ def _report_found(
     tables = [name for name in tables if name not in kept]
     extras = [name for name in items if name in plan.paper.extras and name not in kept]
     made = {name: _make_extra(name, plan, out) for name in extras}
-    made |= _make_reports(tables, plan, out, find_missing(tables, plan, out))
+    finished = bool(part.only)
+    missing = {name: find_missing(name, plan, out, finished=finished) for name in tables}
+    made |= _make_reports(tables, plan, out, missing)
     if not made and not kept:
-        fewer = ", or fewer --seeds" if plan.seeds > 1 else ""
+        several = any(len(plan.seeds_of(plan.paper.items[name])) > 1 for name in tables)
+        fewer = ", or fewer --seeds" if several else ""
         again = f"; give the command without --report to run it{fewer}"
         raise user_error(_describe_nothing(items, out) + again)
     return made, kept
@@ -231,9 +323,9 @@ def _describe_nothing(items: list[str], out: Path) -> str:
 
 
 def _make_reports(
-    items: list[str], plan: Plan, out: Path, left_out: dict[Cell, str]
+    items: list[str], plan: Plan, out: Path, left_out: dict[str, dict[Cell, str]]
 ) -> dict[str, Report]:
-    found = {name: _make_report(name, plan, out, left_out) for name in items}
+    found = {name: _make_report(name, plan, out, left_out[name]) for name in items}
     return {name: report for name, report in found.items() if report}
 
 
@@ -249,9 +341,9 @@ def _make_report(
         warn(f"{name}: nothing to report ({next(iter(mine.values()))})")
         return None
     report = reports.gather_report(name, item, plan, out, mine)
-    if (before := reports.count_seeds(out, name)) > plan.seeds:
+    if (before := reports.count_seeds(out, name)) > (now := report["seeds"]):
         warn(
-            f"{name}: the report on {before} seeds in {out} is replaced by one on {plan.seeds}; "
+            f"{name}: the report on {before} seeds in {out} is replaced by one on {now}; "
             f"--seeds {before} brings it back"
         )
     reports.write_report(report, out, reports.markdown(report))
@@ -302,16 +394,18 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 def _print_cells(report: dict[str, Any]) -> None:
-    from fedsift.reproduction.reports import format_accuracy
+    from fedsift.reproduction.tables import format_accuracy, format_gap
 
     beside = any(cell["paper"] is not None for cell in report["cells"])
-    columns = ("curve", "alpha", *["paper"] * beside, "ours", "per upload")
+    gaps = any("gap" in cell for cell in report["cells"])
+    columns = ("curve", "alpha", *["paper"] * beside, "ours", *["gap"] * gaps, "per upload")
     table = new_table(report["title"], *columns)
     for cell in report["cells"]:
         paper = ["" if cell["paper"] is None else f"{cell['paper']:.4f}".lstrip("0")] * beside
         ours = format_accuracy(cell["accuracy"], cell["sd"])
         size = f"{cell['uplink_bytes_per_upload']:,} B"
-        table.add_row(cell["label"], f"{cell['alpha']:g}", *paper, ours, size)
+        gap = [format_gap(cell)] * gaps
+        table.add_row(cell["label"], f"{cell['alpha']:g}", *paper, ours, *gap, size)
     same = len({cell["alpha"] for cell in report["cells"]}) == 1
     print_table(table, ("alpha",) if same else ())
 

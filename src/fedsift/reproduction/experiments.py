@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from fedsift import runs
@@ -16,33 +17,50 @@ def list_cells(items: Sequence[str], plan: Plan) -> list[Cell]:
     return list(dict.fromkeys(found))
 
 
+def list_seeds(items: Sequence[str], plan: Plan) -> dict[Cell, list[int]]:
+    """The seeds of each cell: those of all the items that have it."""
+    found: dict[Cell, set[int]] = {cell: set() for cell in list_cells(items, plan)}
+    for item in (plan.paper.items[name] for name in items):
+        for cell in item.cells(plan):
+            found[cell] |= set(plan.seeds_of(item))
+    return {cell: sorted(seeds) for cell, seeds in found.items()}
+
+
 def make_experiments(
     items: Sequence[str], plan: Plan
-) -> tuple[dict[Cell, list[Experiment]], dict[Cell, str]]:
+) -> tuple[dict[Cell, dict[int, Experiment]], dict[Cell, str]]:
     """The cells with one experiment per seed; and those the recipe cannot have, and why."""
-    found: dict[Cell, list[Experiment]] = {}
+    found: dict[Cell, dict[int, Experiment]] = {}
     impossible: dict[Cell, str] = {}
-    for cell in list_cells(items, plan):
+    for cell, seeds in list_seeds(items, plan).items():
         try:
-            found[cell] = [plan.experiment(cell, seed) for seed in range(plan.seeds)]
+            found[cell] = {seed: plan.experiment(cell, seed) for seed in seeds}
         except NotWithThisRecipe as error:
             impossible[cell] = str(error)
     return found, impossible
 
 
-def list_folders(cell: Cell, plan: Plan, out: Path) -> list[Path]:
-    """The run folders of a cell, one per seed."""
-    return [run_folder(out, cell, seed) for seed in range(plan.seeds)]
+def is_selected(folder: Path, cell: Cell, only: Sequence[str]) -> bool:
+    """Whether a run is asked for: by its curve, or by the name of its folder."""
+    return not only or any(
+        fnmatch(name, pattern) for pattern in only for name in (cell.curve, folder.name)
+    )
 
 
-def find_missing(items: Sequence[str], plan: Plan, out: Path) -> dict[Cell, str]:
-    """The cells that cannot be reported on, and why: a run failed or has no finished round."""
-    experiments, missing = make_experiments(items, plan)
+def find_missing(item: str, plan: Plan, out: Path, *, finished: bool = False) -> dict[Cell, str]:
+    """The cells that cannot be reported on, and why: a run failed or has no finished round.
+
+    With `finished`, a run that is still short of rounds is missing too.
+    """
+    seeds = plan.seeds_of(plan.paper.items[item])
+    experiments, missing = make_experiments([item], plan)
     for cell in experiments:
-        folders = list_folders(cell, plan, out)
+        folders = [run_folder(out, cell, seed) for seed in seeds]
         begun = sum(map(runs.has_a_round, folders))
-        if begun < plan.seeds:
-            missing[cell] = f"{begun} of {plan.seeds} seeds run" if begun else "not run"
+        if begun < len(seeds):
+            missing[cell] = f"{begun} of {len(seeds)} seeds run" if begun else "not run"
         elif any((folder / runs.FAILED).is_file() for folder in folders):
             missing[cell] = f"stopped: {runs.FAILED} of its run says why"
+        elif finished and not all(map(runs.is_finished, folders)):
+            missing[cell] = "not finished"
     return missing

@@ -4,6 +4,7 @@ A paper is a folder with a `Paper` object and its experiments, one TOML file per
 
 experiments/SETTING/recipe-NAME.toml    what all curves of a setting share
 experiments/SETTING/CURVE.toml          what sets one curve apart
+experiments/SETTING/variants.toml       changes by name: "CURVE+NAME" is the curve with one of them
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 ALL = "all"
 RECIPE = "recipe-"
+VARIANTS = "variants"
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,13 @@ class Item:
     published: Mapping[Cell, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)  # instead of a curve's own name
     # "curves", "table" (curves across, skew down), "budget" (accuracy against bytes) or
-    # "variants" (one row each)
+    # "variants" (one row each) or "choice" (of the variants of each curve, the best one)
     layout: str = "curves"
+    # the seeds of each setting; where it has none of its own, the first three
+    seeds: Mapping[str, range] = field(default_factory=dict)
+    # the curve that a curve is compared with, seed by seed, at the same skew
+    reference: Callable[[str], str] | None = None
+    budgets: Sequence[int] = ()  # bytes per upload for which the best cell is named
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,13 @@ class Paper:
     def curves(self, setting: str) -> dict[str, Traversable]:
         """The file of each curve, by name."""
         files = self._files(setting).items()
-        return {name: file for name, file in files if not name.startswith(RECIPE)}
+        return {
+            name: file for name, file in files if name != VARIANTS and not name.startswith(RECIPE)
+        }
+
+    def variants(self, setting: str) -> Traversable | None:
+        """The file of named changes to curves, where a setting has one."""
+        return self._files(setting).get(VARIANTS)
 
     def recipes(self, setting: str) -> dict[str, Traversable]:
         """The file of each recipe, by name."""

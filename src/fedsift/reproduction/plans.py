@@ -3,6 +3,10 @@
 Two keys are for recipes alone. `redraw_public_from = N`: the public samples to choose from are
 drawn again in every round, out of N. `without_public = [...]`: the algorithms that use no public
 samples, so that there is nothing to redraw.
+
+A curve may have variants: "plain+long" is the curve `plain` with the table [long] of the
+setting's variants.toml on top. One key is for curves alone: `with = ["parts"]` puts such tables
+below the curve, so that several curves share them.
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ from typing import Any
 from fedsift import config, registry
 from fedsift.config import Experiment
 from fedsift.overrides import apply_override, read_axes, set_value
-from fedsift.reproduction.paper import Paper
+from fedsift.reproduction.paper import Item, Paper
 from fedsift.types import UserError
 
-REDRAW, WITHOUT_PUBLIC = "redraw_public_from", "without_public"
+REDRAW, WITHOUT_PUBLIC, WITH = "redraw_public_from", "without_public", "with"
+SEEDS = range(3)  # of an item that has none of its own
 
 
 class NotWithThisRecipe(UserError):
@@ -46,7 +51,7 @@ class Plan:
     paper: Paper
     setting: str
     recipe: str  # the name of one that comes with the paper, or a TOML file
-    seeds: int
+    seeds: int | None = None  # how many per cell; None: as many as the item has
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -56,6 +61,12 @@ class Plan:
     def comparable(self) -> bool:
         """Whether accuracies can stand beside the published ones; elsewhere only gaps can."""
         return self.setting == self.paper.setting
+
+    def seeds_of(self, item: Item) -> range:
+        """The seeds of an item's cells, from its first one on."""
+        own = item.seeds.get(self.setting, SEEDS)
+        count = len(own) if self.seeds is None else self.seeds
+        return range(own.start, own.start + count)
 
     def experiment(self, cell: Cell, seed: int) -> Experiment:
         """The recipe, then the curve, then the overrides."""
@@ -78,8 +89,11 @@ class Plan:
         return config.check_experiment(values)
 
     def label(self, curve: str) -> str:
-        """What tables and pictures call a curve."""
-        return str(self._read_curve(curve).get("name", curve))
+        """What tables and pictures call a curve: its name, then those of its variants."""
+        name, *variants = curve.split("+")
+        names = [self._read_curve(name).get("name", name)]
+        names += [self._read_variant(each).get("name", each) for each in variants]
+        return ", ".join(map(str, filter(None, names)))
 
     def curves(self, pattern: str) -> list[str]:
         """The curves of this setting whose name matches, the smaller budget first."""
@@ -90,7 +104,22 @@ class Plan:
         return int(self._read_curve(curve).get("algorithm", {}).get("budget", 0))
 
     def _read_curve(self, curve: str) -> dict[str, Any]:
-        return _parse_toml(self.paper.curves(self.setting)[curve])
+        """What a curve says, over the tables it is made with and below its variants."""
+        name, *variants = curve.split("+")
+        own = _parse_toml(self.paper.curves(self.setting)[name])
+        values: dict[str, Any] = {}
+        for below in own.pop(WITH, []):
+            values = merge_tables(values, self._read_variant(below))
+        values = merge_tables(values, own)
+        for above in variants:
+            values = merge_tables(values, self._read_variant(above))
+        return values
+
+    def _read_variant(self, name: str) -> dict[str, Any]:
+        file = self.paper.variants(self.setting)
+        known = {} if file is None else _parse_toml(file)
+        found: dict[str, Any] = registry.lookup(known, "variant", name, f"of {self.setting}")
+        return found
 
     def _read_recipe(self) -> dict[str, Any]:
         recipe = self._find_recipe()

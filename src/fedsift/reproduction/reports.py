@@ -14,12 +14,24 @@ from fedsift import config, evaluation, ledger, runs
 from fedsift.config import Experiment
 from fedsift.data import TEST
 from fedsift.files import write_atomic
+from fedsift.report import Method
+from fedsift.reproduction import tables
 from fedsift.reproduction.paper import Item
 from fedsift.reproduction.plans import Cell, Plan, run_folder
 from fedsift.reproduction.verdicts import judge_claim
 from fedsift.runs import History
 from fedsift.types import UserError
 
+# what is told of a cell's costs, besides the accuracy they bought
+COSTS = (
+    "uplink_bytes_per_upload",
+    "uplink_bytes_largest",
+    "downlink_bytes_per_download",
+    "total_bytes",
+    "total_bytes_broadcast",
+    "client_steps_per_round",
+    "server_steps_per_round",
+)
 WHERE = {"name", *config.WHERE}  # runs may differ in these from what would be run here
 
 
@@ -31,7 +43,10 @@ def gather_report(
     Where runs are not finished, all are compared after as many rounds as the shortest has.
     """
     cells = item.cells(plan)
-    whole = {cell: _load_histories(out, cell, plan) for cell in cells if cell not in left_out}
+    seeds = plan.seeds_of(item)
+    whole = {
+        cell: _load_histories(out, cell, plan, seeds) for cell in cells if cell not in left_out
+    }
     every = [run for of in whole.values() for run in of]
     rounds = min(len(run.metrics) for run in every)
     found = {cell: [_cut(run, rounds) for run in of] for cell, of in whole.items()}
@@ -45,19 +60,16 @@ def gather_report(
         "setting": plan.setting,
         "recipe": plan.recipe,
         "overrides": list(plan.overrides),
-        "seeds": plan.seeds,
+        "seeds": len(seeds),
+        **({"first_seed": seeds.start} if seeds.start else {}),
         "rounds": rounds,
         "planned": max(run.experiment.rounds for run in every),
         # of all rounds, also those that are not compared; each has its run's share of the time
         "minutes": round(sum(run.seconds for run in every) / 60, 1),
-        "command": _format_command(name, plan, every[0].experiment),
+        "command": _format_command(name, plan, len(seeds), every[0].experiment),
         "environment": _join_environments(every),
         **_tell_held_out(every),
-        "cells": [
-            _describe_cell(cell, found[cell], whole[cell], published.get(cell))
-            | {"label": item.labels.get(cell.curve) or plan.label(cell.curve)}
-            for cell in found
-        ],
+        **_describe_cells(item, plan, found, whole, published),
         "unfinished": {
             run.folder.name: len(run.metrics)
             for run in every
@@ -66,6 +78,29 @@ def gather_report(
         "left_out": {str(cell): why for cell, why in left_out.items()},
         "claims": _judge_claims(item, plan, found),
     }
+
+
+def _describe_cells(
+    item: Item,
+    plan: Plan,
+    found: Mapping[Cell, Sequence[History]],
+    whole: Mapping[Cell, Sequence[History]],
+    published: Mapping[Cell, float],
+) -> dict[str, Any]:
+    """The cells, and what the layout of the item draws from all of them."""
+    cells = [
+        _describe_cell(cell, found[cell], whole[cell], published.get(cell))
+        | {"label": item.labels.get(cell.curve) or plan.label(cell.curve)}
+        for cell in found
+    ]
+    if item.reference:
+        seeds = plan.seeds_of(item)
+        cells = [
+            tables.add_gap(cell, cells, item.reference(cell["curve"]), seeds) for cell in cells
+        ]
+    best = {"best_by_budget": tables.find_best(cells, item.budgets)} if item.budgets else {}
+    chosen = {"chosen": tables.choose_variants(cells)} if item.layout == "choice" else {}
+    return {"cells": cells} | best | chosen
 
 
 def _tell_held_out(every: Sequence[History]) -> dict[str, str]:
@@ -89,8 +124,10 @@ def _judge_claims(
         },
         "pace": {cell: [fmean(run.accuracies) for run in of] for cell, of in found.items()},
     }
+    sizes = {cell: [ledger.upload_sizes(run.ledger) for run in of] for cell, of in found.items()}
     uploads = {
-        cell: [fmean(ledger.upload_sizes(run.ledger)) for run in of] for cell, of in found.items()
+        "mean": {cell: [fmean(run) for run in of] for cell, of in sizes.items()},
+        "largest": {cell: [float(max(run)) for run in of] for cell, of in sizes.items()},
     }
     return [
         judge_claim(claim, figures[claim.figure], item.published, uploads)
@@ -98,9 +135,9 @@ def _judge_claims(
     ]
 
 
-def _load_histories(out: Path, cell: Cell, plan: Plan) -> list[History]:
-    found = [runs.load_run(run_folder(out, cell, seed)) for seed in range(plan.seeds)]
-    for seed, run in enumerate(found):
+def _load_histories(out: Path, cell: Cell, plan: Plan, seeds: Sequence[int]) -> list[History]:
+    found = [runs.load_run(run_folder(out, cell, seed)) for seed in seeds]
+    for seed, run in zip(seeds, found, strict=True):
         changed = config.differences(run.experiment, plan.experiment(cell, seed))
         differing = [
             f"{key} is {there!r} there, {here!r} here"
@@ -138,11 +175,11 @@ def _join_values(values: Sequence[Any]) -> Any:
     return ", ".join("not known" if value is None else str(value) for value in different)
 
 
-def _format_command(name: str, plan: Plan, experiment: Experiment) -> str:
+def _format_command(name: str, plan: Plan, count: int, experiment: Experiment) -> str:
     """The command that makes these runs again."""
     quick = ["--quick"] if plan.setting == plan.paper.quick else []
     recipe = [] if plan.recipe == plan.paper.recipe else ["--recipe", plan.recipe]
-    seeds = ["--seeds", str(plan.seeds)]
+    seeds = ["--seeds", str(count)]
     where = [] if experiment.precision == "float32" else ["--precision", experiment.precision]
     ours = [setting for setting in plan.overrides if setting.partition("=")[0] not in config.WHERE]
     words = ["fedsift", "reproduce", plan.paper.name, name]
@@ -154,7 +191,7 @@ def _describe_cell(
 ) -> dict[str, Any]:
     """`of` are the runs as far as they are compared, `whole` as far as they were run."""
     settled = [evaluation.average_last(run.accuracies) for run in of]
-    uploads = [ledger.upload_sizes(run.ledger) for run in of]
+    costs = Method(cell.curve, tuple(of)).costs()
     first = of[0].experiment
     return {
         "curve": cell.curve,
@@ -167,8 +204,7 @@ def _describe_cell(
         "by_seed": [round(value, 6) for value in settled],
         "best_round": [round(max(run.accuracies), 6) for run in of],
         "paper": published,
-        "uplink_bytes_per_upload": round(fmean(fmean(sizes) for sizes in uploads)),
-        "uplink_bytes_largest": max(max(sizes) for sizes in uploads),
+        **{key: costs[key] for key in COSTS},
         "by_round": [[round(value, 4) for value in run.accuracies] for run in whole],
     }
 
@@ -184,7 +220,8 @@ def markdown(report: Mapping[str, Any]) -> str:
         f"{describe_runs(report)}{', ± over the seeds' if seeds > 1 else ''}.",
         "",
     ]
-    lines += _format_grid(report) if report["layout"] == "table" else _format_list(report)
+    lines += _format_grid(report) if report["layout"] == "table" else tables.list_cells(report)
+    lines += tables.list_best(report) + tables.list_chosen(report)
     for cell, why in report["left_out"].items():
         lines += ["", f"Left out: {cell} ({why})."]
     if report["unfinished"]:
@@ -232,11 +269,6 @@ def describe_unfinished(report: Mapping[str, Any]) -> str:
     return f"{some}, so all are compared after round {report['rounds']} of {report['planned']}"
 
 
-def format_accuracy(accuracy: float, sd: float | None) -> str:
-    spread = "" if sd is None else f" ± {sd:.3f}".replace("0.", ".")
-    return f"{accuracy:.3f}".lstrip("0") + spread
-
-
 def _format_grid(report: Mapping[str, Any]) -> list[str]:
     """Curves across, skew down, the published figure in brackets."""
     at = {(cell["label"], cell["alpha"]): cell for cell in report["cells"]}
@@ -245,22 +277,10 @@ def _format_grid(report: Mapping[str, Any]) -> list[str]:
     rows = [f"| alpha | {' | '.join(labels)} |", "|---" * (len(labels) + 1) + "|"]
     for alpha in alphas:
         figures = [
-            _format_figure(at[label, alpha]) if (label, alpha) in at else "" for label in labels
+            tables.format_figure(at[label, alpha]) if (label, alpha) in at else ""
+            for label in labels
         ]
         rows.append(f"| {alpha:g} | {' | '.join(figures)} |")
-    return rows
-
-
-def _format_figure(cell: Mapping[str, Any]) -> str:
-    paper = "" if cell["paper"] is None else f" ({cell['paper']:.4f})".replace("(0.", "(.")
-    return format_accuracy(cell["accuracy"], cell["sd"]) + paper
-
-
-def _format_list(report: Mapping[str, Any]) -> list[str]:
-    rows = ["| | alpha | accuracy | bytes per upload | the largest |", "|---|---|---|---|---|"]
-    for cell in report["cells"]:
-        sizes = f"{cell['uplink_bytes_per_upload']:,} | {cell['uplink_bytes_largest']:,}"
-        rows.append(f"| {cell['label']} | {cell['alpha']:g} | {_format_figure(cell)} | {sizes} |")
     return rows
 
 
@@ -323,7 +343,7 @@ def read_report(plan: Plan, name: str, out: Path) -> dict[str, Any]:
             markdown(report)
             for cell in report["cells"]:  # a grid does not show all that a terminal does
                 f"{cell['label']} {cell['alpha']:g} {cell['uplink_bytes_per_upload']:,}"
-                _format_figure(cell)
+                tables.format_figure(cell)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise UserError(f"{file} is not a whole report on {name} ({what})") from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from fedsift.reproduction.plans import Cell
 
@@ -79,6 +79,8 @@ class Near(_Pair):
 class Cheaper(_Pair):
     """An upload of `left` has fewer bytes than one of `right`."""
 
+    bytes_of: ClassVar[str] = "mean"
+
     def margin(self, gap: float) -> float:
         return -gap
 
@@ -131,11 +133,50 @@ class Beats:
         return f"{self.cell} above {self.given:g}"
 
 
+@dataclass(frozen=True)
+class Reaches(Beats):
+    """The mean of all seeds is at least a figure that is given."""
+
+    def __str__(self) -> str:
+        return f"{self.cell} at least {self.given:g} in the mean"
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Uploads have at most so many bytes: the mean one ("mean") or every one ("largest")."""
+
+    cell: Cell
+    most: int
+    bytes_of: str = "mean"
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return (self.cell,)
+
+    def gap(self, *figures: float) -> float:
+        return figures[0] - self.most
+
+    def margin(self, gap: float) -> float:
+        return 1e-6 - gap  # as many as are allowed still fit
+
+    def __str__(self) -> str:
+        which = "the mean upload" if self.bytes_of == "mean" else "every upload"
+        return f"{which} of {self.cell} in {self.most:,} bytes"
+
+
 def judge_comparison(comparison: Comparison, gaps: Sequence[float]) -> str:
-    """What all seeds say, given one gap per seed."""
+    """What all seeds say, given one gap per seed; or their mean, where the comparison is of it."""
+    if isinstance(comparison, Reaches):
+        return HOLDS if fmean(gaps) >= 0 else FAILS
     margins = [comparison.margin(gap) for gap in gaps]
+    if getattr(comparison, "bytes_of", None):
+        return _agree(margins)
     if len(margins) == 1 and abs(margins[0]) < ROUNDING:
         return OPEN
+    return _agree(margins)
+
+
+def _agree(margins: Sequence[float]) -> str:
     if all(margin > 0 for margin in margins):
         return HOLDS
     return FAILS if all(margin <= 0 for margin in margins) else OPEN
@@ -161,16 +202,19 @@ def compute_gaps(comparison: Comparison, figures: Figures) -> list[float]:
 
 
 def judge_claim(
-    claim: Claim, figures: Figures, paper: Mapping[Cell, float], uploads: Figures | None = None
+    claim: Claim,
+    figures: Figures,
+    paper: Mapping[Cell, float],
+    uploads: Mapping[str, Figures] | None = None,
 ) -> dict[str, Any]:
     """The claim with its evidence, as it stands in the JSON.
 
     What decides is, of the comparisons with the overall verdict, the one furthest from holding.
-    `uploads` are the bytes per upload, for the comparisons of bytes.
+    `uploads` are the "mean" and the "largest" bytes per upload, for the comparisons of bytes.
     """
     rows = [
-        _describe_comparison(comparison, uploads or {}, {}) | {"unit": "bytes"}
-        if isinstance(comparison, Cheaper)
+        _describe_comparison(comparison, (uploads or {}).get(kind, {}), {}) | {"unit": "bytes"}
+        if (kind := getattr(comparison, "bytes_of", None))
         else _describe_comparison(comparison, figures, paper)
         for comparison in claim.comparisons
     ]

@@ -108,22 +108,27 @@ class Group:
             raise
 
     def run(
-        self, engine: Engine, tell: Tell | None = None
+        self, engine: Engine, tell: Tell | None = None, seconds: float | None = None
     ) -> Generator[tuple[Run, Record | Exception], None, None]:
         """Run a round of each at a time; a round is on disk before it is yielded.
 
         The exception of a run that fails is yielded in place of its record. What students start
-        from is made before all rounds; `tell` is told the epochs done and those in all.
+        from is made before all rounds; `tell` is told the epochs done and those in all. With
+        `seconds`, no round is begun that would not end in time if it took as long as the longest.
         """
+        first, longest = time.perf_counter(), 0.0
         try:
             yield from self._start(engine, tell)
             while active := self.unfinished:
                 begun = time.perf_counter()
+                if seconds is not None and begun - first + longest > seconds:
+                    return
                 turns = [run.federation.round_turn(run.state) for run in active]
                 outcomes = run_turns(turns, engine)
-                seconds = (time.perf_counter() - begun) / len(active)  # a run's share of the time
+                share = (time.perf_counter() - begun) / len(active)  # of the time, each run's
                 for run, outcome in zip(active, outcomes, strict=True):
-                    yield run, self._save(run, outcome, seconds)
+                    yield run, self._save(run, outcome, share)
+                longest = max(longest, time.perf_counter() - begun)
         finally:
             self.release()
 

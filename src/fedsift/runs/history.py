@@ -144,10 +144,11 @@ def has_a_round(folder: Path) -> bool:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the checkpoint and all other files have every round."""
+    """Whether all files have every round; a checkpoint may be gone, and with it the model."""
     state, rounds = last_state(folder), read_config(folder).rounds
-    done = state is not None and state.round >= rounds
-    return done and len(load_run(folder).metrics) == rounds
+    if not has_a_round(folder) or (state is not None and state.round < rounds):
+        return False
+    return len(load_run(folder).metrics) == rounds
 
 
 def read_config(folder: Path | str) -> Experiment:

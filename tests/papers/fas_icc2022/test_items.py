@@ -81,7 +81,7 @@ def test_the_papers_best_figure_is_beaten_by_every_seed_with_fewer_bytes_or_not(
         if "beats the paper's best figure, 0.5498, with fewer" in c.text
     ]
     (claim,) = (c for c in claims if c.comparisons == (Beats(cell, 0.5498), Cheaper(cell, base)))
-    uploads = {cell: [bytes_] * 2, base: [16_202] * 2}
+    uploads = {"mean": {cell: [bytes_] * 2, base: [16_202] * 2}}
     told = judge_claim(claim, {cell: found, base: [0.6, 0.6]}, ITEMS["beyond"].published, uploads)
     assert told["verdict"] == said
     beaten, cheaper = told["evidence"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedsift.papers.fas_icc2022 import PAPER
-from fedsift.reproduction import reports
+from fedsift.reproduction import reports, tables
 from fedsift.reproduction.plans import Plan
 from tests.helpers.cli import done
 
@@ -51,5 +51,5 @@ def test_the_command_shows_all_committed_reports_of_a_folder(folder):
     text = done(*words).stdout
     for report in (read(f"{folder}/{item}") for item in items):
         for cell in report.get("cells", []):
-            assert reports.format_accuracy(cell["accuracy"], cell["sd"]) in text
+            assert tables.format_accuracy(cell["accuracy"], cell["sd"]) in text
     assert {path: path.read_bytes() for path in (RESULTS / folder).iterdir()} == before
