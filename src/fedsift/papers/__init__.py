@@ -2,7 +2,7 @@
 TOML files of its curves.
 """
 
-from fedsift.papers import fas_icc2022
+from fedsift.papers import fas_icc2022, sift
 from fedsift.reproduction.paper import Paper
 
-PAPERS: dict[str, Paper] = {paper.name: paper for paper in (fas_icc2022.PAPER,)}
+PAPERS: dict[str, Paper] = {paper.name: paper for paper in (fas_icc2022.PAPER, sift.PAPER)}

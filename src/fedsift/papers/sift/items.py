@@ -1,0 +1,277 @@
+"""What the study shows, item by item: the cells to run, and what they must show.
+
+"With parts" is a system that has been given every part it can use: the local prior, replay, and on
+CIFAR-10 the self-supervised start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedsift.reproduction.paper import Item
+from fedsift.reproduction.plans import Cell, Plan, make_cells
+from fedsift.reproduction.verdicts import Above, Claim, Comparison, Fits, Reaches
+
+ALPHAS = (0.1, 1.0, 100.0)
+STRONG = 0.1
+FEDAVG, FAS = "fedavg", "fas"
+WITH_PARTS = (
+    "fedavg-parts",
+    "fedprox-parts",
+    "fedntd-parts",
+    "fedpaq-4-parts",
+    "fedpaq-2-parts",
+    "feddf-parts",
+    "ds-fl-parts",
+    "cfd-parts",
+    "fas-parts",
+)
+PARTS_OUT = ("prior", "replay", "memory", "ema", "quotas", "era", "start")
+PARTS_IN = ("prior", "replay", "memory", "era", "ema", "quotas", "hard", "start")
+BUDGETS = (50, 100, 150, 300, 600, 1500, 3000, 9000, 30_000, 100_000, 320_000)
+SMALL, LARGE = ("sift-1500", "sift-150"), ("sift-9000", "sift-600")
+
+# Every system gets five trials: as it is, and four changes.
+WEIGHT_TRIALS = ("", "ema-3", "ema-5", "lr-half", "lr-double")
+LABEL_TRIALS = ("", "ema-0", "ema-7", "lr-half", "lr-double")
+TRIALS: dict[str, Sequence[str]] = {
+    FEDAVG: WEIGHT_TRIALS,
+    "fedavg-parts": WEIGHT_TRIALS,
+    "fedprox-parts": ("", "prox-1", "prox-001", "ema-5", "lr-half"),
+    "fedntd-parts": ("", "ntd-1", "ntd-01", "ema-5", "lr-half"),
+    "fedpaq-4-parts": WEIGHT_TRIALS,
+    "fedpaq-2-parts": WEIGHT_TRIALS,
+    "feddf-parts": WEIGHT_TRIALS,
+    "ds-fl-parts": ("", "era-5", "ema-5", "lr-half", "lr-double"),
+    "cfd-parts": WEIGHT_TRIALS,
+    "fas-parts": ("", "ema-0", "ema-5", "lr-half", "lr-double"),
+}
+
+
+def _pick(plan: Plan, names: Sequence[str]) -> str:
+    """The one that this setting has."""
+    known = plan.paper.curves(plan.setting)
+    return next(name for name in names if name in known)
+
+
+def _is_large(plan: Plan) -> bool:
+    """Whether it is the large setting: it has a self-supervised start, and its runs are dear."""
+    return plan.comparable
+
+
+def _seeds(
+    images: int, digits: int, first_images: int = 0, first_digits: int = 0
+) -> dict[str, range]:
+    return {
+        "cifar10": range(first_images, first_images + images),
+        "digits": range(first_digits, first_digits + digits),
+    }
+
+
+# --- main ---
+
+
+def _main() -> Item:
+    def cells(plan: Plan) -> list[Cell]:
+        small, large = _pick(plan, SMALL), _pick(plan, LARGE)
+        without = [f"{small}+no-start"] * _is_large(plan)
+        return make_cells([small, large, *without, FAS, FEDAVG, *WITH_PARTS], ALPHAS)
+
+    def claims(plan: Plan) -> list[Claim]:
+        small, large = _pick(plan, SMALL), _pick(plan, LARGE)
+        found = _image_claims() if _is_large(plan) else _digit_claims()
+        found += [
+            Claim(
+                f"{plan.label(curve)}: ahead of plain FedAvg in every seed at alpha = {alpha:g}",
+                (Above(Cell(curve, alpha), Cell(FEDAVG, alpha)),),
+            )
+            for curve in (small, large)
+            for alpha in ALPHAS
+        ]
+        return found + [
+            Claim(
+                f"{plan.label(curve)}: ahead of every opponent with every part, alpha = {alpha:g}",
+                tuple(Above(Cell(curve, alpha), Cell(other, alpha)) for other in WITH_PARTS),
+            )
+            for curve in (small, large)
+            for alpha in ALPHAS
+        ]
+
+    return Item(
+        "sift against opponents that have every part they can use",
+        cells,
+        claims,
+        layout="budget",
+        seeds=_seeds(5, 10),
+        reference=lambda curve: FEDAVG,
+    )
+
+
+def _image_claims() -> list[Claim]:
+    def claim(curve: str, alpha: float, least: float, word: str, *fits: Comparison) -> Claim:
+        size = {"sift-1500": "1.5 kB", "sift-9000": "9 kB"}[curve]
+        text = f"{word}: {least:.2f} in {size} at alpha = {alpha:g}".replace("0.", ".", 1)
+        return Claim(text, (Reaches(Cell(curve, alpha), least), *fits))
+
+    small, large = Cell("sift-1500", STRONG), Cell("sift-9000", STRONG)
+    return [
+        claim("sift-1500", 0.1, 0.67, "Must", Fits(small, 1500), Fits(small, 2000, "largest")),
+        claim("sift-9000", 0.1, 0.69, "Must", Fits(large, 9000)),
+        claim("sift-1500", 0.1, 0.70, "Aim"),
+        claim("sift-9000", 0.1, 0.72, "Aim"),
+        claim("sift-1500", 1.0, 0.70, "Aim"),
+        claim("sift-1500", 100.0, 0.72, "Aim"),
+    ]
+
+
+def _digit_claims() -> list[Claim]:
+    return [
+        Claim(
+            f"Must: {least:.2f} in at most {most} bytes at alpha = {alpha:g}".replace("0.", ".", 1),
+            (Reaches(Cell(curve, alpha), least), Fits(Cell(curve, alpha), most, "largest")),
+        )
+        for curve, least, most in (("sift-150", 0.92, 150), ("sift-600", 0.95, 600))
+        for alpha in ALPHAS
+    ]
+
+
+# --- which part brings what ---
+
+
+def _ablation() -> Item:
+    def variants(plan: Plan, parts: Sequence[str]) -> list[str]:
+        return [part for part in parts if part != "start" or _is_large(plan)]
+
+    def out(plan: Plan) -> list[Cell]:
+        whole = _pick(plan, SMALL)
+        names = [f"{whole}+no-{part}" for part in variants(plan, PARTS_OUT)]
+        return make_cells([*names, f"{whole}+four-bits"], [STRONG])
+
+    def into(plan: Plan) -> list[Cell]:
+        return make_cells([f"{FAS}+{part}" for part in variants(plan, PARTS_IN)], [STRONG])
+
+    def claims(plan: Plan) -> list[Claim]:
+        whole, plain = Cell(_pick(plan, SMALL), STRONG), Cell(FAS, STRONG)
+        return [
+            Claim(f"{plan.label(cell.curve)}: below the whole", (Above(whole, cell),))
+            for cell in out(plan)
+        ] + [
+            Claim(f"{plan.label(cell.curve)}: above plain FAS", (Above(cell, plain),))
+            for cell in into(plan)
+        ]
+
+    def cells(plan: Plan) -> list[Cell]:
+        whole, plain = Cell(_pick(plan, SMALL), STRONG), Cell(FAS, STRONG)
+        return [whole, *out(plan), plain, *into(plan)]
+
+    return Item(
+        "Each part out of the whole, and each part into plain FAS",
+        cells,
+        claims,
+        layout="variants",
+        seeds=_seeds(3, 10),
+        reference=lambda curve: curve.partition("+")[0],
+    )
+
+
+# --- more rounds, equal steps ---
+
+
+def _more_rounds() -> Item:
+    long = f"{FEDAVG}+long"
+
+    def cells(plan: Plan) -> list[Cell]:
+        ours = [f"{_pick(plan, names)}+long-labels" for names in (SMALL, LARGE)]
+        return make_cells([*ours, long, "fedavg-parts+long", "fedpaq-4-parts+long"], ALPHAS)
+
+    def claims(plan: Plan) -> list[Claim]:
+        ours = f"{_pick(plan, SMALL)}+long-labels"
+        ahead = tuple(Above(Cell(ours, alpha), Cell(long, alpha)) for alpha in ALPHAS)
+        return [Claim(f"{plan.label(ours)}: ahead of plain FedAvg at every skew", ahead)]
+
+    return Item(
+        "More rounds: a curve long enough for FedAvg to settle",
+        cells,
+        claims,
+        seeds=_seeds(3, 10),
+        reference=lambda curve: long,
+    )
+
+
+def _equal_steps() -> Item:
+    def cells(plan: Plan) -> list[Cell]:
+        doubled = [_pick(plan, SMALL), "fedavg-parts", "fedpaq-4-parts"]
+        halves = [name for curve in doubled for name in (curve, f"{curve}+half")]
+        return make_cells([FEDAVG, FAS, *halves], [STRONG])
+
+    def claims(plan: Plan) -> list[Claim]:
+        half, plain = Cell(f"{_pick(plan, SMALL)}+half", STRONG), Cell(FEDAVG, STRONG)
+        text = "sift is ahead of plain FedAvg at equal steps of the clients"
+        return [Claim(text, (Above(half, plain),))]
+
+    return Item(
+        "Equal steps: replay doubles them, half the epochs take that back",
+        cells,
+        claims,
+        layout="variants",
+        seeds=_seeds(3, 10),
+        reference=lambda curve: FEDAVG,
+    )
+
+
+# --- the frontier ---
+
+
+def _frontier() -> Item:
+    def cells(plan: Plan) -> list[Cell]:
+        most = 30_000 if _is_large(plan) else 1500
+        sizes = [n for n in BUDGETS if n <= most and (n > 50 or not _is_large(plan))]
+        ours = [_pick(plan, SMALL), _pick(plan, LARGE)]
+        hard = [f"sift-{n}" if f"sift-{n}" in ours else f"labels+bytes-{n}" for n in sizes]
+        four = [f"labels-4-bits+bytes-{n}" for n in sizes]
+        weights = ["fedpaq-2-parts", "fedpaq-4-parts", "fedavg-parts+bits-8"]
+        weights += ["fedavg-parts+float16", "fedavg-parts"]
+        others = ["fas-parts", "ds-fl-parts", "cfd-parts", FAS, FEDAVG]
+        return make_cells([*hard, *four, *weights, *others], ALPHAS)
+
+    return Item(
+        "The frontier: the best accuracy for the bytes of an upload",
+        cells,
+        lambda plan: [],
+        layout="budget",
+        seeds=_seeds(3, 10),
+        budgets=BUDGETS,
+    )
+
+
+# --- choosing ---
+
+
+def _choose() -> Item:
+    def cells(plan: Plan) -> list[Cell]:
+        ours = {_pick(plan, SMALL): LABEL_TRIALS, _pick(plan, LARGE): LABEL_TRIALS}
+        curves = [
+            "+".join(filter(None, (system, trial, "held-out")))
+            for system, trials in (ours | TRIALS).items()
+            for trial in trials
+        ]
+        return make_cells(curves, [STRONG] if _is_large(plan) else ALPHAS)
+
+    return Item(
+        "Choosing, on training samples set aside and seeds of their own: five trials each",
+        cells,
+        lambda plan: [],
+        layout="choice",
+        seeds=_seeds(2, 4, 10, 100),
+    )
+
+
+ITEMS = {
+    "main": _main(),
+    "ablation": _ablation(),
+    "more-rounds": _more_rounds(),
+    "equal-steps": _equal_steps(),
+    "frontier": _frontier(),
+    "choose": _choose(),
+}
+MAIN = ("main", "ablation", "more-rounds", "equal-steps", "frontier")
