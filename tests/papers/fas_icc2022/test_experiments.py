@@ -39,7 +39,7 @@ def experiments(plan: Plan, cells: Iterable[Cell], seed: int) -> dict[Cell, Expe
     return found
 
 
-def test_both_settings_have_a_recipe_of_ours_and_cifar10_two_more():
+def test_both_settings_have_a_recipe_of_ours_and_cifar10_three_more():
     assert {setting: list(PAPER.recipes(setting)) for setting in PAPER.settings} == {
         "cifar10": ["fresh", "fresh45", "literal", "ours"],
         "digits": ["ours"],
