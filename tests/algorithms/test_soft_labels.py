@@ -12,6 +12,7 @@ import fedsift
 from fedsift.algorithms.soft_label_downlink import DownlinkMemory
 from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, check_picks, fit_to_bytes
 from fedsift.algorithms.students import apply_ema
+from fedsift.algorithms.weights import ServerMemory as FedAvgMemory
 from fedsift.algorithms.weights import average
 from fedsift.codecs import CODECS, WEIGHT_CODECS, WireError
 from fedsift.memory import is_empty
@@ -51,20 +52,24 @@ def test_averaging_nothing_is_an_error():
 
 def test_a_fedavg_client_trains_what_it_downloads_and_tells_how_many_samples_it_has():
     fedavg, r, client = fedsift.fedavg(local=LOCAL), toys.a_round(3), toys.client(7)
-    download = fedavg.prepare_downloads(Server({"linear": weights(1)}), [client], r)[7]
+    before = Server({"linear": weights(1)}, FedAvgMemory())
+    download = fedavg.prepare_downloads(before, [client], r)[7]
     turn = fedavg.client_turn(client, toys.no_memory(fedavg), download, r)
     work = next(turn)
     assert isinstance(work, Fit) and torch.equal(work.state["1.weight"], weights(1)["1.weight"])
     assert work.data is client.data and work.recipe == LOCAL and work.epoch == 6
     memory, message = finish(turn, weights(5))
     state, count = W32.decode(message, 3, weights(0))
-    assert memory is None and count == 2 and torch.equal(state["1.weight"], weights(5)["1.weight"])
+    assert (
+        is_empty(memory) and count == 2 and torch.equal(state["1.weight"], weights(5)["1.weight"])
+    )
 
 
 def test_the_fedavg_server_averages_the_uploads():
     fedavg, r = fedsift.fedavg(), toys.a_round(2)
     uploads = {4: W32.encode(weights(1), 2, samples=1), 9: W32.encode(weights(5), 2, samples=3)}
-    server = finish(toys.serve(fedavg, Server({"linear": weights(0)}), uploads, r), None)
+    before = Server({"linear": weights(0)}, FedAvgMemory())
+    server = finish(toys.serve(fedavg, before, uploads, r), None)
     assert torch.equal(
         server.students["linear"]["1.weight"], weights(4)["1.weight"]
     )  # (1 + 15) / 4
@@ -77,7 +82,7 @@ def test_fedavg_carries_and_averages_batch_norm_statistics():
         initial_state(model, 0) | {"0.running_mean": torch.tensor([m, 0.0])} for m in (1.0, 5.0)
     ]
     uploads = {i: W32.encode(state, 0, samples=1) for i, state in enumerate(states)}
-    before = Server({model.name: states[0]})
+    before = Server({model.name: states[0]}, FedAvgMemory())
     server = finish(toys.serve(fedsift.fedavg(), before, uploads, r), None)
     assert server.students[model.name]["0.running_mean"].tolist() == [3.0, 0.0]
 
@@ -97,7 +102,7 @@ def test_an_fd_client_trains_predicts_picks_and_uploads():
     3."""
     fas = fedsift.fas(2, sampler="low-entropy", temperature=2.0, local=LOCAL, distill=DISTILL)
     r, client = toys.a_round(1), toys.client(7)
-    download = fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[7]
+    download = fas.prepare_downloads(Server({"linear": weights(1)}, ServerMemory()), [client], r)[7]
     turn = fas.client_turn(client, ClientMemory(), download, r)
     fit = next(turn)
     assert (
@@ -118,7 +123,7 @@ def test_an_fd_client_trains_predicts_picks_and_uploads():
 
 def test_local_batches_are_named_after_the_client_not_its_place_in_the_cohort():
     fd, r = fedsift.fd(2), toys.a_round(1, seed=5)
-    server = Server({"linear": weights(1)})
+    server = Server({"linear": weights(1)}, ServerMemory())
     cohorts = ([toys.client(7)], [toys.client(2), toys.client(7)])
     keys = []
     for cohort in cohorts:
@@ -131,7 +136,7 @@ def test_local_batches_are_named_after_the_client_not_its_place_in_the_cohort():
 def test_a_sampler_that_breaks_its_promise_is_told_so(picks):
     fas = fedsift.fas(2, sampler=lambda probs, counts, budget, draws: np.array(picks, int))
     r, client = toys.a_round(), toys.client(0)
-    download = fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[0]
+    download = fas.prepare_downloads(Server({"linear": weights(1)}, ServerMemory()), [client], r)[0]
     turn = fas.client_turn(client, ClientMemory(), download, r)
     next(turn)
     turn.send(weights(1))
@@ -145,7 +150,7 @@ def test_a_sampler_cannot_change_what_is_sent():
         return np.arange(budget)
 
     fas, r, client = fedsift.fas(2, sampler=careless), toys.a_round(), toys.client(0)
-    download = fas.prepare_downloads(Server({"linear": weights(1)}), [client], r)[0]
+    download = fas.prepare_downloads(Server({"linear": weights(1)}, ServerMemory()), [client], r)[0]
     turn = fas.client_turn(client, ClientMemory(), download, r)
     next(turn)
     turn.send(weights(1))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from fedsift import training
 from fedsift.algorithms import fd, fedavg, feddf, fedpaq, mix2fld
+from fedsift.algorithms.weights import ClientMemory, ServerMemory
 from fedsift.codecs import WEIGHT_CODECS, Qsgd
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Clients, Federation
@@ -36,7 +37,7 @@ def encoded(values_and_sizes, number=0):
 
 def test_the_feddf_student_starts_at_the_average_weighted_by_data_size():
     """(1 x 2 + 1 x 6 + 2 x 12) / 4 = 8."""
-    server, r = Server({"linear": weights(0)}), toys.a_round(3)
+    server, r = Server({"linear": weights(0)}, ServerMemory()), toys.a_round(3)
     uploads = encoded([(2, 1), (6, 1), (12, 2)], 3)
     turn = toys.serve(feddf(distill=DISTILL), server, uploads, r)
     asked = next(turn)
@@ -53,7 +54,8 @@ def test_the_feddf_teacher_averages_logits_not_probabilities():
     the probabilities (0.982, 0.269, 0.269) would be 0.507. It does not count how many samples a
     client has."""
     r = toys.a_round()
-    server, uploads = Server({"linear": weights(0)}), encoded([(2, 1), (6, 1), (12, 9)])
+    server = Server({"linear": weights(0)}, ServerMemory())
+    uploads = encoded([(2, 1), (6, 1), (12, 9)])
     turn = toys.serve(feddf(distill=DISTILL), server, uploads, r)
     next(turn)
     (fit,) = turn.send(LOGITS)
@@ -74,7 +76,7 @@ def test_with_mixed_models_each_group_starts_at_its_own_average_and_all_teach_al
     teacher is all three.
     """
     r = toys.a_round(models=two_architectures())
-    server = Server({"one": weights(0), "two": weights(0)})
+    server = Server({"one": weights(0), "two": weights(0)}, ServerMemory())
     turn = toys.serve(feddf(distill=DISTILL), server, encoded([(2, 1), (10, 1), (6, 3)]), r)
     assert [work.model.name for work in next(turn)] == ["one", "two", "one"]
     fits = turn.send(LOGITS)
@@ -89,7 +91,7 @@ def test_with_mixed_models_each_group_starts_at_its_own_average_and_all_teach_al
 
 def test_an_architecture_nobody_uploaded_keeps_its_student_and_still_learns():
     r = toys.a_round(models=two_architectures())
-    server = Server({"one": weights(0), "two": weights(9)})
+    server = Server({"one": weights(0), "two": weights(9)}, ServerMemory())
     turn = toys.serve(feddf(distill=DISTILL), server, encoded([(2, 1)]), r)
     next(turn)
     fits = turn.send(LOGITS[:1])
@@ -99,7 +101,7 @@ def test_an_architecture_nobody_uploaded_keeps_its_student_and_still_learns():
 def test_feddf_with_one_client_is_plain_distillation_from_it_started_at_its_weights():
     engine, r = SequentialEngine("cpu", threads=1), toys.a_round()
     client = initial_state(toys.model(), seed=3)
-    server = Server({"linear": initial_state(toys.model(), seed=4)})
+    server = Server({"linear": initial_state(toys.model(), seed=4)}, ServerMemory())
     upload = W32.encode(client, 0, samples=2)
     taught = run_turn(toys.serve(feddf(distill=DISTILL), server, {0: upload}, r), engine)
     (logits,) = engine.run([Predict(toys.model(), client, r.public)])
@@ -173,11 +175,12 @@ def test_the_fedpaq_server_adds_the_weighted_mean_of_updates_to_what_clients_dow
     entry that is not 0 has that entry as its norm, so it crosses exactly: 4 from one sample, 8 from
     three, 2048 + (4 + 3 x 8) / 4 = 2055."""
     paq, r = fedpaq(codec="qsgd(2)", down_codec="float16"), toys.a_round(1)
-    server = Server({"linear": weights(2049)})
+    server = Server({"linear": weights(2049)}, ServerMemory())
     uploads = {}
     for id, (move, labels) in enumerate([(4.0, (0,)), (8.0, (0, 1, 0))]):
         client = toys.client(id, values=((1.0, 0.0),) * len(labels), labels=labels)
-        turn = paq.client_turn(client, None, paq.prepare_downloads(server, [client], r)[id], r)
+        download = paq.prepare_downloads(server, [client], r)[id]
+        turn = paq.client_turn(client, ClientMemory(), download, r)
         base = next(turn).state["1.weight"]
         assert torch.equal(base, torch.full((2, 2), 2048.0))
         moved = base + torch.tensor([[move, 0.0], [0.0, 0.0]])
@@ -195,8 +198,9 @@ def test_fedpaq_is_unbiased_over_seeds():
     results = []
     for seed in range(400):
         r = toys.a_round(2, seed=seed)
-        server = Server({"linear": weights(1)})
-        turn = paq.client_turn(client, None, paq.prepare_downloads(server, [client], r)[0], r)
+        server = Server({"linear": weights(1)}, ServerMemory())
+        download = paq.prepare_downloads(server, [client], r)[0]
+        turn = paq.client_turn(client, ClientMemory(), download, r)
         next(turn)
         _, message = finish(turn, {"1.weight": 1 + update})
         taught = finish(toys.serve(paq, server, {0: message}, r), None).students
@@ -229,7 +233,7 @@ def test_feddf_takes_quantised_uploads_too():
     they were.
     """
     df, r = feddf(codec="qsgd(4)", distill=DISTILL), toys.a_round(models=two_architectures())
-    server = Server({"one": weights(3), "two": weights(5)})
+    server = Server({"one": weights(3), "two": weights(5)}, ServerMemory())
     qsgd = Qsgd(4)
     uploads = {
         i: qsgd.encode(weights(v), 0, 2, weights(v), r.key("local", i))

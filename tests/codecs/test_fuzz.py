@@ -20,7 +20,9 @@ from fedsift.algorithms.per_label import MixtureSent
 from fedsift.algorithms.soft_label_downlink import DownlinkMemory, Received, SoftLabelDownlink
 from fedsift.codecs import (
     Qsgd,
+    Updates,
     delta,
+    grid,
     indexes,
     soft_label_codec,
     soft_labels,
@@ -333,6 +335,49 @@ def test_hostile_weights_are_refused_or_valid(text):
 def test_hostile_weights_take_little_memory(text):
     codec = weight_codec(text)
     assert peak(weight_decode(codec), weight_messages(codec), weight_reseal(codec)) < 2 * MEGABYTES
+
+
+# --- updates down ---
+
+HELD = {name: np.arange(value.numel()) << 18 for name, value in sorted(BASE.items())}
+UPDATES = Updates(4)
+
+
+def update_messages():
+    news = [{**BASE, **state(seed)} for seed in (1, 2)]
+    updates = [UPDATES.choose(BASE, HELD, new, "local.lr") for new in news]
+    wide = {name: np.full_like(value, 12345678901) for name, value in HELD.items()}
+    updates += [grid.nothing(BASE), {**wide, "running_var": HELD["running_var"]}]
+    return [UPDATES.seal(u, grid.move(BASE, grid.add(HELD, u)), ROUND, 9) for u in updates]
+
+
+def update_reseal(payload):
+    """A right checksum for wherever the update leads, if it leads anywhere."""
+    try:
+        ticks = grid.add(HELD, grid.decode(payload[4:], BASE))
+        unsaid = updates.implied(grid.move(BASE, ticks))
+    except WireError:
+        unsaid = b""
+    return wire.seal(wire.WEIGHTS, UPDATES.id, ROUND, payload, unsaid)
+
+
+def update_decode(message):
+    weights, _, samples = UPDATES.open(message, BASE, HELD, ROUND)
+    assert (weights["running_var"] >= 0).all()
+    return weights, samples
+
+
+def test_hostile_updates_are_refused_or_valid():
+    survive(update_decode, check_weights, update_messages(), update_reseal, 30_000)
+
+
+def test_hostile_updates_take_little_memory():
+    assert peak(update_decode, update_messages(), update_reseal) < 2 * MEGABYTES
+
+
+def test_updates_resealed_unchanged_are_the_message():
+    for message in update_messages():
+        assert update_reseal(message[wire.HEADER_BYTES :]) == message
 
 
 # --- mixtures ---

@@ -34,9 +34,13 @@ SYSTEMS = {
     "start, soft labels down": (
         'algorithm=cfd budget=20 start=simclr(epochs=2) clients.models={"mlp"=2,"cnn"=2}'
     ),
+    "updates down": "algorithm=fas algorithm.down_codec=updates(1)",
     "mixed models": 'algorithm=fas clients.models={"mlp"=2,"cnn"=2}',
     "fedavg": "algorithm=fedavg",
     "fedpaq": "algorithm=fedpaq",
+    "fedpaq, updates down": (
+        "algorithm=fedpaq algorithm.down_codec=updates(2) start=rotation(epochs=2)"
+    ),
     "feddf": "algorithm=feddf",
     "fd-jeong": "algorithm=fd-jeong",
     "mix2fld": "algorithm=mix2fld",
@@ -48,6 +52,8 @@ WITH_MEMORY = [
     "cfd, all that was missed",
     "start, soft labels down",
     "delta up, weights down",
+    "updates down",
+    "fedpaq, updates down",
     "fd-jeong",
     "mix2fld",
 ]

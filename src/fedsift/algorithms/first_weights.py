@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fedsift.algorithms import students
+from fedsift.algorithms.weight_downlink import WeightDownlink, WeightsHeld
 from fedsift.codecs import WEIGHT_CODECS, WireError
 from fedsift.types import Client, Model, Round, Weights
 
@@ -48,4 +49,6 @@ def split_download(model: Model, download: bytes, r: Round) -> tuple[Weights, by
     end = _LENGTH.size + _LENGTH.unpack_from(download)[0]
     if len(download) < end:
         raise WireError("truncated download: the first weights are cut short")
-    return students.decode_weights(CODEC, model, download[_LENGTH.size : end], r), download[end:]
+    code = download[_LENGTH.size : end]
+    weights, _ = WeightDownlink(CODEC).decode(WeightsHeld(), model, code, r)
+    return weights, download[end:]

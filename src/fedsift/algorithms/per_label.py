@@ -16,13 +16,19 @@ import numpy as np
 import torch
 
 from fedsift.aggregators import mean
-from fedsift.algorithms import students
+from fedsift.algorithms import students, weight_downlink
 from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
+from fedsift.algorithms.weight_downlink import (
+    WeightDownlink,
+    WeightDownlinkMemory,
+    WeightsHeld,
+)
 from fedsift.checks import check_number, check_recipe, check_whole
 from fedsift.codecs import (
     CODECS,
     WEIGHT_CODECS,
     SoftLabelCodec,
+    Updates,
     WeightCodec,
     WireError,
     down_weight_codec,
@@ -122,9 +128,10 @@ class JeongFD:
 
 @dataclass(frozen=True, eq=False)
 class MixtureSent:
-    """A Mix2FLD client's: whether it has sent its mixtures."""
+    """A Mix2FLD client's: whether it has sent its mixtures, and the model it was sent."""
 
     sent: bool = False
+    held: WeightsHeld = field(default_factory=WeightsHeld)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +139,7 @@ class MixturesReceived:
     """A Mix2FLD server's: the mixtures of every client heard so far."""
 
     mixtures: dict[int, Mixtures] = field(default_factory=dict)
+    downlink: WeightDownlinkMemory = field(default_factory=WeightDownlinkMemory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +165,7 @@ class Mix2FLD:
     lam: float = 0.2
     mixtures: int = 10
     up: SoftLabelCodec = CODECS["float32"]
-    down: WeightCodec = WEIGHT_CODECS["float32"]
+    down: WeightCodec | Updates = WEIGHT_CODECS["float32"]
     replay: int = 0  # public samples that a client adds to its own, labelled by its model
 
     client_memory: ClassVar[type] = MixtureSent
@@ -183,12 +191,13 @@ class Mix2FLD:
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
     ) -> dict[int, bytes]:
-        return students.encode_weights(self.down, server, cohort, r)
+        return WeightDownlink(self.down).encode(server.memory.downlink, server, cohort, r)
 
     def client_turn(
         self, client: Client, memory: MixtureSent, download: bytes, r: Round
     ) -> Turn[tuple[MixtureSent, bytes]]:
-        weights = students.decode_weights(self.down, client.model, download, r)
+        downlink = WeightDownlink(self.down)
+        weights, held = downlink.decode(memory.held, client.model, download, r)
         weights = yield from train_locally(client, weights, self.local, r, self.replay)
         logits = yield Predict(client.model, weights, client.data.samples)
         means = mean_by_label(softmax(logits, 1.0), client.data.labels)
@@ -196,7 +205,7 @@ class Mix2FLD:
         if not memory.sent:
             mixed = mix_samples(client, self.mixtures, self.lam, r)
             mixtures = self._codec(r).encode(mixed, r.number)
-        return MixtureSent(True), len(message).to_bytes(4, "little") + message + mixtures
+        return MixtureSent(True, held), len(message).to_bytes(4, "little") + message + mixtures
 
     def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> Mix2FLDUpload:
         end = 4 + int.from_bytes(upload[:4], "little")
@@ -211,8 +220,8 @@ class Mix2FLD:
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, Mix2FLDUpload]], r: Round
     ) -> Turn[Server]:
-        mixtures = dict(server.memory.mixtures)
-        pull = mean(_means_of(uploads, mixtures), r.classes, r.classes)
+        mixtures, heard = dict(server.memory.mixtures), list[int]()
+        pull = mean(_means_of(uploads, mixtures, heard), r.classes, r.classes)
         made, targets, alone = unmix(mixtures, self.lam, r.classes)
         store = Store(torch.from_numpy(made), torch.tensor(0.0), torch.tensor(1.0))
         samples = Samples(store, np.arange(len(made)))
@@ -225,7 +234,8 @@ class Mix2FLD:
         ]
         taught = (yield fits) if len(made) else [server.students[m.name] for m in r.models]
         new = {model.name: weights for model, weights in zip(r.models, taught, strict=True)}
-        return Server(new, MixturesReceived(mixtures), {"unpaired_mixtures": alone})
+        downlink = WeightDownlink(self.down).record(server.memory.downlink, server, heard, r)
+        return Server(new, MixturesReceived(mixtures, downlink), {"unpaired_mixtures": alone})
 
     def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Any], r: Round
@@ -235,17 +245,19 @@ class Mix2FLD:
     def forget(self, server: Server, client: int) -> Server:
         """A client that does not know it has sent its mixtures will send them again."""
         left = students.drop(server.memory.mixtures, client)
-        return Server(server.students, MixturesReceived(left))
+        downlink = weight_downlink.forget(server.memory.downlink, client)
+        return Server(server.students, MixturesReceived(left, downlink))
 
     def _codec(self, r: Round) -> MixtureCodec:
         return MixtureCodec(r.public.shape, r.classes, self.mixtures)
 
 
 def _means_of(
-    uploads: Iterable[tuple[int, Mix2FLDUpload]], mixtures: dict[int, Mixtures]
+    uploads: Iterable[tuple[int, Mix2FLDUpload]], mixtures: dict[int, Mixtures], heard: list[int]
 ) -> Iterator[tuple[int, SoftLabels]]:
     """The per-label means one by one; mixtures of new clients are added on the way."""
     for client, upload in uploads:
+        heard.append(client)
         if upload.mixtures is not None:
             mixtures[client] = upload.mixtures
         yield client, upload.means
@@ -347,7 +359,7 @@ def fd_jeong(
 def mix2fld(
     *,
     codec: str | SoftLabelCodec = "float32",
-    down_codec: str | WeightCodec = "float32",
+    down_codec: str | WeightCodec | Updates = "float32",
     gamma: float = 1.0,
     lam: float = 0.2,
     mixtures: int = 10,
@@ -359,7 +371,7 @@ def mix2fld(
     down; the server learns on what it un-mixes.
 
     codec: of the uplink (fedsift ls codecs)
-    down_codec: of the downlink: float32 or float16
+    down_codec: of the downlink: float32, float16 or updates(bits)
     gamma: weight of the pull to the clients' mean soft labels
     lam: share of the first sample in a mixture
     mixtures: mixtures a client uploads once

@@ -21,7 +21,7 @@ from fedsift.aggregators import Aggregator, StatefulAggregator
 from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, SoftLabelFD, fd
 from fedsift.algorithms.weights import FedAvg
 from fedsift.checks import check_recipe, check_whole
-from fedsift.codecs import WEIGHT_CODECS, Qsgd, SoftLabelCodec, WeightCodec
+from fedsift.codecs import WEIGHT_CODECS, Qsgd, SoftLabelCodec, Updates, WeightCodec
 from fedsift.models import initial_state
 from fedsift.samplers import Sampler
 from fedsift.types import (
@@ -59,7 +59,10 @@ class Sift:
         registry.lookup(dict.fromkeys(MODES), "mode", self.mode, " or ".join(MODES))
 
     def start(self, r: Round) -> Server:
-        return _with_memory(self._system(r).start(r))
+        server: Server = self._system(r).start(r)
+        if isinstance(server.memory, ServerMemory):
+            return server
+        return replace(server, memory=ServerMemory())  # it has all that either mode needs
 
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
@@ -77,7 +80,7 @@ class Sift:
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, Any]], r: Round
     ) -> Turn[Server]:
-        return _with_memory((yield from self._system(r).server_turn(server, uploads, r)))
+        return (yield from self._system(r).server_turn(server, uploads, r))
 
     def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Any], r: Round
@@ -90,11 +93,6 @@ class Sift:
     def _system(self, r: Round) -> Any:
         """The algorithm that does the work."""
         return _choose(self, r.models, len(r.public))
-
-
-def _with_memory(server: Server) -> Server:
-    """Where weights are uploaded there is nothing to remember."""
-    return server if server.memory else replace(server, memory=ServerMemory())
 
 
 @lru_cache(maxsize=64)
@@ -124,7 +122,7 @@ def sift(
     prior: float = 1.0,
     ema: float = 0.5,
     download: str = "weights",
-    down_codec: str | SoftLabelCodec | WeightCodec = "float32",
+    down_codec: str | SoftLabelCodec | WeightCodec | Updates = "float32",
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> Sift:
@@ -158,6 +156,7 @@ def sift(
         local=local,
         distill=distill,
     )
-    down = labels.down if isinstance(labels.down, WeightCodec) else WEIGHT_CODECS["float32"]
+    whole = WEIGHT_CODECS["float32"]
+    down = whole if isinstance(labels.down, SoftLabelCodec) else labels.down
     weights = FedAvg(local, Qsgd(4), down, replay=replay)
     return Sift(bytes, mode, replace(labels, replay=replay), weights)

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsift import aggregators, registry, seeding
 from fedsift.aggregators import AGGREGATORS, Aggregator, StatefulAggregator, mean, run_aggregator
-from fedsift.algorithms import first_weights, students
+from fedsift.algorithms import first_weights, students, weight_downlink
 from fedsift.algorithms.first_weights import FirstWeights
 from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
 from fedsift.algorithms.presets import preset
@@ -24,11 +24,17 @@ from fedsift.algorithms.soft_label_downlink import (
     Received,
     SoftLabelDownlink,
 )
+from fedsift.algorithms.weight_downlink import (
+    WeightDownlink,
+    WeightDownlinkMemory,
+    WeightsHeld,
+)
 from fedsift.checks import check_number, check_recipe, check_whole
 from fedsift.codecs import (
     CODECS,
     WEIGHT_CODECS,
     SoftLabelCodec,
+    Updates,
     WeightCodec,
     WireError,
     down_weight_codec,
@@ -64,6 +70,7 @@ class ClientMemory:
     sent: SoftLabels | None = None  # the reference of a delta uplink
     # soft labels down: how far this client is
     received: Received = field(default_factory=Received)
+    held: WeightsHeld = field(default_factory=WeightsHeld)  # updates of weights down
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +80,7 @@ class ServerMemory:
     aggregator: Tree = field(default_factory=dict)  # the aggregator's own
     # soft labels down: weights that clients start from
     first: FirstWeights = field(default_factory=FirstWeights)
+    weights: WeightDownlinkMemory = field(default_factory=WeightDownlinkMemory)
 
 
 class Upload(NamedTuple):
@@ -91,7 +99,8 @@ class SoftLabelFD:
     distill: Recipe = Recipe()
     temperature: float = 1.0
     up: SoftLabelCodec = CODECS["float32"]
-    down: WeightCodec | SoftLabelCodec = WEIGHT_CODECS["float32"]  # its type says what travels down
+    # its type says what travels down
+    down: WeightCodec | Updates | SoftLabelCodec = WEIGHT_CODECS["float32"]
     teach: str = "aggregate"  # soft labels down: the aggregate, or the server's "predictions"
     absent: str = "latest"  # soft labels down: what a returning client receives
     ema: float = 0.0  # how much of its students' old weights the server keeps after each round
@@ -140,8 +149,8 @@ class SoftLabelFD:
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
     ) -> dict[int, bytes]:
-        if isinstance(self.down, WeightCodec):
-            return students.encode_weights(self.down, server, cohort, r)
+        if not isinstance(self.down, SoftLabelCodec):
+            return WeightDownlink(self.down).encode(server.memory.weights, server, cohort, r)
         downlink, memory = SoftLabelDownlink(self.down, self.absent), server.memory
         first = memory.first.encode_for(cohort := list(cohort), r)
         return {c.id: first[c.id] + downlink.encode_for(memory.downlink, c.id, r) for c in cohort}
@@ -150,15 +159,15 @@ class SoftLabelFD:
         self, client: Client, memory: ClientMemory, download: bytes, r: Round
     ) -> Turn[tuple[ClientMemory, bytes]]:
         r = self._with_pool(r)
-        weights, received = yield from self._download(client, memory, download, r)
+        weights, received, held = yield from self._download(client, memory, download, r)
         weights = yield from train_locally(client, weights, self.local, r, self.replay)
         logits = yield Predict(client.model, weights, r.public)
         probs = softmax(logits, self.temperature)  # [N, C]
         probs.setflags(write=False)  # a sampler may look at them, not change them
         encode = partial(self._pick_and_encode, client, probs, memory.sent, r)
         upload, sent = fit_to_bytes(encode, self.budget, self.max_bytes)
-        own = None if isinstance(self.down, WeightCodec) else weights
-        return ClientMemory(own, sent, received), upload
+        own = weights if isinstance(self.down, SoftLabelCodec) else None
+        return ClientMemory(own, sent, received, held), upload
 
     def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> Upload:
         r = self._with_pool(r)
@@ -185,7 +194,7 @@ class SoftLabelFD:
         ]
         new = {m.name: weights for m, weights in zip(r.models, taught, strict=True)}
         new = students.apply_ema_to_all(server.students, new, self.ema)
-        downlink, first = memory.downlink, memory.first
+        downlink, first, weights_down = memory.downlink, memory.first, memory.weights
         if isinstance(self.down, SoftLabelCodec):
             first = first.add_receivers(references, r)
             for weights in new.values():
@@ -194,9 +203,12 @@ class SoftLabelFD:
             posted = (yield from self._predict(new, r)) if own else labels
             downlink_code = SoftLabelDownlink(self.down, self.absent)
             downlink = downlink_code.record(downlink, posted, references, r)
+        else:
+            weights_down = WeightDownlink(self.down).record(weights_down, server, references, r)
         sent = memory.sent | {c: labels for c, labels in references.items() if labels is not None}
         distilled = self._on_whole_public(labels, whole)
-        return Server(new, ServerMemory(sent, downlink, aggregated, first), distilled=distilled)
+        after = ServerMemory(sent, downlink, aggregated, first, weights_down)
+        return Server(new, after, distilled=distilled)
 
     def uploaded_labels(self, upload: Upload, r: Round) -> SoftLabels:
         return self._on_whole_public(upload.labels, r)
@@ -215,6 +227,7 @@ class SoftLabelFD:
             replace(old.downlink, received=received),
             aggregators.forget_client(self.aggregate, old.aggregator, client),
             old.first.forget(client),
+            weight_downlink.forget(old.weights, client),
         )
         return Server(server.students, memory)
 
@@ -242,19 +255,21 @@ class SoftLabelFD:
 
     def _download(
         self, client: Client, memory: ClientMemory, download: bytes, r: Round
-    ) -> Turn[tuple[Weights, Received]]:
+    ) -> Turn[tuple[Weights, Received, WeightsHeld]]:
         """Weights down: take them. Soft labels down: distil them into the client's own model."""
-        if isinstance(self.down, WeightCodec):
-            return students.decode_weights(self.down, client.model, download, r), memory.received
+        if not isinstance(self.down, SoftLabelCodec):
+            downlink = WeightDownlink(self.down)
+            weights, held = downlink.decode(memory.held, client.model, download, r)
+            return weights, memory.received, held
         weights = memory.model or initial_state(client.model, r.seed)
         if memory.model is None and r.start is not None:
             weights, download = first_weights.split_download(client.model, download, r)
-        downlink = SoftLabelDownlink(self.down, self.absent)
-        found, received = downlink.decode(memory.received, download, r)
+        labels_down = SoftLabelDownlink(self.down, self.absent)
+        found, received = labels_down.decode(memory.received, download, r)
         for number, labels in found.items():  # none in round 0, one, or all that were missed
             weights = yield self._distil(client.model, weights, labels, r, client.id, number)
             students.check_distilled(weights)
-        return weights, received
+        return weights, received, memory.held
 
     def _predict(self, taught: Mapping[str, Weights], r: Round) -> Turn[SoftLabels]:
         """The students' soft labels on the whole public set, averaged over the architectures."""
@@ -342,7 +357,7 @@ def fd(
     aggregator: str | Aggregator | StatefulAggregator = "mean",
     codec: str | SoftLabelCodec = "float32",
     download: str = "weights",
-    down_codec: str | SoftLabelCodec | WeightCodec = "float32",
+    down_codec: str | SoftLabelCodec | WeightCodec | Updates = "float32",
     temperature: float = 1.0,
     teach: str = "aggregate",
     absent: str = "latest",

@@ -1,18 +1,15 @@
-"""A server with one student per architecture: its start, weight downloads and evaluation."""
+"""A server with one student per architecture: its start, its averages and evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
 from typing import TypeVar
 
 import torch
 
 from fedsift.checks import check_number
-from fedsift.codecs import WeightCodec
 from fedsift.codecs.weights import find_not_finite
 from fedsift.models import initial_state
-from fedsift.types import Client, Model, Round, Server, UserError, Weights
+from fedsift.types import Model, Round, Server, UserError, Weights
 
 V = TypeVar("V")
 
@@ -21,30 +18,6 @@ def initial_students(r: Round) -> dict[str, Weights]:
     """One per architecture: the weights that the round starts from, or random ones."""
     given = r.start or {}
     return {model.name: given.get(model.name) or initial_state(model, r.seed) for model in r.models}
-
-
-def encode_weights(
-    codec: WeightCodec, server: Server, cohort: Iterable[Client], r: Round
-) -> dict[int, bytes]:
-    """Every client gets the weights of its own architecture."""
-    weights = {
-        name: codec.encode(state, r.number, cause="distill.lr")
-        for name, state in server.students.items()
-    }
-    return {client.id: weights[client.model.name] for client in cohort}
-
-
-def decode_weights(codec: WeightCodec, model: Model, download: bytes, r: Round) -> Weights:
-    """What a client was sent. Clients of one architecture get the same bytes, decoded once."""
-    return {
-        name: value.clone()
-        for name, value in _read(codec, model, download, r.number, r.seed).items()
-    }
-
-
-@lru_cache(maxsize=1)
-def _read(codec: WeightCodec, model: Model, download: bytes, number: int, seed: int) -> Weights:
-    return codec.decode(download, number, initial_state(model, seed))[0]
 
 
 def check_distilled(weights: Weights) -> Weights:

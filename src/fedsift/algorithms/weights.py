@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from fedsift.algorithms import students
+from fedsift.algorithms import students, weight_downlink
 from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
 from fedsift.algorithms.presets import preset
+from fedsift.algorithms.weight_downlink import (
+    WeightDownlink,
+    WeightDownlinkMemory,
+    WeightsHeld,
+)
 from fedsift.checks import check_recipe
-from fedsift.codecs import WEIGHT_CODECS, Qsgd, WeightCodec, down_weight_codec, weight_codec
+from fedsift.codecs import (
+    WEIGHT_CODECS,
+    Qsgd,
+    Updates,
+    WeightCodec,
+    down_weight_codec,
+    weight_codec,
+)
 from fedsift.numerics import softmax
 from fedsift.types import (
     Client,
@@ -31,6 +42,18 @@ from fedsift.types import (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class ClientMemory:
+    """Empty where whole weights travel down."""
+
+    held: WeightsHeld = field(default_factory=WeightsHeld)
+
+
+@dataclass(frozen=True, eq=False)
+class ServerMemory:
+    weights: WeightDownlinkMemory = field(default_factory=WeightDownlinkMemory)
+
+
 @dataclass(frozen=True)
 class FedAvg:
     """w <- sum_i D_i w_i / sum_i D_i over the cohort, batch-norm statistics included (McMahan et
@@ -43,10 +66,13 @@ class FedAvg:
 
     local: Recipe = Recipe()
     up: WeightCodec | Qsgd = WEIGHT_CODECS["float32"]
-    down: WeightCodec = WEIGHT_CODECS["float32"]
+    down: WeightCodec | Updates = WEIGHT_CODECS["float32"]
     distill: Recipe | None = None
     replay: int | None = 0  # public samples a client adds to its own; None: as many as it has
     ema: float = 0.0  # how much of its old weights the server keeps after each round
+
+    client_memory: ClassVar[type] = ClientMemory
+    server_memory: ClassVar[type] = ServerMemory
 
     def __post_init__(self) -> None:
         check_replay(self.replay)
@@ -60,40 +86,46 @@ class FedAvg:
                 " feddf"
             )
         check_replay_fits(self.replay, r)
-        return Server(students.initial_students(r))
+        return Server(students.initial_students(r), ServerMemory())
 
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
     ) -> dict[int, bytes]:
-        return students.encode_weights(self.down, server, cohort, r)
+        return WeightDownlink(self.down).encode(server.memory.weights, server, cohort, r)
 
     def client_turn(
         self, client: Client, memory: Any, download: bytes, r: Round
-    ) -> Turn[tuple[None, bytes]]:
-        base = students.decode_weights(self.down, client.model, download, r)
+    ) -> Turn[tuple[Any, bytes]]:
+        base, held = WeightDownlink(self.down).decode(memory.held, client.model, download, r)
+        memory = replace(memory, held=held)
         weights = yield from train_locally(client, base, self.local, r, self.replay)
         if isinstance(self.up, Qsgd):
             key = r.key("local", client.id)
-            return None, self.up.encode(weights, r.number, len(client.data), base, key)
-        return None, self.up.encode(weights, r.number, len(client.data))
+            return memory, self.up.encode(weights, r.number, len(client.data), base, key)
+        return memory, self.up.encode(weights, r.number, len(client.data))
 
     def check_upload(
         self, server: Server, client: int, upload: bytes, r: Round
     ) -> tuple[Weights, int]:
-        base = _decode_announced(self.down, server, r.model_of(client).name, r.number)
+        downlink, model = WeightDownlink(self.down), r.model_of(client)
+        base = downlink.held_by_clients(server.memory.weights, server, model, r)
         return self.up.decode(upload, r.number, base)
 
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, tuple[Weights, int]]], r: Round
     ) -> Turn[Server]:
         if not self.distill:
-            (name,) = server.students
-            return self._keep_ema(server, {name: average(upload for _, upload in uploads)})
+            heard: list[int] = []
+            (model,) = r.models
+            averages = {model.name: average(_weights_of(uploads, heard))}
+            return self._finish(server, self._add_remainders(server, averages, r), heard, r)
         by_client = dict(uploads)
         averages = {}
         for model in r.models:
             mine = [upload for client, upload in by_client.items() if r.model_of(client) == model]
-            averages[model.name] = average(mine) if mine else server.students[model.name]
+            if mine:
+                averages[model.name] = average(mine)
+        averages = server.students | self._add_remainders(server, averages, r)
         outputs = yield [
             Predict(r.model_of(client), weights, r.public)
             for client, (weights, _) in by_client.items()
@@ -107,22 +139,44 @@ class FedAvg:
             for m in r.models
         ]
         new = {m.name: weights for m, weights in zip(r.models, taught, strict=True)}
-        return replace(self._keep_ema(server, new), distilled=labels)
-
-    def _keep_ema(self, server: Server, new: dict[str, Weights]) -> Server:
-        return Server(students.apply_ema_to_all(server.students, new, self.ema))
+        return replace(self._finish(server, new, by_client, r), distilled=labels)
 
     def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Any], r: Round
     ) -> dict[str, tuple[Model, Weights]]:
         return students.models_to_evaluate(server, r)
 
+    def forget(self, server: Server, client: int) -> Server:
+        """As if this client had never downloaded anything."""
+        left = weight_downlink.forget(server.memory.weights, client)
+        return replace(server, memory=replace(server.memory, weights=left))
 
-@lru_cache(maxsize=8)
-def _decode_announced(codec: WeightCodec, server: Server, name: str, round: int) -> Weights:
-    """A student as clients got it, with the downlink codec's rounding: what updates refer to."""
-    student = server.students[name]
-    return codec.decode(codec.encode(student, round), round, student)[0]
+    def _add_remainders(
+        self, server: Server, averages: dict[str, Weights], r: Round
+    ) -> dict[str, Weights]:
+        """The averages with what rounding on the way down had left out."""
+        downlink, memory = WeightDownlink(self.down), server.memory.weights
+        return {
+            model.name: downlink.add_remainder(memory, server, model, averages[model.name], r)
+            for model in r.models
+            if model.name in averages
+        }
+
+    def _finish(
+        self, server: Server, new: dict[str, Weights], heard: Iterable[int], r: Round
+    ) -> Server:
+        weights = WeightDownlink(self.down).record(server.memory.weights, server, heard, r)
+        new = students.apply_ema_to_all(server.students, new, self.ema)
+        return Server(new, replace(server.memory, weights=weights))
+
+
+def _weights_of(
+    uploads: Iterable[tuple[int, tuple[Weights, int]]], heard: list[int]
+) -> Iterator[tuple[Weights, int]]:
+    """One upload at a time; whom they are from is noted on the way."""
+    for client, upload in uploads:
+        heard.append(client)
+        yield upload
 
 
 def average(uploads: Iterable[tuple[Weights, int]]) -> Weights:
@@ -153,7 +207,7 @@ def average(uploads: Iterable[tuple[Weights, int]]) -> Weights:
 def fedavg(
     *,
     codec: str | WeightCodec | Qsgd = "float32",
-    down_codec: str | WeightCodec = "float32",
+    down_codec: str | WeightCodec | Updates = "float32",
     replay: int = 0,
     ema: float = 0.0,
     local: Recipe | None = None,
@@ -161,7 +215,7 @@ def fedavg(
     """FedAvg: weights up and down, averaged by data size (McMahan et al. 2017).
 
     codec: of the uplink: float32, float16 or qsgd(bits)
-    down_codec: of the downlink: float32 or float16
+    down_codec: of the downlink: float32, float16 or updates(bits)
     replay: public samples a client adds to its own in training, labelled by the model it received
     ema: share of its old weights that the server keeps each round
     local: how clients train
@@ -178,7 +232,7 @@ fedpaq = preset(
 def feddf(
     *,
     codec: str | WeightCodec | Qsgd = "float32",
-    down_codec: str | WeightCodec = "float32",
+    down_codec: str | WeightCodec | Updates = "float32",
     replay: int = 0,
     ema: float = 0.0,
     local: Recipe | None = None,
@@ -188,7 +242,7 @@ def feddf(
     (Lin et al. 2020).
 
     codec: of the uplink: float32, float16 or qsgd(bits)
-    down_codec: of the downlink: float32 or float16
+    down_codec: of the downlink: float32, float16 or updates(bits)
     replay: public samples a client adds to its own in training, labelled by the model it received
     ema: share of its old weights that the server keeps each round
     local: how clients train

@@ -8,6 +8,7 @@ import torch
 
 from fedsift import registry
 from fedsift.checks import check_call, check_members, describe
+from fedsift.codecs.grid_updates import Updates
 from fedsift.codecs.soft_labels import SoftLabelCodec
 from fedsift.codecs.updates import Qsgd
 from fedsift.codecs.values import Delta, Float, Hard, Quantized, TopK
@@ -50,6 +51,7 @@ WEIGHT_CODECS: dict[str, Any] = {
     "float32": WeightCodec(1, torch.float32),
     "float16": WeightCodec(2, torch.float16),
     "qsgd": Qsgd,
+    "updates": Updates,
 }
 
 
@@ -78,24 +80,32 @@ def soft_label_codec(what: str | SoftLabelCodec) -> SoftLabelCodec:
 
 
 def weight_codec(what: str | WeightCodec | Qsgd) -> WeightCodec | Qsgd:
-    """By name, "float32", "float16" or, for uploads, "qsgd(4)", or the codec itself."""
-    codec = registry.build(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
-    if not isinstance(codec, WeightCodec | Qsgd):
+    """Of uploads, by name, "float32", "float16" or "qsgd(4)", or the codec itself."""
+    codec = _build_weight_codec(what)
+    if isinstance(codec, Updates):
         raise UserError(
-            f"codec is {describe(what)}, which does not code weights; subclass"
-            " fedsift.WeightCodec or use "
-            f"{', '.join(WEIGHT_CODECS)}"
+            f"{describe(what)} is for the downlink; on the uplink use float32, float16 or qsgd"
         )
     return codec
 
 
-def down_weight_codec(what: str | WeightCodec) -> WeightCodec:
-    """A codec of whole weights: an update needs something to refer to, which only an upload has."""
-    codec = weight_codec(what)
-    if not isinstance(codec, WeightCodec):
+def down_weight_codec(what: str | WeightCodec | Updates) -> WeightCodec | Updates:
+    """Of downloads, by name, "float32", "float16" or "updates(1)", or the codec itself."""
+    codec = _build_weight_codec(what)
+    if isinstance(codec, Qsgd):
         raise UserError(
-            f"{describe(what)} codes updates, which the downlink does not have; use float32 or"
-            " float16 there"
+            f"{describe(what)} is for the uplink; on the downlink use float32, float16 or updates"
+        )
+    return codec
+
+
+def _build_weight_codec(what: Any) -> WeightCodec | Qsgd | Updates:
+    codec = registry.build(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
+    if not isinstance(codec, WeightCodec | Qsgd | Updates):
+        raise UserError(
+            f"codec is {describe(what)}, which does not code weights; subclass"
+            " fedsift.WeightCodec or use "
+            f"{', '.join(WEIGHT_CODECS)}"
         )
     return codec
 
@@ -110,6 +120,7 @@ __all__ = [
     "Quantized",
     "SoftLabelCodec",
     "TopK",
+    "Updates",
     "WeightCodec",
     "WireError",
     "delta",

@@ -1,0 +1,121 @@
+"""Updates of weights on a grid (see `grid`), rounded so that they take at most so many bits."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from math import ceil, inf, log2
+from typing import ClassVar
+
+import numpy as np
+
+from fedsift.checks import check_number
+from fedsift.codecs import grid, wire
+from fedsift.codecs.grid import Piece, Ticks
+from fedsift.codecs.updates import implied
+from fedsift.codecs.weights import find_not_finite
+from fedsift.codecs.wire import WireError
+from fedsift.types import Array, UserError, Weights
+
+FINEST = -14  # the step of weights is at least two to this power
+STATISTICS = 4.0  # steps of running statistics, in deviations and octaves per step of weights
+_SAMPLES = struct.Struct("<I")  # private samples behind the weights; 0 from the server
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Differences of weights on a grid, at most `bits` per weight and update.
+
+    All weights are rounded to the nearest multiple of one step. It is the smallest power of two at
+    which the update fits; pieces of the largest tensors may have twice the step. The server
+    measures the next update from where the last one led, so what rounding leaves is sent later.
+    """
+
+    bits: float = 1.0
+
+    id: ClassVar[int] = 32
+
+    def __post_init__(self) -> None:
+        check_number("bits", self.bits)
+        if not 0.1 <= self.bits <= 16:
+            raise UserError(f"updates takes 0.1 to 16 bits per weight, not {self.bits}")
+
+    def choose(self, start: Weights, held: Ticks, weights: Weights, cause: str) -> Ticks:
+        """The update from where a receiver is, `held` ticks from `start`, towards the weights."""
+        if name := find_not_finite(weights):
+            raise UserError(f"weights {name!r} are not finite: training diverged; lower {cause}")
+        wanted = {n: ticks - held[n] for n, ticks in grid.measure(start, weights).items()}
+        steps = _step_powers(weights)
+        most = self.bits / 8 * sum(v.numel() for v in start.values() if v.is_floating_point())
+        large = sorted(grid.pieces(start), key=lambda piece: -start[piece.name].numel())
+        order = [piece for piece in large if start[piece.name].numel() >= grid.FEW] or large[:1]
+
+        def fits(at: int) -> bool:
+            return len(grid.encode(_round(wanted, steps, order, at), start)) <= most
+
+        pieces = len(order)
+        high = _coarsest(wanted, steps) * pieces
+        while high > FINEST * pieces and fits(high - pieces):  # finer steps take longer to code
+            high -= pieces
+        low = max(high - pieces + 1, FINEST * pieces)
+        while low < high:  # one more piece with twice the step at a time, of the largest first
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(middle) else (middle + 1, high)
+        return _round(wanted, steps, order, high)
+
+    def seal(self, update: Ticks, result: Weights, round: int, samples: int = 0) -> bytes:
+        """The message; it holds only for receivers to whom it gives exactly `result`."""
+        payload = _SAMPLES.pack(samples) + grid.encode(update, result)
+        return wire.seal(wire.WEIGHTS, self.id, round, payload, implied(result))
+
+    def open(
+        self, message: bytes, start: Weights, held: Ticks, round: int
+    ) -> tuple[Weights, Ticks, int]:
+        """The weights, how many ticks they are from `start`, and the samples behind them."""
+        limit = _SAMPLES.size + grid.max_bytes(start)
+        payload = wire.unseal(message, wire.WEIGHTS, self.id, round, limit)
+        if len(payload) < _SAMPLES.size:
+            raise WireError("truncated message: no room for the number of samples")
+        ticks = grid.add(held, grid.decode(payload[_SAMPLES.size :], start))
+        weights = grid.move(start, ticks)
+        wire.verify(message, implied(weights))
+        return weights, ticks, _SAMPLES.unpack_from(payload)[0]
+
+
+def _step_powers(weights: Weights) -> dict[str, float]:
+    """log2 of each tensor's step in ticks, where the step of weights is 1. Counters are exact.
+
+    A running mean is rounded in proportion to the deviation, a running variance to itself.
+    """
+    powers = {}
+    for name, value in weights.items():
+        step = 1 / grid.TICK if value.is_floating_point() else 0.0
+        variance = weights.get(f"{name.removesuffix('mean')}var")
+        if grid.is_variance(name, value):
+            step = STATISTICS * 2**23  # float32 numbers per octave
+        elif name.endswith("running_mean") and variance is not None and variance.numel():
+            step = max(1.0, STATISTICS * float(variance.double().mean().sqrt()) / grid.TICK)
+        powers[name] = log2(step) if step else -inf
+    return powers
+
+
+def _coarsest(wanted: dict[str, Array], steps: dict[str, float]) -> int:
+    """The power of two at which everything but counters is rounded to 0."""
+    largest = {name: float(np.abs(ticks).max(initial=0)) for name, ticks in wanted.items()}
+    powers = [log2(most) - steps[n] for n, most in largest.items() if most and steps[n] > -inf]
+    return max(FINEST, ceil(max(powers, default=FINEST)) + 2)
+
+
+def _round(wanted: dict[str, Array], steps: dict[str, float], order: list[Piece], at: int) -> Ticks:
+    """To steps of 2^(at // n), and of twice that in the first at % n of the n pieces in order."""
+    power, coarser = divmod(at, len(order))
+    rounded = {name: _round_to(ticks, steps[name] + power) for name, ticks in wanted.items()}
+    for piece in order[:coarser]:
+        ticks = wanted[piece.name][piece.part]
+        rounded[piece.name][piece.part] = _round_to(ticks, steps[piece.name] + power + 1)
+    return rounded
+
+
+def _round_to(ticks: Array, power: float) -> Array:
+    shift = int(np.clip(np.rint(power), 0, 48))
+    return np.rint(ticks / 2.0**shift).astype(np.int64) << shift

@@ -1,0 +1,174 @@
+"""Updates on a grid: within their bits, near the weights, valid for one result only."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsift.codecs import Updates, down_weight_codec, grid, weight_codec
+from fedsift.codecs.wire import HEADER_BYTES, WireError
+from fedsift.models import initial_state, make_model
+from fedsift.types import UserError
+
+ROUND = 3
+RESNET = initial_state(make_model("resnet8", (3, 32, 32), 10), 0)
+FLOATS = sum(value.numel() for value in RESNET.values() if value.is_floating_point())
+
+
+def drifted(start, scale, seed=0):
+    """Every weight moved at random, statistics and counters too."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: value + 100
+        if not value.is_floating_point()
+        else value * torch.exp(scale * torch.randn(value.shape, generator=generator))
+        if grid.is_variance(name, value)
+        else value + scale * torch.randn(value.shape, generator=generator)
+        for name, value in start.items()
+    }
+
+
+def bits_of(update, start):
+    return len(grid.encode(update, start)) * 8 / FLOATS
+
+
+# --- by hand ---
+
+
+def test_one_step_for_all_weights_by_hand():
+    """1,000 weights of which one is to move by 1 and one by -0.26: with plenty of bits the step is
+    the finest, 2^-14, and what arrives is the nearest multiple of it."""
+    start = {"w": torch.zeros(1000)}
+    weights = {"w": torch.zeros(1000)}
+    weights["w"][3], weights["w"][500] = 1.0, -0.26
+    update = Updates(16).choose(start, grid.nothing(start), weights, "local.lr")
+    arrived = grid.move(start, update)["w"]
+    assert arrived[3] == 1 and arrived[500] == -round(0.26 * 2**14) / 2**14
+    assert (arrived != 0).sum() == 2
+
+
+def test_counters_are_exact_and_statistics_are_near():
+    weights = drifted(RESNET, 0.05)
+    update = Updates(1).choose(RESNET, grid.nothing(RESNET), weights, "local.lr")
+    arrived = grid.move(RESNET, update)
+    for name, value in weights.items():
+        if not value.is_floating_point():
+            assert torch.equal(arrived[name], value)
+        elif grid.is_variance(name, value):
+            assert (arrived[name] > 0).all()
+            assert (arrived[name] / value).log2().abs().max() < 0.26
+
+
+# --- rate and distortion ---
+
+
+@pytest.mark.parametrize("bits", [0.25, 0.5, 1, 2, 4])
+def test_an_update_of_a_resnet_takes_at_most_its_bits_and_most_of_them(bits):
+    update = Updates(bits).choose(RESNET, grid.nothing(RESNET), drifted(RESNET, 0.02), "local.lr")
+    assert 0.6 * bits < bits_of(update, RESNET) <= bits
+
+
+def test_more_bits_bring_less_error():
+    """At high rates each bit per weight halves the error, as theory says of uniform steps."""
+    weights = drifted(RESNET, 0.02)
+    errors = []
+    for bits in (1, 2, 3, 4, 5):
+        update = Updates(bits).choose(RESNET, grid.nothing(RESNET), weights, "local.lr")
+        arrived = grid.move(RESNET, update)
+        moved = [name for name in RESNET if name.endswith("weight")]
+        errors.append(
+            float(torch.cat([(arrived[n] - weights[n]).flatten() for n in moved]).square().mean())
+        )
+    ratios = np.sqrt(np.array(errors[:-1]) / np.array(errors[1:]))
+    assert (ratios > 1.5).all() and 1.8 < ratios[2:].mean() < 2.3
+
+
+def test_what_is_left_over_is_sent_later():
+    """The student stands still: update after update the public model comes closer to it."""
+    weights, held = drifted(RESNET, 0.02), grid.nothing(RESNET)
+    errors = []
+    for _ in range(6):
+        held = grid.add(held, Updates(0.5).choose(RESNET, held, weights, "local.lr"))
+        there = grid.move(RESNET, held)
+        left = torch.cat([(there[n] - w).flatten() for n, w in weights.items() if w.dim() > 1])
+        errors.append(float(left.square().mean().sqrt()))
+    assert all(after < before for before, after in pairwise(errors))
+    assert errors[-1] < 0.5 * errors[0] < 0.5 * 0.02
+
+
+def test_updates_missed_together_take_less_than_one_by_one():
+    held, updates = grid.nothing(RESNET), []
+    weights = RESNET
+    for number in range(4):
+        weights = drifted(weights, 0.01, number)
+        updates.append(Updates(1).choose(RESNET, held, weights, "local.lr"))
+        held = grid.add(held, updates[-1])
+    apart = sum(len(grid.encode(update, RESNET)) for update in updates)
+    assert len(grid.encode(held, RESNET)) < 0.7 * apart
+
+
+@given(st.floats(0.1, 16), st.integers(0, 10**6), st.floats(1e-4, 10))
+@settings(max_examples=30, deadline=None)
+def test_no_update_is_longer_than_its_bits(bits, seed, scale):
+    start = initial_state(make_model("cnn", (1, 8, 8), 10), 0)
+    weights = drifted(start, scale, seed)
+    update = Updates(bits).choose(start, grid.nothing(start), weights, "local.lr")
+    floats = sum(value.numel() for value in start.values())
+    assert len(grid.encode(update, start)) <= max(bits * floats / 8, 100)
+
+
+# --- messages ---
+
+
+def sent(update, start=RESNET, held=None, bits=1.0):
+    result = grid.move(start, update if held is None else grid.add(held, update))
+    return Updates(bits).seal(update, result, ROUND, 9), result
+
+
+def test_a_message_is_the_update_and_seventeen_bytes():
+    update = Updates(1).choose(RESNET, grid.nothing(RESNET), drifted(RESNET, 0.02), "local.lr")
+    message, result = sent(update)
+    assert len(message) == HEADER_BYTES + 4 + len(grid.encode(update, RESNET))
+    weights, ticks, samples = Updates(1).open(message, RESNET, grid.nothing(RESNET), ROUND)
+    assert samples == 9 and all(torch.equal(weights[name], result[name]) for name in RESNET)
+    assert all(np.array_equal(ticks[name], update[name]) for name in update)
+
+
+def test_a_message_for_somebody_who_holds_something_else_is_refused():
+    """It would lead elsewhere, and the checksum covers where it leads."""
+    update = Updates(1).choose(RESNET, grid.nothing(RESNET), drifted(RESNET, 0.02), "local.lr")
+    message, _ = sent(update)
+    with pytest.raises(WireError, match="the two ends disagree"):
+        Updates(1).open(message, RESNET, update, ROUND)
+    other = {**RESNET, "head.bias": RESNET["head.bias"] + 1e-6}
+    with pytest.raises(WireError, match="the two ends disagree"):
+        Updates(1).open(message, other, grid.nothing(RESNET), ROUND)
+    with pytest.raises(WireError, match="round 3 where round 4"):
+        Updates(1).open(message, RESNET, grid.nothing(RESNET), 4)
+
+
+def test_weights_that_diverged_cannot_be_sent():
+    bad = {**RESNET, "head.bias": torch.full((10,), float("nan"))}
+    with pytest.raises(UserError, match=r"'head.bias' are not finite.*lower distill.lr"):
+        Updates(1).choose(RESNET, grid.nothing(RESNET), bad, "distill.lr")
+
+
+# --- names ---
+
+
+def test_updates_are_for_the_downlink_and_qsgd_for_the_uplink():
+    assert down_weight_codec("updates(0.5)") == Updates(0.5)
+    assert down_weight_codec("updates") == Updates(1.0)
+    with pytest.raises(UserError, match="for the downlink"):
+        weight_codec("updates(1)")
+    with pytest.raises(UserError, match="for the uplink"):
+        down_weight_codec("qsgd(4)")
+
+
+@pytest.mark.parametrize("bits", [0, 0.05, 17, float("nan"), "four"])
+def test_other_bits_are_an_error(bits):
+    with pytest.raises(UserError, match="bits"):
+        Updates(bits)
