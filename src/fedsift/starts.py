@@ -132,6 +132,12 @@ class WithHead:
         return net
 
 
+def replace_head(model: Model, head: str, pretext: Pretext) -> Model:
+    """The architecture that a pretext trains."""
+    name = f"{model.name} + {type(pretext).__name__}"
+    return Model(name, WithHead(model, head, pretext), model.shape, pretext.outputs)
+
+
 @dataclass(frozen=True, eq=False)
 class Wanted:
     """The starting weights of one architecture in one federation."""
@@ -178,18 +184,12 @@ def _start_turn(wanted: Wanted, name: str, progress: _Progress) -> Turn[Weights]
     if isinstance(wanted.start, StartFile):
         return read_weights(wanted.start, wanted.model, wanted.seed)
     pretext, first = wanted.start, initial_state(wanted.model, wanted.seed)
-    head = find_head(wanted.model)
-    assert head is not None  # `check_start` has looked
+    head = find_head(wanted.model) or ""  # `check_start` has looked
     body = {key: value for key, value in first.items() if not _is_in(head, key)}
     shelf = Shelf(name)
     if kept := shelf.read_body(body):
         return first | kept
-    model = Model(
-        f"{wanted.model.name} + {type(pretext).__name__}",
-        WithHead(wanted.model, head, pretext),
-        wanted.model.shape,
-        pretext.outputs,
-    )
+    model = replace_head(wanted.model, head, pretext)
     epoch, snapshot = shelf.read_stage(begin_training(model, wanted.seed, body), pretext.epochs)
     while epoch < pretext.epochs:
         progress.report(name, epoch, pretext.epochs)

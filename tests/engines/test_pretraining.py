@@ -56,9 +56,7 @@ def jobs(model, pretext, count=3, samples=40, of=None):
             for name, value in models.initial_state(model, seed).items()
             if not name.startswith(f"{head}.")
         }
-        whole = Model(
-            "with head", starts.WithHead(model, head, pretext), model.shape, pretext.outputs
-        )
+        whole = starts.replace_head(model, head, pretext)
         public = parity.data(of, samples, seed).samples
         snapshot = starts.begin_training(whole, seed, body)
         found.append(Pretrain(whole, snapshot, public, pretext, (seed, "start"), 0, pretext.epochs))

@@ -79,7 +79,10 @@ def app(tmp_path_factory):
 def three(tmp_path_factory):
     """A SuperLink and three SuperNodes."""
     home = tmp_path_factory.mktemp("home")
-    with local_deployment.Deployment(home) as deployment:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDSIFT_DATA", str(home / "data"))  # where the server keeps its start
+        deployment = local_deployment.Deployment(home)
+    with deployment:
         for client in range(3):
             deployment.node({"partition-id": client, "memory": str(home / "memory")})
         yield deployment
@@ -129,10 +132,11 @@ def checkpoint(folder, rounds):
 def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resumed(
     three, app, pace, tmp_path, monkeypatch
 ):
-    """CFD: delta codes both ways and a model at every node, so everything there is to lose would be
-    missed.
+    """CFD: delta codes both ways and a model at every node, a memory of labels and a start made at
+    the server, so everything there is to lose would be missed.
     """
-    overrides = f"{TINY} clients=3 cohort=3 rounds=2 algorithm=cfd budget=20"
+    parts = "start=simclr(epochs=3) aggregator=memory(era(0.1))"
+    overrides = f"{TINY} clients=3 cohort=3 rounds=2 algorithm=cfd budget=20 {parts}"
     folder = tmp_path / "run"
     submit(three, app, folder, overrides)
     until(lambda: len(lines(folder / runs.TIMING)) == 1)
