@@ -7,6 +7,7 @@ import fedsift
 from fedsift.algorithms.sift import Sift
 from fedsift.algorithms.soft_labels import SoftLabelFD
 from fedsift.algorithms.weights import FedAvg
+from fedsift.codecs import Updates
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Federation
 from fedsift.types import Recipe, UserError
@@ -19,11 +20,15 @@ def system(sift: Sift, models=None):
 
 
 def test_weights_are_taken_where_they_fit_into_the_bytes():
-    """The toy has 4 weights, at most 1 bit each: they fit into one byte."""
-    assert isinstance(system(fedsift.sift(bytes=1)), FedAvg)
-    assert isinstance(system(fedsift.sift(bytes=1, mode="labels")), SoftLabelFD)
-    wide = toys.model(toys.linear, (2, 50), 2)
-    assert isinstance(system(fedsift.sift(bytes=20), [wide]), SoftLabelFD)  # 200 weights
+    """200 weights at 0.6 bits take 15 bytes, and a message has 24 beside them."""
+    wide = [toys.model(toys.linear, (2, 50), 2)]
+    assert isinstance(system(fedsift.sift(bytes=38), wide), SoftLabelFD)
+    assert isinstance(system(fedsift.sift(bytes=40, mode="labels"), wide), SoftLabelFD)
+    weights = system(fedsift.sift(bytes=40), wide)
+    assert isinstance(weights, FedAvg) and weights.up == Updates(8 * 16 / 200)
+    assert system(fedsift.sift(bytes=10**6), wide).up == Updates(16)
+    with pytest.raises(UserError, match="weights do not fit into 25 bytes; give more"):
+        system(fedsift.sift(bytes=25, mode="weights"), wide)
 
 
 def test_mixed_models_exchange_labels_whatever_the_bytes():
@@ -38,6 +43,8 @@ def test_the_parts_are_those_of_the_method():
     local = Recipe(prior=0.3)
     assert system(fedsift.sift(mode="labels", local=local)).local.prior == 0.3
     assert system(fedsift.sift(mode="labels", prior=0)).local.prior == 0
+    assert labels.distill.mixup == 0.2
+    assert system(fedsift.sift(mode="labels", distill=Recipe(mixup=1.0))).distill.mixup == 1.0
 
 
 def test_an_unknown_mode_is_refused():

@@ -159,16 +159,52 @@ def test_weights_that_diverged_cannot_be_sent():
 # --- names ---
 
 
-def test_updates_are_for_the_downlink_and_qsgd_for_the_uplink():
-    assert down_weight_codec("updates(0.5)") == Updates(0.5)
-    assert down_weight_codec("updates") == Updates(1.0)
-    with pytest.raises(UserError, match="for the downlink"):
-        weight_codec("updates(1)")
-    with pytest.raises(UserError, match="for the uplink"):
+def test_qsgd_is_for_the_uplink_and_updates_for_both():
+    with pytest.raises(UserError, match="for the uplink; on the downlink use float32"):
         down_weight_codec("qsgd(4)")
+    assert weight_codec("updates(0.5)") == down_weight_codec("updates(0.5)") == Updates(0.5)
 
 
 @pytest.mark.parametrize("bits", [0, 0.05, 17, float("nan"), "four"])
 def test_other_bits_are_an_error(bits):
     with pytest.raises(UserError, match="bits"):
         Updates(bits)
+
+
+# --- uploads ---
+
+
+def test_an_upload_arrives_as_it_was_rounded_with_its_number_of_samples():
+    codec, state = Updates(1), drifted(RESNET, 0.02)
+    message = codec.encode(state, ROUND, 40, RESNET, (0, "local", 7))
+    arrived, samples = codec.decode(message, ROUND, RESNET)
+    assert samples == 40 and message == codec.encode(state, ROUND, 40, RESNET, (0, "local", 7))
+    assert message != codec.encode(state, ROUND, 40, RESNET, (0, "local", 8))
+    with pytest.raises(WireError):
+        codec.decode(message, ROUND, arrived)  # another base
+
+
+def test_rounding_at_random_is_right_in_the_mean():
+    """Eight hundred clients send the same update in half a bit a weight; their mean is the update,
+    while each of them is far off. To the nearest step, small weights would never arrive."""
+    start = {"w": torch.zeros(300)}
+    state = {"w": torch.linspace(-0.01, 0.01, 300)}
+    codec = Updates(0.5)
+    arrived = torch.stack(
+        [
+            codec.decode(codec.encode(state, ROUND, 1, start, (0, i)), ROUND, start)[0]["w"]
+            for i in range(800)
+        ]
+    )
+    alone = (arrived - state["w"]).square().mean().sqrt()
+    assert (arrived.mean(0) - state["w"]).square().mean().sqrt() < 2 * alone / 800**0.5
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.1, 4), st.floats(1e-6, 10), st.integers(0, 5))
+def test_an_upload_stays_within_its_bits(bits, scale, seed):
+    start = initial_state(make_model("cnn", (1, 8, 8), 10), 0)
+    weights = sum(value.numel() for value in start.values())
+    state = drifted(start, scale, seed)
+    message = Updates(bits).encode(state, ROUND, 40, start, (seed,))
+    assert len(message) <= max(bits * weights / 8, 80) + HEADER_BYTES + 4

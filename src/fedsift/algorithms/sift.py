@@ -21,7 +21,8 @@ from fedsift.aggregators import Aggregator, StatefulAggregator
 from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, SoftLabelFD, fd
 from fedsift.algorithms.weights import FedAvg
 from fedsift.checks import check_recipe, check_whole
-from fedsift.codecs import WEIGHT_CODECS, Qsgd, SoftLabelCodec, Updates, WeightCodec
+from fedsift.codecs import WEIGHT_CODECS, SoftLabelCodec, Updates, WeightCodec
+from fedsift.codecs.grid_updates import FEWEST, MOST
 from fedsift.models import initial_state
 from fedsift.samplers import Sampler
 from fedsift.types import (
@@ -30,13 +31,16 @@ from fedsift.types import (
     Recipe,
     Round,
     Server,
+    SoftLabels,
     Turn,
+    UserError,
     Weights,
 )
 
 MODES = ("auto", "labels", "weights")
 FEWEST_BITS = 3  # of a sample and its hard label: more samples than this allows never fit
-WEIGHT_BITS = 1.0  # per weight in a message of quantised weights, rounded up from what was measured
+ENOUGH_BITS = 0.6  # per weight: with fewer, labels were better (docs/sift.md)
+OVERHEAD = 24  # bytes of a message of weights beside its payload, at most
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,10 @@ class Sift:
     ) -> dict[str, tuple[Model, Weights]]:
         return self._system(r).models_to_evaluate(server, memories, r)
 
+    def uploaded_labels(self, upload: Any, r: Round) -> SoftLabels | None:
+        system = self._system(r)
+        return system.uploaded_labels(upload, r) if isinstance(system, SoftLabelFD) else None
+
     def forget(self, server: Server, client: int) -> Server:
         return self.labels.forget(server, client)
 
@@ -97,18 +105,23 @@ class Sift:
 
 @lru_cache(maxsize=64)
 def _choose(sift: Sift, models: tuple[Model, ...], samples: int) -> Any:
-    if sift.mode == "weights" or (sift.mode == "auto" and _fit_weights(models, sift.max_bytes)):
-        return sift.weights
+    bits = _bits_per_weight(models, sift.max_bytes)
+    if sift.mode == "weights" or (sift.mode == "auto" and bits >= ENOUGH_BITS):
+        if bits < FEWEST:
+            raise UserError(
+                f"weights do not fit into {sift.max_bytes} bytes; give more, or use mode=labels"
+            )
+        return replace(sift.weights, up=Updates(min(bits, MOST)))
     most = min(samples, max(1, 8 * sift.max_bytes // FEWEST_BITS))
     return replace(sift.labels, budget=most)
 
 
-def _fit_weights(models: tuple[Model, ...], most: int) -> bool:
-    """Whether quantised weights fit: there must be one architecture."""
+def _bits_per_weight(models: tuple[Model, ...], most: int) -> float:
+    """What an upload of so many bytes has for each weight; 0 where there are several models."""
     if len(models) > 1:
-        return False
-    count = sum(value.numel() for value in initial_state(models[0], 0).values())
-    return count * WEIGHT_BITS <= 8 * most
+        return 0.0
+    weights = initial_state(models[0], 0).values()
+    return 8 * (most - OVERHEAD) / sum(value.numel() for value in weights)
 
 
 def sift(
@@ -120,6 +133,7 @@ def sift(
     aggregator: str | Aggregator | StatefulAggregator = "memory(era(0.1))",
     replay: int | None = None,
     prior: float = 1.0,
+    mixup: float = 0.2,
     ema: float = 0.5,
     download: str = "weights",
     down_codec: str | SoftLabelCodec | WeightCodec | Updates = "float32",
@@ -136,6 +150,7 @@ def sift(
     replay: public samples a client adds to its own in training, labelled by the model it received
         (default: as many as it has itself)
     prior: strength of the local prior; local.prior wins where it is given
+    mixup: of the distillation; distill.mixup wins where it is given
     ema: share of its old weights that the server keeps each round
     download: what travels down, "weights" or "soft-labels"
     down_codec: of the downlink
@@ -144,6 +159,8 @@ def sift(
     """
     local = check_recipe("local", local)
     local = local if local.prior else replace(local, prior=prior)
+    distill = check_recipe("distill", distill)
+    distill = distill if distill.mixup else replace(distill, mixup=mixup)
     labels = fd(
         1,
         sampler=sampler,
@@ -158,5 +175,5 @@ def sift(
     )
     whole = WEIGHT_CODECS["float32"]
     down = whole if isinstance(labels.down, SoftLabelCodec) else labels.down
-    weights = FedAvg(local, Qsgd(4), down, replay=replay)
+    weights = FedAvg(local, Updates(), down, replay=replay)
     return Sift(bytes, mode, replace(labels, replay=replay), weights)

@@ -65,7 +65,7 @@ class FedAvg:
     """
 
     local: Recipe = Recipe()
-    up: WeightCodec | Qsgd = WEIGHT_CODECS["float32"]
+    up: WeightCodec | Qsgd | Updates = WEIGHT_CODECS["float32"]
     down: WeightCodec | Updates = WEIGHT_CODECS["float32"]
     distill: Recipe | None = None
     replay: int | None = 0  # public samples a client adds to its own; None: as many as it has
@@ -99,7 +99,7 @@ class FedAvg:
         base, held = WeightDownlink(self.down).decode(memory.held, client.model, download, r)
         memory = replace(memory, held=held)
         weights = yield from train_locally(client, base, self.local, r, self.replay)
-        if isinstance(self.up, Qsgd):
+        if isinstance(self.up, Qsgd | Updates):
             key = r.key("local", client.id)
             return memory, self.up.encode(weights, r.number, len(client.data), base, key)
         return memory, self.up.encode(weights, r.number, len(client.data))
@@ -206,7 +206,7 @@ def average(uploads: Iterable[tuple[Weights, int]]) -> Weights:
 
 def fedavg(
     *,
-    codec: str | WeightCodec | Qsgd = "float32",
+    codec: str | WeightCodec | Qsgd | Updates = "float32",
     down_codec: str | WeightCodec | Updates = "float32",
     replay: int = 0,
     ema: float = 0.0,
@@ -214,7 +214,7 @@ def fedavg(
 ) -> FedAvg:
     """FedAvg: weights up and down, averaged by data size (McMahan et al. 2017).
 
-    codec: of the uplink: float32, float16 or qsgd(bits)
+    codec: of the uplink: float32, float16, qsgd(bits) or updates(bits)
     down_codec: of the downlink: float32, float16 or updates(bits)
     replay: public samples a client adds to its own in training, labelled by the model it received
     ema: share of its old weights that the server keeps each round
@@ -231,7 +231,7 @@ fedpaq = preset(
 
 def feddf(
     *,
-    codec: str | WeightCodec | Qsgd = "float32",
+    codec: str | WeightCodec | Qsgd | Updates = "float32",
     down_codec: str | WeightCodec | Updates = "float32",
     replay: int = 0,
     ema: float = 0.0,
@@ -241,7 +241,7 @@ def feddf(
     """FedDF: weights up, averaged per architecture, then distilled from all client models
     (Lin et al. 2020).
 
-    codec: of the uplink: float32, float16 or qsgd(bits)
+    codec: of the uplink: float32, float16, qsgd(bits) or updates(bits)
     down_codec: of the downlink: float32, float16 or updates(bits)
     replay: public samples a client adds to its own in training, labelled by the model it received
     ema: share of its old weights that the server keeps each round

@@ -79,33 +79,24 @@ def soft_label_codec(what: str | SoftLabelCodec) -> SoftLabelCodec:
     return SoftLabelCodec(codec)
 
 
-def weight_codec(what: str | WeightCodec | Qsgd) -> WeightCodec | Qsgd:
-    """Of uploads, by name, "float32", "float16" or "qsgd(4)", or the codec itself."""
-    codec = _build_weight_codec(what)
-    if isinstance(codec, Updates):
-        raise UserError(
-            f"{describe(what)} is for the downlink; on the uplink use float32, float16 or qsgd"
-        )
-    return codec
-
-
-def down_weight_codec(what: str | WeightCodec | Updates) -> WeightCodec | Updates:
-    """Of downloads, by name, "float32", "float16" or "updates(1)", or the codec itself."""
-    codec = _build_weight_codec(what)
-    if isinstance(codec, Qsgd):
-        raise UserError(
-            f"{describe(what)} is for the uplink; on the downlink use float32, float16 or updates"
-        )
-    return codec
-
-
-def _build_weight_codec(what: Any) -> WeightCodec | Qsgd | Updates:
+def weight_codec(what: str | WeightCodec | Qsgd | Updates) -> WeightCodec | Qsgd | Updates:
+    """Of uploads, by name, "float32", "qsgd(4)" or "updates(1)", or the codec itself."""
     codec = registry.build(WEIGHT_CODECS, "codec", what) if isinstance(what, str) else what
     if not isinstance(codec, WeightCodec | Qsgd | Updates):
         raise UserError(
             f"codec is {describe(what)}, which does not code weights; subclass"
             " fedsift.WeightCodec or use "
             f"{', '.join(WEIGHT_CODECS)}"
+        )
+    return codec
+
+
+def down_weight_codec(what: str | WeightCodec | Updates) -> WeightCodec | Updates:
+    """Of downloads, by name, "float32", "float16" or "updates(1)", or the codec itself."""
+    codec = weight_codec(what)
+    if isinstance(codec, Qsgd):
+        raise UserError(
+            f"{describe(what)} is for the uplink; on the downlink use float32, float16 or updates"
         )
     return codec
 

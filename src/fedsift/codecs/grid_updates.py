@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedsift import seeding
 from fedsift.checks import check_number
 from fedsift.codecs import grid, wire
 from fedsift.codecs.grid import Piece, Ticks
@@ -17,7 +18,8 @@ from fedsift.codecs.weights import find_not_finite
 from fedsift.codecs.wire import WireError
 from fedsift.types import Array, UserError, Weights
 
-FINEST = -14  # the step of weights is at least two to this power
+FEWEST, MOST = 0.1, 16  # bits per weight
+FINEST, COARSEST = -14, 40  # the step of weights is two to a power from here to there
 STATISTICS = 4.0  # steps of running statistics, in deviations and octaves per step of weights
 _SAMPLES = struct.Struct("<I")  # private samples behind the weights; 0 from the server
 
@@ -37,31 +39,60 @@ class Updates:
 
     def __post_init__(self) -> None:
         check_number("bits", self.bits)
-        if not 0.1 <= self.bits <= 16:
-            raise UserError(f"updates takes 0.1 to 16 bits per weight, not {self.bits}")
+        if not FEWEST <= self.bits <= MOST:
+            raise UserError(f"updates takes {FEWEST} to {MOST} bits per weight, not {self.bits}")
 
-    def choose(self, start: Weights, held: Ticks, weights: Weights, cause: str) -> Ticks:
-        """The update from where a receiver is, `held` ticks from `start`, towards the weights."""
+    def choose(
+        self,
+        start: Weights,
+        held: Ticks,
+        weights: Weights,
+        cause: str,
+        generator: np.random.Generator | None = None,
+    ) -> Ticks:
+        """The update from where a receiver is, `held` ticks from `start`, towards the weights.
+
+        Rounded to the nearest step or, with a generator, up or down so that the mean is exact.
+        """
         if name := find_not_finite(weights):
             raise UserError(f"weights {name!r} are not finite: training diverged; lower {cause}")
         wanted = {n: ticks - held[n] for n, ticks in grid.measure(start, weights).items()}
         steps = _step_powers(weights)
+        dither = {n: 0.5 if generator is None else generator.random(len(wanted[n])) for n in wanted}
         most = self.bits / 8 * sum(v.numel() for v in start.values() if v.is_floating_point())
         large = sorted(grid.pieces(start), key=lambda piece: -start[piece.name].numel())
         order = [piece for piece in large if start[piece.name].numel() >= grid.FEW] or large[:1]
 
         def fits(at: int) -> bool:
-            return len(grid.encode(_round(wanted, steps, order, at), start)) <= most
+            return len(grid.encode(_round(wanted, dither, steps, order, at), start)) <= most
 
         pieces = len(order)
         high = _coarsest(wanted, steps) * pieces
+        while not fits(high) and high < COARSEST * pieces:  # at random, not all is rounded to 0
+            high += pieces
         while high > FINEST * pieces and fits(high - pieces):  # finer steps take longer to code
             high -= pieces
         low = max(high - pieces + 1, FINEST * pieces)
         while low < high:  # one more piece with twice the step at a time, of the largest first
             middle = (low + high) // 2
             low, high = (low, middle) if fits(middle) else (middle + 1, high)
-        return _round(wanted, steps, order, high)
+        return _round(wanted, dither, steps, order, high)
+
+    def encode(
+        self, state: Weights, round: int, samples: int, base: Weights, key: seeding.Names
+    ) -> bytes:
+        """An upload: the update from `base`, the weights that both ends have, to `state`.
+
+        It is rounded at random so that what rounding does to clients averages out.
+        """
+        generator = seeding.rng(*key, "quantise")
+        update = self.choose(base, grid.nothing(base), state, "local.lr", generator)
+        return self.seal(update, grid.move(base, update), round, samples)
+
+    def decode(self, message: bytes, round: int, base: Weights) -> tuple[Weights, int]:
+        """The state this upload leads to from `base`, and the number of samples behind it."""
+        weights, _, samples = self.open(message, base, grid.nothing(base), round)
+        return weights, samples
 
     def seal(self, update: Ticks, result: Weights, round: int, samples: int = 0) -> bytes:
         """The message; it holds only for receivers to whom it gives exactly `result`."""
@@ -106,16 +137,26 @@ def _coarsest(wanted: dict[str, Array], steps: dict[str, float]) -> int:
     return max(FINEST, ceil(max(powers, default=FINEST)) + 2)
 
 
-def _round(wanted: dict[str, Array], steps: dict[str, float], order: list[Piece], at: int) -> Ticks:
+def _round(
+    wanted: dict[str, Array],
+    dither: dict[str, Array | float],
+    steps: dict[str, float],
+    order: list[Piece],
+    at: int,
+) -> Ticks:
     """To steps of 2^(at // n), and of twice that in the first at % n of the n pieces in order."""
     power, coarser = divmod(at, len(order))
-    rounded = {name: _round_to(ticks, steps[name] + power) for name, ticks in wanted.items()}
+    rounded = {
+        name: _round_to(ticks, dither[name], steps[name] + power) for name, ticks in wanted.items()
+    }
     for piece in order[:coarser]:
-        ticks = wanted[piece.name][piece.part]
-        rounded[piece.name][piece.part] = _round_to(ticks, steps[piece.name] + power + 1)
+        ticks, dice = wanted[piece.name][piece.part], dither[piece.name]
+        dice = dice if isinstance(dice, float) else dice[piece.part]
+        rounded[piece.name][piece.part] = _round_to(ticks, dice, steps[piece.name] + power + 1)
     return rounded
 
 
-def _round_to(ticks: Array, power: float) -> Array:
+def _round_to(ticks: Array, dither: Array | float, power: float) -> Array:
+    """Down after a shift by `dither` of a step: 1/2 is to the nearest, a random one is unbiased."""
     shift = int(np.clip(np.rint(power), 0, 48))
-    return np.rint(ticks / 2.0**shift).astype(np.int64) << shift
+    return np.floor(ticks / 2.0**shift + dither).astype(np.int64) << shift
