@@ -56,6 +56,7 @@ def test_a_report_is_worked_out_by_hand(tmp_path):
         "total_bytes_broadcast": 246,  # 10 + 30 bytes up and 1 byte down in 6 rounds
         "client_steps_per_round": None,
         "server_steps_per_round": None,
+        "labels_right": None,
         "by_round": [[0.9, 0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 0.3, 0.4, 0.5, 0.6, 0.7]],
     }
     assert (mixed["by_seed"], mixed["paper"]) == (

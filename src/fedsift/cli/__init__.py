@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedsift.cli import (
+    advise,
     bench,
     compare,
     console,
@@ -46,7 +47,7 @@ def _root(
 
 app.command()(demo.demo)
 app.command(cls=run.RunCommand)(run.run)
-for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot):
+for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, advise.advise):
     app.command()(verb)
 app.command()(reproduce.reproduce)
 app.command()(theory.theory)

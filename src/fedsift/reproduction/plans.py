@@ -70,14 +70,8 @@ class Plan:
 
     def experiment(self, cell: Cell, seed: int) -> Experiment:
         """The recipe, then the curve, then the overrides."""
-        recipe = self._read_recipe()
-        redraw = {key: recipe.pop(key) for key in (REDRAW, WITHOUT_PUBLIC) if key in recipe}
-        values = merge_tables(recipe, self._read_curve(cell.curve))
+        values = self.values(cell) | {"seed": seed}
         axes = read_axes(values.pop("sweep", {}))
-        if redraw:
-            _redraw_public(values, cell.curve, redraw)
-        for path, value in (("partition.alpha", cell.alpha), ("seed", seed)):
-            set_value(values, path, value)
         values["name"] = f"{cell.curve} alpha={cell.alpha:g}"
         for override in self.overrides:
             apply_override(values, axes, override)
@@ -87,6 +81,16 @@ class Plan:
                 "a reproduction has its own alphas and seeds; leave out alpha=, seed= and any sweep"
             )
         return config.check_experiment(values)
+
+    def values(self, cell: Cell) -> dict[str, Any]:
+        """The recipe with the curve on top, at the cell's skew, as in a TOML file."""
+        recipe = self._read_recipe()
+        redraw = {key: recipe.pop(key) for key in (REDRAW, WITHOUT_PUBLIC) if key in recipe}
+        values = merge_tables(recipe, self._read_curve(cell.curve))
+        if redraw:
+            _redraw_public(values, cell.curve, redraw)
+        set_value(values, "partition.alpha", cell.alpha)
+        return values
 
     def label(self, curve: str) -> str:
         """What tables and pictures call a curve: its name, then those of its variants."""

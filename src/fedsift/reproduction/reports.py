@@ -205,8 +205,15 @@ def _describe_cell(
         "best_round": [round(max(run.accuracies), 6) for run in of],
         "paper": published,
         **{key: costs[key] for key in COSTS},
+        "labels_right": _average_right(of),
         "by_round": [[round(value, 4) for value in run.accuracies] for run in whole],
     }
+
+
+def _average_right(of: Sequence[History]) -> float | None:
+    """The share of uploaded labels that are true, where labels are uploaded and that is known."""
+    rows = [row["uploaded_labels"] for run in of for row in run.metrics if "uploaded_labels" in row]
+    return round(fmean(row["right"] for row in rows), 6) if rows else None
 
 
 # --- Markdown ---

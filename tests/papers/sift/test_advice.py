@@ -1,0 +1,145 @@
+"""Advice from a frontier made by hand, with the answers worked out by hand."""
+
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fedsift import config
+from fedsift.papers.sift import PAPER, advice
+from fedsift.papers.sift.advice import Question
+from fedsift.papers.sift.measured import Setting
+from fedsift.types import UserError
+from tests.helpers.frontier import BOTH, DIGITS, IMAGES, make_point
+
+
+def ask(question: Question, measured: list[Setting] = BOTH) -> advice.Advice:
+    return advice.advise(question, measured, PAPER)
+
+
+def shown(found: advice.Advice) -> list[tuple[str, float, str, str]]:
+    return [(case.setting, case.alpha, case.advised.label, case.best.label) for case in found.cases]
+
+
+def test_what_all_data_sets_agree_on_is_advised():
+    """100 bytes: on both there is only sift."""
+    found = ask(Question(100, 20, 10, 0.1))
+    assert found.method == "sift" and found.agree
+    assert shown(found) == [
+        ("cifar10", 0.1, "sift, 100 B", "sift, 100 B"),
+        ("digits", 0.1, "sift, 100 B", "sift, 100 B"),
+    ]
+    assert found.beyond == []
+
+
+def test_where_they_disagree_the_smallest_largest_loss_decides():
+    """1,500 bytes, alpha = 0.1: sift loses 0 on the images and .03 on the digits, 4 bits lose .03
+    and .01, FedPAQ fits on the digits alone. So sift and 4 bits are level; sift's mean is higher:
+    (.68 + .93) / 2 = .805 against (.65 + .95) / 2 = .8.
+    """
+    found = ask(Question(1500, 20, 10, 0.1))
+    assert found.method == "sift" and not found.agree
+    assert shown(found) == [
+        ("cifar10", 0.1, "sift, 1,500 B", "sift, 1,500 B"),
+        ("digits", 0.1, "sift, 150 B", "FedPAQ with parts, 4 bits"),
+    ]
+    assert [case.fedavg and case.fedavg.accuracy for case in found.cases] == [0.58, 0.62]
+
+
+def test_more_bytes_change_the_answer():
+    """7 kB: FedPAQ loses .02 on the images and nothing on the digits; sift loses 0 and .03."""
+    assert ask(Question(7000, 20, 10, 0.1)).method == "FedPAQ with parts, 4 bits"
+
+
+def test_new_measurements_change_the_answer_and_no_code():
+    better = make_point("labels+bytes-600", "sift, 600 B", 0.1, 0.97, 600, "labels")
+    digits = replace(DIGITS, points=(*DIGITS.points, better))
+    found = ask(Question(7000, 20, 10, 0.1), [IMAGES, digits])
+    assert found.method == "sift" and found.agree
+    assert found.cases[1].advised == better
+
+
+def test_models_that_differ_leave_labels_only():
+    found = ask(Question(7000, 20, 10, 0.1, mixed=True))
+    assert found.method == "sift"
+    assert {case.best.uploads for case in found.cases} == {"labels"}
+
+
+def test_a_skew_that_is_not_known_counts_every_measured_one():
+    """7 kB: sift loses .09 at alpha = 100 on the images, FedPAQ .02 at 0.1."""
+    found = ask(Question(7000, 20, 10))
+    assert found.method == "FedPAQ with parts, 4 bits"
+    assert [(case.setting, case.alpha) for case in found.cases] == [
+        ("cifar10", 0.1),
+        ("cifar10", 100.0),
+        ("digits", 0.1),
+    ]
+
+
+def test_the_bytes_of_weights_follow_the_size_of_the_model():
+    """4 bits: 590 bytes for 6,200 weights are 59 for 620, and 6,600 for 80,000 are 51.15."""
+    assert advice.estimate_bytes(DIGITS.points[3], DIGITS, 620) == pytest.approx(59)
+    assert advice.estimate_bytes(DIGITS.points[0], DIGITS, 620) == 150  # labels do not shrink
+    found = ask(Question(60, 20, 10, 0.1, weights=620))
+    assert found.method == "FedPAQ with parts, 4 bits"
+    assert found.settings["data"]["name"] == "digits"  # the nearest size
+    assert found.beyond == [
+        "Only models of 6,200 and 80,000 weights were measured; bytes of weights are scaled to"
+        " yours."
+    ]
+
+
+def test_what_was_not_measured_is_said():
+    found = ask(Question(200, 50, 100, 0.3, weights=None), [DIGITS])
+    assert found.beyond == [
+        "No frontier has been committed for cifar10.",
+        "Only 20 clients were measured, not 50.",
+        "Only 10 classes were measured, not 100.",
+        "Only alpha = 0.1 were measured; the nearest one is used.",
+        "The setting was measured with bytes = 150; you may try up to yours.",
+    ]
+    far = ask(Question(400_000, 20, 10, 0.1))
+    assert "No upload was larger than 320,000 bytes: more are not used." in far.beyond
+    poor = ask(Question(100, 20, 10, 100.0))
+    assert "Nothing that was measured on cifar10 fits 100 bytes." in poor.beyond
+    assert [(case.setting, case.alpha) for case in poor.cases] == [("digits", 0.1)]
+
+
+def test_fewer_bytes_than_anything_measured_is_an_error_that_names_the_smallest():
+    with pytest.raises(UserError, match=r"fits 99 bytes; .* of sift, 100 B on cifar10: 100 bytes"):
+        ask(Question(99, 20, 10, 0.1))
+
+
+def test_without_any_measurement_there_is_no_advice():
+    with pytest.raises(UserError, match="no frontier has been measured yet"):
+        ask(Question(1500, 20, 10), [])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"bytes": 0}, "bytes must be at least 1, not 0"),
+        ({"clients": 0}, "clients must be at least 1"),
+        ({"classes": 1}, "classes must be at least 2"),
+        ({"alpha": 0.0}, "alpha must be a number above 0, not 0"),
+        ({"alpha": float("nan")}, "alpha must be a number above 0, not nan"),
+        ({"weights": 0}, "weights must be at least 1"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(change: dict[str, Any], said):
+    with pytest.raises(UserError, match=said):
+        ask(replace(Question(1500, 20, 10), **change))
+
+
+@pytest.mark.parametrize("clients", [20, 5])
+def test_the_setting_is_the_measured_one_and_can_be_run(clients, tmp_path):
+    found = ask(Question(150, clients, 10, 0.1), [DIGITS])
+    file = tmp_path / "mine.toml"
+    file.write_text(advice.format_toml(found.settings))
+    made = config.read_experiment(str(file))
+    assert tomllib.loads(file.read_text()) == found.settings
+    assert (made.algorithm.name, made.algorithm.bytes) == ("sift", 150)
+    assert (made.clients.count, made.clients.cohort) == (clients, min(8, clients))
+    assert (made.partition.alpha, made.data.normalise, made.rounds) == (0.1, "standard", 15)
+    config.build_federation(made)
