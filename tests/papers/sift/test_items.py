@@ -3,12 +3,16 @@
 import json
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fedsift import config
+from fedsift.algorithms.weights import FedAvg
+from fedsift.models import make_model
 from fedsift.papers.sift import PAPER
-from fedsift.papers.sift.items import ITEMS, TRIALS, WITH_PARTS
+from fedsift.papers.sift.items import ITEMS, NAMES, TRIALS, WITH_PARTS
 from fedsift.reproduction.plans import Cell, Plan
 from fedsift.reproduction.verdicts import FAILS, HOLDS, judge_claim
 from tests.helpers.cli import done
@@ -155,3 +159,20 @@ def test_a_tiny_run_is_reported_with_gaps_costs_and_claims(tmp_path, monkeypatch
     text = Path("here/main.md").read_text()
     assert "| against its reference, seeds ahead |" in text and "| bytes per download |" in text
     assert "Must: .92 in at most 150 bytes at alpha = 0.1" in result.stdout
+
+
+SHAPES = {"cifar10": (3, 32, 32), "digits": (1, 8, 8)}
+
+
+@PLANS
+def test_the_frontier_names_what_sift_chooses_by_itself(plan):
+    """So a run of the method stands for the mode that it has taken, and is not made twice."""
+    found = [(c.curve, NAMES[c.curve]) for c in ITEMS["frontier"].cells(plan) if c.curve in NAMES]
+    assert len(found) == 6  # two, at three skews
+    for curve, label in found:
+        made = plan.experiment(Cell(curve, 0.1), 0)
+        sift: Any = config.build_algorithm(made)
+        model = make_model(made.clients.model, SHAPES[plan.setting], 10)
+        chosen = sift._system(SimpleNamespace(models=(model,), public=range(made.data.public)))
+        words = "sift weights" if isinstance(chosen, FedAvg) else "sift labels"
+        assert label == f"{words}, {made.algorithm.bytes:,} B"

@@ -25,7 +25,7 @@ def test_a_report_is_packed_with_what_advice_needs(tmp_path, monkeypatch):
     tiny = ["rounds=2", "local.epochs=1", "distill.epochs=1", "clients=4", "cohort=2", "model=mlp"]
     tiny += ["data.private=160", "data.public=60", "budget=6", "device=cpu"]
     only = ["--only", "fedavg-alpha-1-*", "--only", "fas-alpha-1-*"]
-    only += ["--only", "labels-4-bits+bytes-300-alpha-1-*"]
+    only += ["--only", "labels-4-bits+bytes-300-alpha-1-*", "--only", "sift-*-alpha-1-*"]
     out = tmp_path / "results" / "digits-main"
     words = ["reproduce", "sift", "frontier", "--quick", "--seeds", "2", *tiny, *only]
     done(*words, "--out", str(out))
@@ -43,13 +43,21 @@ def test_a_report_is_packed_with_what_advice_needs(tmp_path, monkeypatch):
     points = {point["curve"]: Point(**point) for point in setting["points"]}
     kinds = {curve: point.uploads for curve, point in points.items()}
     assert kinds == {
+        "sift-150": "labels",
         "labels-4-bits+bytes-300": "labels",
+        "sift-600": "weights",
         "fas": "labels",
         "fedavg": "weights",
     }
-    assert [point.method for point in points.values()] == ["sift in 4 bits", "FAS", "FedAvg"]
+    assert [point.method for point in points.values()] == [
+        "sift labels",
+        "sift labels of 4 bits",
+        "sift weights",
+        "FAS",
+        "FedAvg",
+    ]
     (ours, *_) = points.values()
-    assert ours.bytes == cells[ours.curve]["uplink_bytes_largest"] <= 300
+    assert ours.bytes == cells[ours.curve]["uplink_bytes_largest"] <= 150
     assert ours.accuracy == cells[ours.curve]["accuracy"]
 
 
