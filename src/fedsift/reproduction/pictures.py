@@ -23,7 +23,8 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
 
     alphas = list(dict.fromkeys(cell["alpha"] for cell in report["cells"]))
     panel, family = LAYOUTS.get(report["layout"], (_draw_rounds, str))
-    size, level = (1.5 + 4.8 * len(alphas), 4.8), panel is _draw_rounds
+    rows = len(report["cells"]) / len(alphas) if panel is _draw_bars else 0
+    size, level = (1.5 + 4.8 * len(alphas), max(4.8, 0.22 * rows)), panel is _draw_rounds
     figure, panels = plt.subplots(
         1, len(alphas), figsize=size, sharey=level, squeeze=False, layout="constrained"
     )
@@ -207,4 +208,5 @@ def _explain_dashes(cells: list[Mapping[str, Any]]) -> str:
 LAYOUTS = {
     "budget": (_draw_bytes, _system),
     "variants": (_draw_bars, _system),
+    "choice": (_draw_bars, _system),
 }  # and what has a colour of its own

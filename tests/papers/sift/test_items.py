@@ -34,7 +34,8 @@ def test_every_cell_is_an_experiment_with_parts_that_exist_and_no_file_is_in_vai
         config.build_algorithm(made)
         unused = [key for key in config.list_unused(made) if key.startswith("algorithm.")]
         assert (cell, set(unused) - {"algorithm.budget"}) == (cell, set())
-        assert (made.seed, made.partition.alpha, made.data.name) == (1, cell.alpha, plan.setting)
+        data = "fashion-mnist" if cell.curve.endswith("+fashion") else plan.setting
+        assert (made.seed, made.partition.alpha, made.data.name) == (1, cell.alpha, data)
 
 
 @PLANS
@@ -105,6 +106,9 @@ def test_seeds_are_those_that_were_promised():
         "more-rounds": 3,
         "equal-steps": 3,
         "frontier": 3,
+        "classes": 3,
+        "fashion": 3,
+        "elsewhere": 3,
         "choose": 2,
     }
     assert {len(DIGITS.seeds_of(ITEMS[name])) for name in PAPER.main} == {10}
@@ -176,3 +180,20 @@ def test_the_frontier_names_what_sift_chooses_by_itself(plan):
         chosen = sift._system(SimpleNamespace(models=(model,), public=range(made.data.public)))
         words = "sift weights" if isinstance(chosen, FedAvg) else "sift labels"
         assert label == f"{words}, {made.algorithm.bytes:,} B"
+
+
+@pytest.mark.parametrize(
+    ("item", "key", "value"),
+    [
+        ("classes", "partition.kind", "shards"),
+        ("fashion", "data.name", "fashion-mnist"),
+        ("elsewhere", "data.public_from", "sheet:public_cifar100_10k.jpg"),
+    ],
+)
+def test_other_data_change_the_data_and_nothing_else(item, key, value):
+    for cell in ITEMS[item].cells(IMAGES):
+        known = Cell(cell.curve.rpartition("+")[0], cell.alpha)
+        plain, other = (IMAGES.experiment(one, 0) for one in (known, cell))
+        changed = config.differences(plain, other)
+        assert set(changed) - {"data.public"} == {"name", key}
+        assert changed[key][1] == value

@@ -275,6 +275,37 @@ def _frontier() -> Item:
     )
 
 
+# --- other data ---
+
+
+def _other_data(title: str, variant: str, alphas: Sequence[float]) -> Item:
+    """The method in several sizes and its strongest opponents, on data that chose nothing."""
+    plain = f"{FEDAVG}+{variant}"
+
+    def cells(plan: Plan) -> list[Cell]:
+        large = _is_large(plan)
+        more = ["labels+bytes-9000", "weights+bytes-3000"]
+        more = more if large else ["labels+bytes-600", "weights+bytes-300"]
+        curves = [_pick(plan, SMALL), _pick(plan, LARGE), *more]
+        curves += ["fedavg-parts", "fedpaq-4-parts", "fas-parts", FAS, FEDAVG]
+        return make_cells([f"{curve}+{variant}" for curve in curves], alphas)
+
+    def claims(plan: Plan) -> list[Claim]:
+        ours = f"{_pick(plan, SMALL)}+{variant}"
+        ahead = tuple(Above(Cell(ours, alpha), Cell(plain, alpha)) for alpha in alphas)
+        return [Claim(f"{plan.label(ours)}: ahead of plain FedAvg in every seed", ahead)]
+
+    return Item(
+        title,
+        cells,
+        claims,
+        layout="budget",
+        seeds=_seeds(3, 10),
+        reference=lambda curve: plain,
+        budgets=BUDGETS,
+    )
+
+
 # --- choosing ---
 
 
@@ -303,6 +334,13 @@ ITEMS = {
     "more-rounds": _more_rounds(),
     "equal-steps": _equal_steps(),
     "frontier": _frontier(),
+    "classes": _other_data(
+        "Two classes per client, in shards; the alpha in the table has no effect",
+        "two-classes",
+        [STRONG],
+    ),
+    "fashion": _other_data("Fashion-MNIST, with nothing chosen on it", "fashion", ALPHAS),
+    "elsewhere": _other_data("Public images of another data set", "elsewhere", ALPHAS),
     "choose": _choose(),
 }
 MAIN = ("main", "ablation", "more-rounds", "equal-steps", "frontier")
