@@ -388,6 +388,7 @@ class Link:
     votes: float = (
         1.0  # the most votes a row may stand for: 1 from a client, more from an edge server
     )
+    before: bytes = b""  # what stands before the message: its checksum covers it
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ TINY = (
 SYSTEMS = {
     "fd": "algorithm=fd",
     "fas": "algorithm=fas sampler=low-entropy codec=quantized(2)",
+    "expertise votes": "algorithm=fas codec=quantized(2) algorithm.votes=expertise",
     "soft labels down": "algorithm=fas algorithm.download=soft-labels",
     "ds-fl": "algorithm=ds-fl",
     "cfd": "algorithm=cfd budget=20",

@@ -24,6 +24,7 @@ from fedsift.algorithms.soft_label_downlink import (
     Received,
     SoftLabelDownlink,
 )
+from fedsift.algorithms.votes import Votes
 from fedsift.algorithms.weight_downlink import (
     WeightDownlink,
     WeightDownlinkMemory,
@@ -107,6 +108,7 @@ class SoftLabelFD:
     pool: int | None = None  # public samples to choose from, drawn again every round; None: all
     replay: int | None = 0  # public samples a client adds to its own; None: as many as it has
     max_bytes: int | None = None  # the largest upload; None: as long as the budget makes it
+    votes: Votes = field(default_factory=Votes)  # how much a client's word counts
 
     client_memory: ClassVar[type] = ClientMemory
     server_memory: ClassVar[type] = ServerMemory
@@ -174,10 +176,12 @@ class SoftLabelFD:
         if self.max_bytes is not None and len(upload) > self.max_bytes:
             raise WireError(f"an upload of {len(upload)} bytes where {self.max_bytes} are allowed")
         reference = server.memory.sent.get(client)
-        labels, reference = self.up.decode_stateful(upload, r.link(client), reference)
+        claims, message = self.votes.split(upload, r.classes)
+        link = replace(r.link(client), before=claims)
+        labels, reference = self.up.decode_stateful(message, link, reference)
         if not 0 < len(labels) <= self.budget:
             raise WireError(f"{len(labels)} soft labels where the budget is {self.budget}")
-        return Upload(labels, reference)
+        return Upload(self.votes.decode(claims, labels), reference)
 
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, Upload]], r: Round
@@ -238,7 +242,10 @@ class SoftLabelFD:
         picks = self.sampler(probs, client.label_counts, budget, r.draws(client.id))
         picks = check_picks(picks, budget, len(r.public))
         labels = SoftLabels(picks, probs[picks])
-        return self.up.encode_stateful(labels, r.link(client.id), sent)
+        claims = self.votes.encode(labels.probs, client.label_counts)
+        link = replace(r.link(client.id), before=claims)
+        message, reference = self.up.encode_stateful(labels, link, sent)
+        return claims + message, reference
 
     def _with_pool(self, r: Round) -> Round:
         """The round with its part of the public set. Both ends draw the same: nothing is sent."""
@@ -365,6 +372,8 @@ def fd(
     pool: int | None = None,
     replay: int = 0,
     bytes: int | None = None,
+    votes: str = "equal",
+    vote_bits: int = 4,
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> SoftLabelFD:
@@ -385,6 +394,9 @@ def fd(
     pool: public samples to choose from, drawn again every round (default: all)
     replay: public samples a client adds to its own in training, labelled by the model it received
     bytes: the most bytes of an upload; fewer soft labels than the budget are sent if need be
+    votes: how much a client's word counts: "equal", by its "expertise", or by expertise found from
+        its label "histogram", which tells the server what data it has
+    vote_bits: bits per row in which expertise is sent, 4 to 8
     local: how clients train
     distill: how soft labels are distilled
     """
@@ -405,6 +417,7 @@ def fd(
         pool,
         replay,
         bytes,
+        Votes(votes, vote_bits),
     )
 
 

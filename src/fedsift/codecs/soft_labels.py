@@ -158,8 +158,7 @@ def _find_seed(index: Array, link: Link) -> int:
 
 
 def _implied(index: Array, link: Link, known: Array | None) -> bytes:
-    """What both ends agree on without sending it: public set size, classes, indexes, reference."""
+    """What both ends know beside the message: public set size, classes, indexes, reference."""
     reference = b"" if known is None else known.tobytes()
-    return (
-        struct.pack("<II", link.samples, link.classes) + index.astype("<u4").tobytes() + reference
-    )
+    sizes = struct.pack("<II", link.samples, link.classes)
+    return sizes + index.astype("<u4").tobytes() + reference + link.before
