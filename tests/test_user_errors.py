@@ -211,11 +211,11 @@ CASES: dict[str, list[tuple[Any, str]]] = {
         (
             any_call(fedsift.fedavg, codec=HalfCodec()),
             "codec is a HalfCodec, which does not code weights; "
-            "subclass fedsift.WeightCodec or use float32, float16, qsgd",
+            "subclass fedsift.WeightCodec or use float32, float16, qsgd, updates",
         ),
         (
             any_call(fedsift.fedavg, down_codec=Qsgd(4)),
-            "a Qsgd codes updates, which the downlink does not have; use float32 or float16 there",
+            "a Qsgd is for the uplink; on the downlink use float32, float16 or updates",
         ),
         (
             any_call(fedsift.feddf, distill={"lr": 0.1}),

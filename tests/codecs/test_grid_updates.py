@@ -120,6 +120,23 @@ def test_no_update_is_longer_than_its_bits(bits, seed, scale):
     assert len(grid.encode(update, start)) <= max(bits * floats / 8, 100)
 
 
+def test_variances_stay_positive_however_few_the_bits():
+    """Also those of dead channels: their variance is 0, and rounding must not go below."""
+    new = drifted(RESNET, 0.05)
+    dead = {n: torch.zeros_like(v) if n.endswith("running_var") else v for n, v in new.items()}
+    for state in (new, dead):
+        for bits in (0.1, 0.3, 1.0):
+            message = Updates(bits).encode(state, ROUND, 9, RESNET, (1,))
+            assert len(message) <= HEADER_BYTES + 4 + bits * FLOATS / 8
+            arrived, _ = Updates(bits).decode(message, ROUND, RESNET)
+            for name in (n for n in RESNET if n.endswith("running_var")):
+                assert (arrived[name] >= 0).all()
+                if state is new:  # within an octave
+                    assert (arrived[name] / state[name]).log2().abs().max() <= 1.1
+            held = Updates(bits).choose(RESNET, grid.nothing(RESNET), state, "distill.lr")
+            grid.move(RESNET, held)  # to the nearest too
+
+
 # --- messages ---
 
 

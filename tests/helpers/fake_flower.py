@@ -39,6 +39,7 @@ SYSTEMS = {
     "mixed models": 'algorithm=fas clients.models={"mlp"=2,"cnn"=2}',
     "fedavg": "algorithm=fedavg",
     "fedpaq": "algorithm=fedpaq",
+    "updates up": "algorithm=fedavg algorithm.codec=updates(1)",
     "fedpaq, updates down": (
         "algorithm=fedpaq algorithm.down_codec=updates(2) start=rotation(epochs=2)"
     ),

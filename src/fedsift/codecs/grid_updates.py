@@ -8,6 +8,7 @@ from math import ceil, inf, log2
 from typing import ClassVar
 
 import numpy as np
+import torch
 
 from fedsift import seeding
 from fedsift.checks import check_number
@@ -28,9 +29,10 @@ _SAMPLES = struct.Struct("<I")  # private samples behind the weights; 0 from the
 class Updates:
     """Differences of weights on a grid, at most `bits` per weight and update.
 
-    All weights are rounded to the nearest multiple of one step. It is the smallest power of two at
-    which the update fits; pieces of the largest tensors may have twice the step. The server
-    measures the next update from where the last one led, so what rounding leaves is sent later.
+    All weights are rounded to multiples of one step. It is the smallest power of two at which the
+    update fits; pieces of the largest tensors may have twice the step. Down, to the nearest: the
+    server measures the next update from where the last one led, so what rounding leaves is sent
+    later. Up, at random so that the mean is exact: errors of many clients cancel.
     """
 
     bits: float = 1.0
@@ -56,18 +58,14 @@ class Updates:
         """
         if name := find_not_finite(weights):
             raise UserError(f"weights {name!r} are not finite: training diverged; lower {cause}")
-        wanted = {n: ticks - held[n] for n, ticks in grid.measure(start, weights).items()}
-        steps = _step_powers(weights)
-        dither = {n: 0.5 if generator is None else generator.random(len(wanted[n])) for n in wanted}
+        rounding = _make_rounding(start, held, weights, generator)
         most = self.bits / 8 * sum(v.numel() for v in start.values() if v.is_floating_point())
-        large = sorted(grid.pieces(start), key=lambda piece: -start[piece.name].numel())
-        order = [piece for piece in large if start[piece.name].numel() >= grid.FEW] or large[:1]
 
         def fits(at: int) -> bool:
-            return len(grid.encode(_round(wanted, dither, steps, order, at), start)) <= most
+            return len(grid.encode(rounding.at(at), start)) <= most
 
-        pieces = len(order)
-        high = _coarsest(wanted, steps) * pieces
+        pieces = len(rounding.order)
+        high = rounding.coarsest() * pieces
         while not fits(high) and high < COARSEST * pieces:  # at random, not all is rounded to 0
             high += pieces
         while high > FINEST * pieces and fits(high - pieces):  # finer steps take longer to code
@@ -76,7 +74,7 @@ class Updates:
         while low < high:  # one more piece with twice the step at a time, of the largest first
             middle = (low + high) // 2
             low, high = (low, middle) if fits(middle) else (middle + 1, high)
-        return _round(wanted, dither, steps, order, high)
+        return rounding.at(high)
 
     def encode(
         self, state: Weights, round: int, samples: int, base: Weights, key: seeding.Names
@@ -113,6 +111,65 @@ class Updates:
         return weights, ticks, _SAMPLES.unpack_from(payload)[0]
 
 
+@dataclass(frozen=True, eq=False)
+class _Rounding:
+    """What is to be rounded, and how."""
+
+    wanted: dict[str, Array]  # ticks, not whole
+    steps: dict[str, float]  # log2 of a tensor's step in ticks where the step of weights is 1
+    order: list[Piece]  # pieces that may have twice the step, the first of them first
+    dither: dict[str, Array]  # [0, 1) of a step, added before rounding down
+    lowest: dict[str, Array]  # of variances: ticks that lead to 0
+
+    def coarsest(self) -> int:
+        """The power of two at which, to the nearest, weights are rounded to 0."""
+        largest = {name: float(np.abs(ticks).max(initial=0)) for name, ticks in self.wanted.items()}
+        powers = [log2(m) - self.steps[n] for n, m in largest.items() if m and self.steps[n] > -inf]
+        return int(np.clip(ceil(max(powers, default=FINEST)) + 2, FINEST, COARSEST))
+
+    def at(self, at: int) -> Ticks:
+        """Steps of 2^(at // n), and twice that in the first at % n of the n pieces in order."""
+        power, coarser = divmod(at, len(self.order))
+        rounded = {name: self._round(name, power, slice(None)) for name in self.wanted}
+        for piece in self.order[:coarser]:
+            rounded[piece.name][piece.part] = self._round(piece.name, power + 1, piece.part)
+        return rounded
+
+    def _round(self, name: str, power: int, part: slice) -> Array:
+        """A dither of 1/2 is to the nearest, a random one is unbiased."""
+        ticks, dither = self.wanted[name][part], self.dither[name][part]
+        if _is_statistic(name):
+            if power >= COARSEST:  # nothing fits: the receiver keeps the statistics it has
+                return np.zeros(len(ticks), np.int64)
+            power = min(power, -int(log2(STATISTICS)))  # a deviation, an octave: not coarser
+        shift = int(np.clip(np.rint(self.steps[name] + power), 0, 48))
+        steps = np.floor(ticks / 2.0**shift + dither).astype(np.int64)
+        if name in self.lowest:  # a variance of 0, of a dead channel, must not be rounded down
+            steps = np.where(steps << shift < self.lowest[name][part], steps + 1, steps)
+        return steps << shift
+
+
+def _make_rounding(
+    start: Weights, held: Ticks, weights: Weights, generator: np.random.Generator | None
+) -> _Rounding:
+    wanted = {name: ticks - held[name] for name, ticks in grid.measure(start, weights).items()}
+    large = sorted(grid.pieces(start), key=lambda piece: -start[piece.name].numel())
+    order = [piece for piece in large if start[piece.name].numel() >= grid.FEW] or large[:1]
+    sizes = {name: len(ticks) for name, ticks in wanted.items()}
+    dither = {
+        name: np.full(size, 0.5) if generator is None else generator.random(size)
+        for name, size in sizes.items()
+    }
+    zero = {n: torch.zeros_like(v) for n, v in start.items() if grid.is_variance(n, v)}
+    to_zero = grid.measure({name: start[name] for name in zero}, zero)
+    lowest = {name: ticks - held[name] for name, ticks in to_zero.items()}
+    return _Rounding(wanted, _step_powers(weights), order, dither, lowest)
+
+
+def _is_statistic(name: str) -> bool:
+    return name.rpartition(".")[2].startswith("running_")
+
+
 def _step_powers(weights: Weights) -> dict[str, float]:
     """log2 of each tensor's step in ticks, where the step of weights is 1. Counters are exact.
 
@@ -128,35 +185,3 @@ def _step_powers(weights: Weights) -> dict[str, float]:
             step = max(1.0, STATISTICS * float(variance.double().mean().sqrt()) / grid.TICK)
         powers[name] = log2(step) if step else -inf
     return powers
-
-
-def _coarsest(wanted: dict[str, Array], steps: dict[str, float]) -> int:
-    """The power of two at which everything but counters is rounded to 0."""
-    largest = {name: float(np.abs(ticks).max(initial=0)) for name, ticks in wanted.items()}
-    powers = [log2(most) - steps[n] for n, most in largest.items() if most and steps[n] > -inf]
-    return max(FINEST, ceil(max(powers, default=FINEST)) + 2)
-
-
-def _round(
-    wanted: dict[str, Array],
-    dither: dict[str, Array | float],
-    steps: dict[str, float],
-    order: list[Piece],
-    at: int,
-) -> Ticks:
-    """To steps of 2^(at // n), and of twice that in the first at % n of the n pieces in order."""
-    power, coarser = divmod(at, len(order))
-    rounded = {
-        name: _round_to(ticks, dither[name], steps[name] + power) for name, ticks in wanted.items()
-    }
-    for piece in order[:coarser]:
-        ticks, dice = wanted[piece.name][piece.part], dither[piece.name]
-        dice = dice if isinstance(dice, float) else dice[piece.part]
-        rounded[piece.name][piece.part] = _round_to(ticks, dice, steps[piece.name] + power + 1)
-    return rounded
-
-
-def _round_to(ticks: Array, dither: Array | float, power: float) -> Array:
-    """Down after a shift by `dither` of a step: 1/2 is to the nearest, a random one is unbiased."""
-    shift = int(np.clip(np.rint(power), 0, 48))
-    return np.floor(ticks / 2.0**shift + dither).astype(np.int64) << shift
