@@ -303,3 +303,12 @@ def test_a_report_says_that_it_is_of_validation_samples(tmp_path):
     told = reports.gather_report("two", an_item(LEVEL), usual, tmp_path / "usual", {})
     assert "measured_on" not in told
     assert "; accuracy is the mean of all 2 rounds" in reports.markdown(told)
+
+
+def test_many_cells_that_are_left_out_for_one_reason_share_a_line():
+    many = {f"{name} at alpha = 1": "not run" for name in "abcdefghijklm"}
+    text = reports.markdown(a_report(left_out=many | {"z at alpha = 1": "no data"}))
+    assert "\nLeft out: z at alpha = 1 (no data).\n" in text
+    assert text.count("Left out") == 2
+    named = ", ".join(many)
+    assert f"\nLeft out (not run): {named}.\n" in text

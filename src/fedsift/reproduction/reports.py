@@ -32,6 +32,7 @@ COSTS = (
     "client_steps_per_round",
     "server_steps_per_round",
 )
+FEW = 12  # cells left out for one reason that are still named one by one
 WHERE = {"name", *config.WHERE}  # runs may differ in these from what would be run here
 
 
@@ -229,8 +230,8 @@ def markdown(report: Mapping[str, Any]) -> str:
     ]
     lines += _format_grid(report) if report["layout"] == "table" else tables.list_cells(report)
     lines += tables.list_best(report) + tables.list_chosen(report)
-    for cell, why in report["left_out"].items():
-        lines += ["", f"Left out: {cell} ({why})."]
+    for line in _describe_left_out(report["left_out"]):
+        lines += ["", line]
     if report["unfinished"]:
         lines += ["", f"{describe_unfinished(report)}; the JSON names them."]
     if report["claims"]:
@@ -244,6 +245,16 @@ def markdown(report: Mapping[str, Any]) -> str:
     made_with = f"fedsift {made.get('fedsift')}, {_format_commits(made)}, {where}"
     lines += ["", f"`{report['command']}`, {made_with}; every gap is in the JSON."]
     return "\n".join(lines) + "\n"
+
+
+def _describe_left_out(left_out: Mapping[str, str]) -> list[str]:
+    """A line for each; where many have the same reason, one line for all of them."""
+    by_reason: dict[str, list[str]] = {}
+    for cell, why in left_out.items():
+        by_reason.setdefault(why, []).append(cell)
+    many = {why: cells for why, cells in by_reason.items() if len(cells) > FEW}
+    lines = [f"Left out: {cell} ({why})." for cell, why in left_out.items() if why not in many]
+    return lines + [f"Left out ({why}): {', '.join(cells)}." for why, cells in many.items()]
 
 
 def _format_commits(made: Mapping[str, Any]) -> str:

@@ -230,7 +230,7 @@ MODES = {
         "weights": (1500, 3000, 9000, 30_000),
     },
     "digits": {
-        "labels": (50, 100, 150, 300, 600, 1500),
+        "labels": (50, 100, 150, 300),
         "labels-4-bits": (50, 100, 150, 300, 600, 1500),
         "weights": (150, 300, 600, 1500, 3000),
     },
@@ -284,8 +284,8 @@ def _other_data(title: str, variant: str, alphas: Sequence[float]) -> Item:
 
     def cells(plan: Plan) -> list[Cell]:
         large = _is_large(plan)
-        more = ["labels+bytes-9000", "weights+bytes-3000"]
-        more = more if large else ["labels+bytes-600", "weights+bytes-300"]
+        more = ["labels-4-bits+bytes-9000", "weights+bytes-3000"]
+        more = more if large else ["labels-4-bits+bytes-300", "weights+bytes-300"]
         curves = [_pick(plan, SMALL), _pick(plan, LARGE), *more]
         curves += ["fedavg-parts", "fedpaq-4-parts", "fas-parts", FAS, FEDAVG]
         return make_cells([f"{curve}+{variant}" for curve in curves], alphas)
