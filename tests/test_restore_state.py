@@ -31,6 +31,8 @@ ALGORITHMS = {
     "fas": lambda: fedsift.fas(10, local=RECIPE, distill=RECIPE),
     "cfd": lambda: fedsift.cfd(10, local=RECIPE, distill=RECIPE),
     "missed": lambda: fedsift.ds_fl(10, absent="missed", local=RECIPE, distill=RECIPE),
+    "updates": lambda: fedsift.fas(10, down_codec="updates(1)", local=RECIPE, distill=RECIPE),
+    "fedavg, updates": lambda: fedsift.fedavg(down_codec="updates(1)", local=RECIPE),
     "fd_jeong": lambda: fedsift.fd_jeong(local=RECIPE),
     "mix2fld": lambda: fedsift.mix2fld(local=RECIPE, distill=RECIPE),
 }
@@ -81,6 +83,37 @@ def test_a_checkpoint_that_does_not_fit_the_federation_is_refused():
         restore_state(replace(stored, server=Server({}, stored.server.memory)), federation)
     with pytest.raises(UserError, match="it has a client 9 of 4"):
         restore_state(replace(stored, last_rounds={9: 0}), federation)
+
+
+def test_updates_that_do_not_fit_are_refused():
+    federation = a_federation(ALGORITHMS["updates"]())
+    state = after(3, federation)
+    stored = from_bytes(to_bytes(state))
+    restore_state(stored, federation)
+    weights = stored.server.memory["weights"]
+    posted = weights["posted"]["mlp"]
+    code = np.frombuffer(b"\1nonsense", np.uint8)
+    bad = {
+        "update that does not fit model mlp": {"posted": {"mlp": posted | {"ticks": code}}},
+        "update that does not fit model mlp: ": {
+            "posted": {"mlp": posted | {"updates": {"1": code}}}
+        },
+        "updates of a model cnn, which nobody has": {"posted": {"cnn": posted}},
+        "a client 9 that received round 1": {"received": {"9": np.array(1)}},
+        "client 0 that received round 3": {"received": {"0": np.array(3)}},
+        "client 1 that received round -1": {"received": {"1": np.array(-1)}},
+        "lacks updates that client 0 has not received": {"received": {"0": np.array(0)}},
+    }
+    for complaint, part in bad.items():
+        memory = stored.server.memory | {"weights": weights | part}
+        if "lacks" in complaint:
+            memory["weights"]["posted"] = {"mlp": {"ticks": posted["ticks"]}}
+        with pytest.raises(UserError, match=complaint):
+            restore_state(
+                replace(stored, server=Server(stored.server.students, memory)), federation
+            )
+    with pytest.raises(UserError, match="does not fit model mlp"):
+        restore_state(replace(stored, memories={0: {"held": {"ticks": code}}}), federation)
 
 
 def test_a_checkpoint_of_another_version_is_named():

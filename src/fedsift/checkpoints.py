@@ -6,16 +6,19 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import torch
 
+from fedsift.algorithms import weight_downlink
+from fedsift.algorithms.weight_downlink import WeightDownlinkMemory, WeightsHeld
 from fedsift.federation import Federation, FederationState
 from fedsift.memory import from_tree, model_in, to_tree
 from fedsift.models import initial_state
 from fedsift.types import Server, SoftLabels, Tree, UserError, Weights
 
+K = TypeVar("K")
 PARTS = ("students", "memory", "memories", "last_rounds", "reported_accuracies")
 
 
@@ -63,8 +66,12 @@ def restore_state(stored: FederationState, federation: Federation) -> Federation
         if found := model_in(own):
             expected = initial_state(federation.clients.model_of(id), federation.seed)
             _check_weights(f"the model of client {id}", found, expected)
-    for labels in _soft_labels_in([memory, *memories.values()]):
+        for held in _find(WeightsHeld, [own]):
+            weight_downlink.check_held(held, federation.clients.model_of(id), federation.seed)
+    for labels in _find(SoftLabels, [memory, *memories.values()]):
         _check_soft_labels(labels, max(len(r.public), r.classes), r.classes)
+    for downlink in _find(WeightDownlinkMemory, [memory]):
+        weight_downlink.check_memory(downlink, federation.round(stored.round))
     return replace(stored, server=Server(stored.server.students, memory), memories=memories)
 
 
@@ -130,14 +137,15 @@ def _describe_tensor(value: Any) -> str:
     return f"{value.dtype} {tuple(value.shape)}".removeprefix("torch.")
 
 
-def _soft_labels_in(things: Iterable[Any]) -> Iterator[SoftLabels]:
+def _find(kind: type[K], things: Iterable[Any]) -> Iterator[K]:
+    """All objects of a kind in memories, however deep."""
     for thing in things:
-        if isinstance(thing, SoftLabels):
+        if isinstance(thing, kind):
             yield thing
         elif isinstance(thing, dict):
-            yield from _soft_labels_in(thing.values())
+            yield from _find(kind, thing.values())
         elif is_dataclass(thing):
-            yield from _soft_labels_in(getattr(thing, field.name) for field in fields(thing))
+            yield from _find(kind, (getattr(thing, field.name) for field in fields(thing)))
 
 
 def _check_soft_labels(labels: SoftLabels, samples: int, classes: int) -> None:

@@ -16,10 +16,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fedsift.algorithms.students import drop
-from fedsift.codecs import Updates, WeightCodec, grid
+from fedsift.codecs import Updates, WeightCodec, WireError, grid
 from fedsift.codecs.grid import Ticks
 from fedsift.models import initial_state
-from fedsift.types import Client, Model, Round, Server, Weights
+from fedsift.types import Client, Model, Round, Server, UserError, Weights
 
 FIRST_BITS = 3.0  # per weight, at least, for a start that cannot be drawn from the seed
 
@@ -153,6 +153,41 @@ class WeightDownlink:
 def forget(memory: WeightDownlinkMemory, client: int) -> WeightDownlinkMemory:
     """A client without memory has the first weights."""
     return replace(memory, received=drop(memory.received, client))
+
+
+def check_memory(memory: WeightDownlinkMemory, r: Round) -> None:
+    """A memory from a run folder, before round `r`: whole, and of these models."""
+    models = {model.name: model for model in r.models}
+    for name, posted in memory.posted.items():
+        if name not in models:
+            raise UserError(f"it has updates of a model {name}, which nobody has")
+        check_held(WeightsHeld(posted.ticks), models[name], r.seed)
+        for update in posted.updates.values():
+            _decode_stored(update, models[name], r.seed)
+    for client, last in memory.received.items():
+        if not (0 <= client < r.population and 0 <= last < r.number):
+            raise UserError(f"it has a client {client} that received round {last}")
+        posted_to = memory.posted.get(r.model_of(client).name, Posted(b""))
+        if not posted_to.updates.keys() >= set(range(last + 1, r.number)):
+            raise UserError(f"it lacks updates that client {client} has not received")
+
+
+def check_held(held: WeightsHeld, model: Model, seed: int) -> None:
+    """What a client holds leads to weights of its model."""
+    if held.ticks is None:
+        return
+    ticks = _decode_stored(held.ticks, model, seed)
+    try:
+        grid.move(initial_state(model, seed), ticks)
+    except WireError as error:
+        raise UserError(f"it has an update that does not fit model {model.name}: {error}") from None
+
+
+def _decode_stored(code: bytes, model: Model, seed: int) -> Ticks:
+    try:
+        return grid.decode(code, initial_state(model, seed))
+    except WireError as error:
+        raise UserError(f"it has an update that does not fit model {model.name}: {error}") from None
 
 
 def _posted(memory: WeightDownlinkMemory, model: Model) -> Posted | None:
