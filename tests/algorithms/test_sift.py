@@ -7,7 +7,7 @@ import fedsift
 from fedsift.algorithms.sift import Sift
 from fedsift.algorithms.soft_labels import SoftLabelFD
 from fedsift.algorithms.weights import FedAvg
-from fedsift.codecs import Updates
+from fedsift.codecs import CODECS, Updates, quantized
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Federation
 from fedsift.types import Recipe, UserError
@@ -45,6 +45,13 @@ def test_the_parts_are_those_of_the_method():
     assert system(fedsift.sift(mode="labels", prior=0)).local.prior == 0
     assert labels.distill.mixup == 0.2
     assert system(fedsift.sift(mode="labels", distill=Recipe(mixup=1.0))).distill.mixup == 1.0
+
+
+def test_labels_are_softer_where_there_are_bits_enough():
+    """Four public samples: 1 byte is 2 bits for each, 2 bytes are 4."""
+    chosen = [system(fedsift.sift(bytes=n, mode="labels")).up for n in (0, 1, 2)]
+    assert chosen == [CODECS["hard"], quantized(2), quantized(4)]
+    assert system(fedsift.sift(bytes=2, mode="labels", codec="hard")).up == CODECS["hard"]
 
 
 def test_an_unknown_mode_is_refused():

@@ -2,8 +2,8 @@
 
 It has two modes, each an algorithm of its own with good defaults.
 
-labels      hard labels on the surest public samples of a client's own classes, remembered over
-            rounds, distilled at the server
+labels      labels on the surest public samples of a client's own classes, remembered over rounds,
+            distilled at the server
 weights     quantised updates of the weights, where all clients have one architecture
 
 Clients train with a local prior and replay in both. docs/sift.md explains the parts.
@@ -21,7 +21,13 @@ from fedsift.aggregators import Aggregator, StatefulAggregator
 from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, SoftLabelFD, fd
 from fedsift.algorithms.weights import FedAvg
 from fedsift.checks import check_recipe, check_whole
-from fedsift.codecs import WEIGHT_CODECS, SoftLabelCodec, Updates, WeightCodec
+from fedsift.codecs import (
+    WEIGHT_CODECS,
+    SoftLabelCodec,
+    Updates,
+    WeightCodec,
+    soft_label_codec,
+)
 from fedsift.codecs.grid_updates import FEWEST, MOST
 from fedsift.models import initial_state
 from fedsift.samplers import Sampler
@@ -39,7 +45,10 @@ from fedsift.types import (
 
 MODES = ("auto", "labels", "weights")
 FEWEST_BITS = 3  # of a sample and its hard label: more samples than this allows never fit
-ENOUGH_BITS = 0.6  # per weight: with fewer, labels were better (docs/sift.md)
+ENOUGH_BITS = 0.6  # per weight: with fewer, labels are the safer choice (docs/sift.md)
+# The codec of labels by the bits there are for each public sample: what does not need to be spent
+# on more samples is spent on softer labels.
+LABEL_CODECS = ((3.0, "quantized(4)"), (2.0, "quantized(2)"), (0.0, "hard"))
 OVERHEAD = 24  # bytes of a message of weights beside its payload, at most
 
 
@@ -54,6 +63,7 @@ class Sift:
     mode: str
     labels: SoftLabelFD
     weights: FedAvg
+    codec: SoftLabelCodec | None = None  # of the labels; None: by the bytes and the public set
 
     client_memory: ClassVar[type] = ClientMemory
     server_memory: ClassVar[type] = ServerMemory
@@ -113,7 +123,12 @@ def _choose(sift: Sift, models: tuple[Model, ...], samples: int) -> Any:
             )
         return replace(sift.weights, up=Updates(min(bits, MOST)))
     most = min(samples, max(1, 8 * sift.max_bytes // FEWEST_BITS))
-    return replace(sift.labels, budget=most)
+    return replace(sift.labels, budget=most, up=sift.codec or _label_codec(sift, samples))
+
+
+def _label_codec(sift: Sift, samples: int) -> SoftLabelCodec:
+    bits = 8 * sift.max_bytes / samples
+    return soft_label_codec(next(name for least, name in LABEL_CODECS if bits >= least))
 
 
 def _bits_per_weight(models: tuple[Model, ...], most: int) -> float:
@@ -128,8 +143,8 @@ def sift(
     *,
     bytes: int = 1500,
     mode: str = "auto",
-    codec: str | SoftLabelCodec = "hard",
-    sampler: str | Sampler = "own-classes",
+    codec: str | SoftLabelCodec | None = None,
+    sampler: str | Sampler = "own-classes(spread=1)",
     aggregator: str | Aggregator | StatefulAggregator = "memory(era(0.1))",
     replay: int | None = None,
     prior: float = 1.0,
@@ -143,8 +158,8 @@ def sift(
     """sift, fedsift's own: labels of a client's own classes or quantised weights, by the bytes.
 
     bytes: the most bytes of an upload
-    mode: what is uploaded: "labels", "weights", or "auto": weights if they fit
-    codec: of the labels (fedsift ls codecs)
+    mode: what is uploaded: "labels", "weights", or "auto": weights if there are bits enough
+    codec: of the labels (default: by the bytes there are for each public sample)
     sampler: which public samples a client labels (fedsift ls samplers)
     aggregator: how the server joins labels (fedsift ls aggregators)
     replay: public samples a client adds to its own in training, labelled by the model it received
@@ -165,7 +180,6 @@ def sift(
         1,
         sampler=sampler,
         aggregator=aggregator,
-        codec=codec,
         download=download,
         down_codec=down_codec,
         ema=ema,
@@ -176,4 +190,5 @@ def sift(
     whole = WEIGHT_CODECS["float32"]
     down = whole if isinstance(labels.down, SoftLabelCodec) else labels.down
     weights = FedAvg(local, Updates(), down, replay=replay)
-    return Sift(bytes, mode, replace(labels, replay=replay), weights)
+    chosen = None if codec is None else soft_label_codec(codec)
+    return Sift(bytes, mode, replace(labels, replay=replay), weights, chosen)

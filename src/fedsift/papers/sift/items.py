@@ -26,7 +26,7 @@ WITH_PARTS = (
     "cfd-parts",
     "fas-parts",
 )
-PARTS_OUT = ("prior", "replay", "memory", "ema", "quotas", "era", "mixup", "start")
+PARTS_OUT = ("prior", "replay", "memory", "ema", "quotas", "spread", "era", "mixup", "start")
 PARTS_IN = ("prior", "replay", "memory", "era", "ema", "quotas", "mixup", "hard", "start")
 BUDGETS = (50, 100, 150, 300, 600, 1500, 3000, 9000, 30_000, 100_000, 320_000)
 SMALL, LARGE = ("sift-1500", "sift-150"), ("sift-9000", "sift-600")
