@@ -1,4 +1,4 @@
-"""`fedsift demo`: three methods, a table, a picture, and a resume after Ctrl-C."""
+"""`fedsift demo`: four methods, a table, a picture, and a resume after Ctrl-C."""
 
 import json
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsift.cli.demo import METHODS
 from tests.helpers.cli import (
     CHOSEN,
     MAGIC,
@@ -29,11 +30,11 @@ def shown(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
 
 
 @pytest.mark.slow
-def test_the_demo_compares_three_methods(shown):
+def test_the_demo_compares_four_methods(shown):
     _, result = shown
     assert result.returncode == 0, result.stderr
     table = {cells[0]: cells[1:] for cells in rows(result.stdout)}
-    assert list(table) == ["digits-fedavg", "digits-fd", "digits-fas"]
+    assert list(table) == list(METHODS)
     assert all(seeds == "1" for seeds, *_ in table.values())
     accuracies = {name: float(cells[1]) for name, cells in table.items()}
     assert all(0.1 < accuracy <= 1 for accuracy in accuracies.values())
@@ -43,7 +44,7 @@ def test_the_demo_compares_three_methods(shown):
 def test_the_demo_says_that_it_stacks_and_does(shown):
     folder, result = shown
     assert re.search(
-        rf"^3 runs side by side: {CHOSEN}\.\n  cnn: stacked \(known layers\)$", result.stdout, re.M
+        rf"^4 runs side by side: {CHOSEN}\.\n  cnn: stacked \(known layers\)$", result.stdout, re.M
     )
     (told,) = {
         json.loads(file.read_text())["engine"] for file in folder.glob("runs/*/*/environment.json")
@@ -61,7 +62,7 @@ def test_the_demo_names_its_runs_and_its_picture(shown):
     home = folder / Path(picture).parent
     assert (folder / picture).read_bytes().startswith(MAGIC["png"])
     assert {path.name for path in home.iterdir() if path.is_dir()} == {
-        f"{preset}-seed0" for preset in ("digits-fedavg", "digits-fd", "digits-fas")
+        f"{preset}-seed0" for preset in METHODS
     }
     assert runs_line.split()[1] == f"{Path(picture).parent}/digits-*"
     assert all(rounds_in(path) == 2 for path in home.iterdir() if path.is_dir())
@@ -72,7 +73,7 @@ def test_the_run_the_demo_points_at_can_be_shown(shown, monkeypatch):
     folder, result = shown
     monkeypatch.chdir(folder)
     (pointer,) = re.findall(r"fedsift (show \S+[^)\s])", result.stdout)
-    assert "digits-fas" in done(*pointer.split()).stdout
+    assert "digits-sift" in done(*pointer.split()).stdout
 
 
 @pytest.mark.slow
@@ -85,7 +86,7 @@ def test_an_interrupted_demo_goes_on_with_the_command_it_prints(shown, tmp_path)
     assert stopped.returncode == 130
     assert stopped.stderr.endswith("Resume with:\n  fedsift demo --out half --seeds 1 --rounds 2\n")
     assert by_shell(stopped.stderr.splitlines()[-1]).returncode == 0
-    for run in ("digits-fedavg-seed0", "digits-fd-seed0", "digits-fas-seed0"):
+    for run in (f"{preset}-seed0" for preset in METHODS):
         assert bits(half / run) == bits(straight_through / run)
 
 
