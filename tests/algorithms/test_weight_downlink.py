@@ -177,11 +177,12 @@ def test_the_ledger_shows_what_was_downloaded(name):
     assert all(record.bytes.broadcast <= record.bytes.downlink for record in records)
 
 
-def test_fedavg_adds_what_the_way_down_left_out():
+@pytest.mark.parametrize(("codec", "share"), [("float32", 1.0), ("qsgd(8)", 0.5)])
+def test_fedavg_adds_what_the_way_down_left_out(codec, share):
     """The student is 0.1 from the first weights; nothing fits in the bits but zeros, so clients
     hold the first weights. They train nothing: the average is the first weights. The server keeps
-    its 0.1."""
-    average = fedavg(down_codec="updates(0.1)", local=RECIPE)
+    its 0.1, or half of it where uploads are rounded."""
+    average = fedavg(codec=codec, down_codec="updates(0.1)", local=RECIPE)
     model = toys.model()
     first = initial_state(model, 0)
     moved = {"1.weight": first["1.weight"] + 0.1}
@@ -198,8 +199,9 @@ def test_fedavg_adds_what_the_way_down_left_out():
     held = next(turn).state
     _, upload = finish(turn, held)
     after = finish(toys.serve(average, server, {0: upload}, r), None)
-    assert torch.allclose(after.students[model.name]["1.weight"], moved["1.weight"])
-    assert not torch.equal(held["1.weight"], moved["1.weight"])
+    expected = first["1.weight"] + 0.1 * share
+    assert torch.allclose(after.students[model.name]["1.weight"], expected)
+    assert torch.equal(held["1.weight"], first["1.weight"])
 
 
 # --- a small real training ---

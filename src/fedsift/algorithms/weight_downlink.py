@@ -119,8 +119,9 @@ class WeightDownlink:
         model: Model,
         average: Weights,
         r: Round,
+        share: float = 1.0,
     ) -> Weights:
-        """The average of weights that started from v, moved by what v lacked: w - v.
+        """The average of weights that started from v, moved by a share of what v lacked: w - v.
 
         Statistics are left alone: training replaces them.
         """
@@ -128,7 +129,9 @@ class WeightDownlink:
             return average
         held, student = self.held_by_clients(memory, server, model, r), server.students[model.name]
         return {
-            name: (value.double() + student[name].double() - held[name].double()).to(value.dtype)
+            name: (value.double() + share * (student[name].double() - held[name].double())).to(
+                value.dtype
+            )
             if value.is_floating_point() and not name.rpartition(".")[2].startswith("running_")
             else value
             for name, value in average.items()

@@ -154,10 +154,16 @@ class FedAvg:
     def _add_remainders(
         self, server: Server, averages: dict[str, Weights], r: Round
     ) -> dict[str, Weights]:
-        """The averages with what rounding on the way down had left out."""
+        """The averages with what rounding on the way down had left out.
+
+        Where uploads are rounded too, what is left out is mostly their noise: half of it is kept.
+        """
         downlink, memory = WeightDownlink(self.down), server.memory.weights
+        share = 0.5 if isinstance(self.up, Qsgd | Updates) else 1.0
         return {
-            model.name: downlink.add_remainder(memory, server, model, averages[model.name], r)
+            model.name: downlink.add_remainder(
+                memory, server, model, averages[model.name], r, share
+            )
             for model in r.models
             if model.name in averages
         }
