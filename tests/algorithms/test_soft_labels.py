@@ -453,6 +453,16 @@ def test_as_many_labels_are_sent_as_fit_the_bytes(most):
     assert len(tried) <= 10
 
 
+@pytest.mark.parametrize("budget", [4000, 5000, 10**5])
+def test_a_sampler_that_cannot_fill_its_budget_still_fills_the_bytes(budget):
+    """It finds 1500 samples of a byte each: budgets beyond that are all as long, and too long."""
+
+    def encode(budget):
+        return bytes(12 + min(budget, 1500)), None
+
+    assert 1400 <= len(fit_to_bytes(encode, budget, 1500)[0]) <= 1500
+
+
 def test_a_budget_that_fits_is_encoded_once():
     tried = []
 

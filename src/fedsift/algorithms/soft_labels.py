@@ -307,29 +307,29 @@ def fit_to_bytes(
 ) -> tuple[bytes, SoftLabels | None]:
     """The upload with the largest budget found that stays within `most` bytes.
 
-    Length grows about linearly with the budget, so each try is placed by the last ones.
+    Length grows about linearly with the budget, so each try is placed by the last ones. A sampler
+    that cannot fill its budget breaks that rule: then the budget is halved until it fits.
     """
     found = encode(budget)
     if most is None or len(found[0]) <= most:
         return found
     low, high = 0, budget  # `low` fits, `high` does not
-    length, best = len(found[0]), None
-    for _ in range(TRIES):
-        guess = int(high * most / length * CLOSE) if best is None else (low + high) // 2
-        budget = min(max(guess, low + 1), high - 1)
-        if budget <= low:
-            break
+    length, best, left = len(found[0]), None, TRIES
+    while high - low > 1 and (best is None or left > 0):
+        by_length = best is None and left > 0
+        guess = int(high * most / length * CLOSE) if by_length else (low + high) // 2
+        budget, left = min(max(guess, low + 1), high - 1), left - 1
         found = encode(budget)
         if len(found[0]) > most:
             high, length = budget, len(found[0])
             continue
+        if best is None and left < 0:  # found by halving: it can be far below
+            left = TRIES // 2
         low, best = budget, found
         if len(found[0]) >= CLOSE * most:
             break
     if best is None:
-        best = encode(1)
-        if len(best[0]) > most:
-            raise UserError(f"one soft label takes {len(best[0])} bytes; bytes = {most} is too few")
+        raise UserError(f"one soft label takes {length} bytes; bytes = {most} is too few")
     return best
 
 
