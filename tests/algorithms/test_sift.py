@@ -1,17 +1,25 @@
 """sift: which mode it takes, the cap on every upload, and what it reaches on the digits."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+from torch import nn
 
 import fedsift
 from fedsift.algorithms.sift import Sift
 from fedsift.algorithms.soft_labels import SoftLabelFD
 from fedsift.algorithms.weights import FedAvg
-from fedsift.codecs import CODECS, Updates, quantized
+from fedsift.codecs import CODECS, Updates, WireError, quantized
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Federation
+from fedsift.turns import run_turn
 from fedsift.types import Recipe, UserError
 from tests.helpers import federations, toys
+
+
+def many_small_tensors(shape, classes):
+    return nn.Sequential(*(nn.BatchNorm1d(2) for _ in range(40)))
 
 
 def system(sift: Sift, models=None):
@@ -48,10 +56,52 @@ def test_the_parts_are_those_of_the_method():
 
 
 def test_labels_are_softer_where_there_are_bits_enough():
-    """Four public samples: 1 byte is 2 bits for each, 2 bytes are 4."""
-    chosen = [system(fedsift.sift(bytes=n, mode="labels")).up for n in (0, 1, 2)]
+    """Eight public samples: each byte is a bit for each."""
+    r = toys.a_round(public=[(1.0, 0.0)] * 8)
+    chosen = [fedsift.sift(bytes=n, mode="labels")._system(r).up for n in (1, 2, 3)]
     assert chosen == [CODECS["hard"], quantized(2), quantized(4)]
-    assert system(fedsift.sift(bytes=2, mode="labels", codec="hard")).up == CODECS["hard"]
+    assert fedsift.sift(bytes=3, mode="labels", codec="hard")._system(r).up == CODECS["hard"]
+
+
+def test_who_asks_for_soft_labels_down_gets_them_whatever_the_bytes():
+    asked = fedsift.sift(bytes=10**6, download="soft-labels")
+    assert isinstance(system(fedsift.sift(bytes=10**6)), FedAvg)
+    assert isinstance(system(asked), SoftLabelFD)
+    with pytest.raises(UserError, match="mode=weights has no soft labels to download"):
+        fedsift.sift(mode="weights", download="soft-labels")
+
+
+def test_what_sift_cannot_do_is_said_in_words():
+    models = [toys.model(), toys.model(toys.with_batch_norm)]
+    with pytest.raises(UserError, match="weights need one model for all clients, not"):
+        system(fedsift.sift(bytes=10**6, mode="weights"), models)
+    for odd in (0, -5):
+        with pytest.raises(UserError, match=f"1 or more, not {odd}"):
+            fedsift.sift(bytes=odd)
+
+
+def test_weights_that_are_longer_than_the_bytes_are_refused_at_both_ends():
+    """200 tensors of 2 entries or 1: an update has a byte for each, whatever the bits."""
+    deep = toys.model(many_small_tensors)
+    r, sift = toys.a_round(models=[deep]), fedsift.sift(bytes=40, mode="weights")
+    server = sift.start(r)
+    client = toys.client(factory=many_small_tensors)
+    download = sift.prepare_downloads(server, [client], r)[client.id]
+    with pytest.raises(UserError, match=r"weights take .* bytes at least; give more than 40"):
+        run_turn(sift.client_turn(client, sift.client_memory(), download, r), SequentialEngine())
+    with pytest.raises(WireError, match="an upload of 41 bytes where 40 are allowed"):
+        sift.check_upload(server, 0, bytes(41), r)
+
+
+def test_a_sampler_that_cannot_be_hashed_serves():
+    """A plain dataclass compares by value and has no hash."""
+
+    @dataclass
+    class First:
+        def __call__(self, probs, label_counts, budget, draws):
+            return np.arange(budget)
+
+    assert system(fedsift.sift(mode="labels", sampler=First())).sampler == First()
 
 
 def test_an_unknown_mode_is_refused():

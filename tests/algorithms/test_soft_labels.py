@@ -300,6 +300,17 @@ def test_what_was_chosen_from_a_pool_is_taught_on_the_same_samples_and_its_index
     )
 
 
+def test_a_pool_has_the_samples_that_are_replayed():
+    fd, r = fedsift.fd(2, pool=5, replay=6), with_pool(5)[1]
+    with pytest.raises(UserError, match=r"replay 6 is larger than the public set \(5 samples\)"):
+        fd.start(r)
+
+
+def test_a_memory_of_labels_needs_the_same_public_samples_every_round():
+    with pytest.raises(UserError, match=r"a pool .* an aggregator that is not memory"):
+        fedsift.fd(2, pool=5, aggregator="memory(mean)")
+
+
 @pytest.mark.parametrize("pool", [1, 21])
 def test_a_pool_is_at_least_the_budget_and_at_most_the_public_set(pool):
     fd, r = with_pool(pool)

@@ -20,12 +20,13 @@ from fedsift import registry
 from fedsift.aggregators import Aggregator, StatefulAggregator
 from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, SoftLabelFD, fd
 from fedsift.algorithms.weights import FedAvg
-from fedsift.checks import check_recipe, check_whole
+from fedsift.checks import check_recipe
 from fedsift.codecs import (
     WEIGHT_CODECS,
     SoftLabelCodec,
     Updates,
     WeightCodec,
+    WireError,
     soft_label_codec,
 )
 from fedsift.codecs.grid_updates import FEWEST, MOST
@@ -69,8 +70,9 @@ class Sift:
     server_memory: ClassVar[type] = ServerMemory
 
     def __post_init__(self) -> None:
-        check_whole("bytes", self.max_bytes)
         registry.lookup(dict.fromkeys(MODES), "mode", self.mode, " or ".join(MODES))
+        if self.mode == "weights" and isinstance(self.labels.down, SoftLabelCodec):
+            raise UserError("mode=weights has no soft labels to download; set download=weights")
 
     def start(self, r: Round) -> Server:
         server: Server = self._system(r).start(r)
@@ -86,9 +88,17 @@ class Sift:
     def client_turn(
         self, client: Client, memory: Any, download: bytes, r: Round
     ) -> Turn[tuple[Any, bytes]]:
-        return self._system(r).client_turn(client, memory, download, r)
+        memory, upload = yield from self._system(r).client_turn(client, memory, download, r)
+        if len(upload) > self.max_bytes:  # labels never are; weights of very many small tensors
+            raise UserError(
+                f"weights take {len(upload)} bytes at least; give more than {self.max_bytes}, or"
+                " use mode=labels"
+            )
+        return memory, upload
 
     def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> Any:
+        if len(upload) > self.max_bytes:
+            raise WireError(f"an upload of {len(upload)} bytes where {self.max_bytes} are allowed")
         return self._system(r).check_upload(server, client, upload, r)
 
     def server_turn(
@@ -110,33 +120,40 @@ class Sift:
 
     def _system(self, r: Round) -> Any:
         """The algorithm that does the work."""
-        return _choose(self, r.models, len(r.public))
+        bits, samples = _bits_per_weight(r.models, self.max_bytes), len(r.public)
+        labels_down = isinstance(self.labels.down, SoftLabelCodec)
+        if self.mode == "weights" or (
+            self.mode == "auto" and bits >= ENOUGH_BITS and not labels_down
+        ):
+            return replace(self.weights, up=Updates(min(self._check_bits(bits, r), MOST)))
+        most = min(samples, max(1, 8 * self.max_bytes // FEWEST_BITS))
+        codec = self.codec or _label_codec(8 * self.max_bytes / samples)
+        return replace(self.labels, budget=most, up=codec)
 
-
-@lru_cache(maxsize=64)
-def _choose(sift: Sift, models: tuple[Model, ...], samples: int) -> Any:
-    bits = _bits_per_weight(models, sift.max_bytes)
-    if sift.mode == "weights" or (sift.mode == "auto" and bits >= ENOUGH_BITS):
+    def _check_bits(self, bits: float, r: Round) -> float:
+        if len(r.models) > 1:
+            names = ", ".join(model.name for model in r.models)
+            raise UserError(f"weights need one model for all clients, not {names}; use mode=labels")
         if bits < FEWEST:
             raise UserError(
-                f"weights do not fit into {sift.max_bytes} bytes; give more, or use mode=labels"
+                f"weights do not fit into {self.max_bytes} bytes; give more, or use mode=labels"
             )
-        return replace(sift.weights, up=Updates(min(bits, MOST)))
-    most = min(samples, max(1, 8 * sift.max_bytes // FEWEST_BITS))
-    return replace(sift.labels, budget=most, up=sift.codec or _label_codec(sift, samples))
+        return bits
 
 
-def _label_codec(sift: Sift, samples: int) -> SoftLabelCodec:
-    bits = 8 * sift.max_bytes / samples
+def _label_codec(bits: float) -> SoftLabelCodec:
+    """By the bits there are for each public sample."""
     return soft_label_codec(next(name for least, name in LABEL_CODECS if bits >= least))
 
 
 def _bits_per_weight(models: tuple[Model, ...], most: int) -> float:
     """What an upload of so many bytes has for each weight; 0 where there are several models."""
-    if len(models) > 1:
-        return 0.0
-    weights = initial_state(models[0], 0).values()
-    return 8 * (most - OVERHEAD) / sum(value.numel() for value in weights)
+    return 8 * (most - OVERHEAD) / _count_weights(models[0]) if len(models) == 1 else 0.0
+
+
+@lru_cache(maxsize=64)
+def _count_weights(model: Model) -> int:
+    return sum(value.numel() for value in initial_state(model, 0).values())
 
 
 def sift(
@@ -158,14 +175,15 @@ def sift(
     """sift, fedsift's own: labels of a client's own classes or quantised weights, by the bytes.
 
     bytes: the most bytes of an upload
-    mode: what is uploaded: "labels", "weights", or "auto": weights if there are bits enough
+    mode: what is uploaded: "labels", "weights", or "auto": weights if there are bits enough and
+        weights travel down
     codec: of the labels (default: by the bytes there are for each public sample)
     sampler: which public samples a client labels (fedsift ls samplers)
     aggregator: how the server joins labels (fedsift ls aggregators)
     replay: public samples a client adds to its own in training, labelled by the model it received
         (default: as many as it has itself)
-    prior: strength of the local prior; local.prior wins where it is given
-    mixup: of the distillation; distill.mixup wins where it is given
+    prior: strength of the local prior, 0: none; a local.prior above 0 wins
+    mixup: of the distillation, 0: none; a distill.mixup above 0 wins
     ema: share of its old weights that the server keeps each round
     download: what travels down, "weights" or "soft-labels"
     down_codec: of the downlink

@@ -13,7 +13,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from fedsift import aggregators, registry, seeding
-from fedsift.aggregators import AGGREGATORS, Aggregator, StatefulAggregator, mean, run_aggregator
+from fedsift.aggregators import (
+    AGGREGATORS,
+    Aggregator,
+    LabelMemory,
+    StatefulAggregator,
+    mean,
+    run_aggregator,
+)
 from fedsift.algorithms import first_weights, students, weight_downlink
 from fedsift.algorithms.first_weights import FirstWeights
 from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
@@ -120,6 +127,10 @@ class SoftLabelFD:
         for name, value in (("pool", self.pool), ("bytes", self.max_bytes)):
             if value is not None:
                 check_whole(name, value)
+        if self.max_bytes is not None and self.max_bytes < 1:
+            raise UserError(
+                f"bytes is the most that an upload takes, 1 or more, not {self.max_bytes}"
+            )
         if self.budget < 1:
             raise UserError(
                 f"a budget of {self.budget} soft labels uploads nothing; give at least 1"
@@ -128,9 +139,10 @@ class SoftLabelFD:
             raise UserError(f"temperature must be above 0, not {self.temperature}")
         students.check_ema(self.ema)
         stateful = isinstance(self.down, SoftLabelCodec) or self.up.keeps_reference
-        if self.pool is not None and stateful:
+        if self.pool is not None and (stateful or isinstance(self.aggregate, LabelMemory)):
             raise UserError(
-                "a pool changes every round: it needs weights down and a codec that is not delta"
+                "a pool changes every round: it needs weights down, a codec that is not delta and"
+                " an aggregator that is not memory"
             )
         for kind, name, known in (("teach", self.teach, TEACH), ("absent", self.absent, ABSENT)):
             registry.lookup(dict.fromkeys(known), kind, name, " or ".join(known))
@@ -143,7 +155,7 @@ class SoftLabelFD:
             raise UserError(
                 f"budget {self.budget} is larger than the public set ({len(r.public)} samples)"
             )
-        check_replay_fits(self.replay, r)
+        check_replay_fits(self.replay, self._with_pool(r))
         new = students.initial_students(r)
         sends_first = r.start is not None and isinstance(self.down, SoftLabelCodec)
         return Server(new, ServerMemory(first=FirstWeights(new if sends_first else {})))
