@@ -73,7 +73,7 @@ def test_opponents_with_parts_have_all_that_they_can_use(plan):
 def test_systems_are_given_the_same_data_clients_and_local_epochs(plan):
     free = (
         *("name", "algorithm.", "partition.alpha", "distill.", "start", "data.public"),
-        *("local.prior", "local.prox", "local.ntd"),
+        *("local.prior", "local.prox", "local.ntd", "local.lr"),
     )
     first, *others = (plan.experiment(cell, 0) for cell in ITEMS["main"].cells(plan))
     changed = {key for other in others for key in config.differences(first, other)}
