@@ -8,7 +8,11 @@ import torch
 
 import fedsift
 from fedsift.checkpoints import from_bytes, restore_state, to_bytes
+from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Federation, FederationState
+from fedsift.models import initial_state
+from fedsift.starts import StartFile
+from fedsift.turns import run_turn
 from fedsift.types import Server, UserError
 
 RECIPE = fedsift.Recipe(epochs=1, batch=16)
@@ -114,6 +118,26 @@ def test_updates_that_do_not_fit_are_refused():
             )
     with pytest.raises(UserError, match="does not fit model mlp"):
         restore_state(replace(stored, memories={0: {"held": {"ticks": code}}}), federation)
+
+
+def test_first_weights_that_do_not_fit_are_refused():
+    algorithm = fedsift.ds_fl(10, local=RECIPE, distill=RECIPE)
+    federation = replace(a_federation(algorithm), start_from=StartFile("any.safetensors"))
+    (model,) = federation.clients.models
+    first = federation.start({model.name: initial_state(model, 5)})
+    state = run_turn(federation.round_turn(first), SequentialEngine()).state
+    stored = from_bytes(to_bytes(state))
+    restore_state(stored, federation)
+    weights = stored.server.memory["first"]["weights"]["mlp"]
+    short = dict(list(weights.items())[1:])
+    for complaint, first in {
+        "it has no model, the experiment mlp": {},
+        "model mlp lacks": {"weights": {"mlp": short}},
+    }.items():
+        memory = stored.server.memory | {"first": first}
+        server = Server(stored.server.students, memory)
+        with pytest.raises(UserError, match=complaint):
+            restore_state(replace(stored, server=server), federation)
 
 
 def test_a_checkpoint_of_another_version_is_named():

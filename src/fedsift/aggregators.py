@@ -164,6 +164,11 @@ class LabelMemory:
     def aggregate(
         self, uploads: Uploads, memory: LastUploads, r: Round
     ) -> tuple[SoftLabels, LastUploads]:
+        for client, old in memory.by_client.items():  # it may come from a run folder
+            if not _is_of_earlier_round(old, r):
+                raise UserError(
+                    f"the memory of client {client}'s upload does not fit this run: it is damaged"
+                )
         kept = memory.by_client | {client: Remembered(r.number, u) for client, u in uploads}
         if self.rounds is not None:
             first = r.number - self.rounds + 1
@@ -180,6 +185,21 @@ class LabelMemory:
             return labels
         votes = np.ones(len(labels)) if labels.weight is None else labels.weight
         return replace(labels, weight=votes * self.decay**age)
+
+
+def _is_of_earlier_round(old: Remembered, r: Round) -> bool:
+    """Whether an upload that was kept can be of this run: its round, samples, classes and votes."""
+    index, probs, votes = old.labels.index, old.labels.probs, old.labels.weight
+    return bool(
+        0 <= old.round < r.number
+        and index.ndim == 1
+        and index.dtype.kind in "iu"
+        and ((index >= 0) & (index < len(r.public))).all()
+        and probs.shape == (len(index), r.classes)
+        and ((probs >= 0) & np.isfinite(probs)).all()
+        and (votes is None or votes.shape == index.shape)
+        and (votes is None or ((votes > 0) & np.isfinite(votes)).all())
+    )
 
 
 def _average(weights: str) -> Aggregator:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fedsift.algorithms import weight_downlink
+from fedsift.algorithms.first_weights import FirstWeights
 from fedsift.algorithms.weight_downlink import WeightDownlinkMemory, WeightsHeld
 from fedsift.federation import Federation, FederationState
 from fedsift.memory import from_tree, model_in, to_tree
@@ -51,7 +52,8 @@ def from_bytes(blob: bytes) -> FederationState:
 def restore_state(stored: FederationState, federation: Federation) -> FederationState:
     """A stored state as the federation has it, held against its models, classes and clients."""
     algorithm, r = federation.algorithm, federation.round(0)
-    _check_students(stored.server.students, algorithm.start(r).students)
+    new = algorithm.start(r)
+    _check_students(stored.server.students, new.students)
     for id in stored.memories.keys() | stored.last_rounds.keys():
         if not 0 <= id < len(federation.clients):
             raise UserError(f"it has a client {id} of {len(federation.clients)}")
@@ -70,6 +72,9 @@ def restore_state(stored: FederationState, federation: Federation) -> Federation
             weight_downlink.check_held(held, federation.clients.model_of(id), federation.seed)
     for labels in _find(SoftLabels, [memory, *memories.values()]):
         _check_soft_labels(labels, max(len(r.public), r.classes), r.classes)
+    expected_first = _find(FirstWeights, [new.memory])
+    for first, like in zip(_find(FirstWeights, [memory]), expected_first, strict=False):
+        _check_students(first.weights, like.weights)
     for downlink in _find(WeightDownlinkMemory, [memory]):
         weight_downlink.check_memory(downlink, federation.round(stored.round))
     return replace(stored, server=Server(stored.server.students, memory), memories=memories)

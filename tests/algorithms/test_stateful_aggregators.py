@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 import fedsift
-from fedsift.aggregators import Era, LabelMemory, forget_client, mean, run_aggregator
+from fedsift.aggregators import (
+    Era,
+    LabelMemory,
+    LastUploads,
+    Remembered,
+    forget_client,
+    mean,
+    run_aggregator,
+)
 from fedsift.algorithms.soft_labels import ServerMemory
 from fedsift.checkpoints import from_bytes, restore_state, to_bytes
 from fedsift.federation import Federation
@@ -211,3 +219,32 @@ def test_votes_that_an_upload_carries_fade_too():
 def test_a_memory_refuses_what_makes_no_sense(text, said):
     with pytest.raises(UserError, match=said):
         fedsift.fas(4, aggregator=text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"round": 2},
+        {"round": -1},
+        {"index": np.array([0, 4])},
+        {"index": np.array([-1, 0])},
+        {"index": np.array([0.0, 1.0])},
+        {"probs": np.full((2, 3), 1 / 3)},
+        {"probs": np.full((2, 2), np.nan)},
+        {"probs": np.array([[2.0, -1.0], [0.5, 0.5]])},
+        {"weight": np.ones(3)},
+        {"weight": np.array([1.0, np.inf])},
+        {"weight": np.array([1.0, -1.0])},
+    ],
+)
+def test_a_damaged_memory_is_refused_in_words(change):
+    """Of a run folder: two of four samples, two classes, kept in round 1 and read in round 2."""
+    good = {"index": np.array([0, 3]), "probs": np.full((2, 2), 0.5), "weight": np.ones(2)}
+    r, memory = toys.a_round(2), LabelMemory()
+
+    def kept(round=1, **changed):
+        return LastUploads({7: Remembered(round, SoftLabels(**(good | changed)))})
+
+    assert len(memory.aggregate([], kept(), r)[0]) == 2
+    with pytest.raises(UserError, match="the memory of client 7's upload does not fit this run"):
+        memory.aggregate([], kept(**change), r)
