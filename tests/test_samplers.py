@@ -375,3 +375,8 @@ def test_own_classes_sends_own_classes_within_the_budget(classes, counts, budget
 def test_own_classes_refuses_what_makes_no_sense(text):
     with pytest.raises(UserError, match="own-classes takes a power"):
         registry.build(SAMPLERS, "sampler", text)
+
+
+def test_a_spread_is_a_number():
+    with pytest.raises(UserError, match="spread must be a number, not 'wide'"):
+        registry.build(SAMPLERS, "sampler", "own-classes(spread=wide)")

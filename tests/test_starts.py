@@ -15,8 +15,9 @@ from fedsift.engines import choose_engine
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Federation, FederationState, start_federations
 from fedsift.pretexts import Rotation, SimClr
-from fedsift.starts import StartFile, Wanted, make_starts, read_start
+from fedsift.starts import StartFile, Wanted, make_starts, read_start, read_weights
 from fedsift.types import Model, Pretrain, UserError
+from tests.helpers import toys
 from tests.helpers.parity import same
 
 pytestmark = pytest.mark.usefixtures("own_data_folder")
@@ -403,3 +404,12 @@ def test_mixed_models_have_a_start_each():
     assert isinstance(state, FederationState)
     for model in mixed.clients.models:
         assert not same(state.server.students[model.name], models.initial_state(model, 0))
+
+
+def test_a_file_with_variances_below_0_is_refused(tmp_path):
+    """A batch norm takes their root."""
+    model = toys.model(toys.with_batch_norm)
+    path, weights = tmp_path / "w.safetensors", models.initial_state(model, 0)
+    save_file(weights | {"0.running_var": torch.tensor([1.0, -1.0])}, path)
+    with pytest.raises(UserError, match=r"0\.running_var has variances below 0"):
+        read_weights(StartFile(str(path)), model, 0)

@@ -99,6 +99,7 @@ class OwnClasses:
     def __post_init__(self) -> None:
         check_number("power", self.power)
         check_number("least", self.least)
+        check_number("spread", self.spread)
         if not self.power >= 0 or not 0 <= self.least <= 1 or not self.spread >= 0:
             raise UserError(
                 "own-classes takes a power and a spread of 0 or more and a least share from 0 to 1,"

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from fedsift import registry
 from fedsift.checks import describe, warn_user
+from fedsift.codecs.grid import is_variance
 from fedsift.codecs.weights import find_not_finite
 from fedsift.data import cache
 from fedsift.files import write_atomic
@@ -366,6 +367,8 @@ def _take(file: Any, path: str, like: Weights) -> Weights:
     found = {name: file.get_tensor(name).to(value.dtype) for name, value in like.items()}
     if bad := find_not_finite(found):
         raise UserError(f"{path}: {bad} is not finite")
+    if bad := next((n for n, v in found.items() if is_variance(n, v) and (v < 0).any()), None):
+        raise UserError(f"{path}: {bad} has variances below 0")
     return found
 
 
