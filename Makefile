@@ -33,7 +33,7 @@ $(DEV): $(PACKAGE)
 	@$(BIN)/python $(PIP) -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
 
-demo: $(PACKAGE) ## Twenty clients learn from soft labels, beside FedAvg (a quarter of a minute after set-up, no download of data)
+demo: $(PACKAGE) ## Twenty clients learn from soft labels, beside FedAvg (half a minute after set-up, no download of data)
 	$(BIN)/fedsift demo
 
 check: $(DEV) ## Check format, lint, types and the links in Markdown
