@@ -68,7 +68,7 @@ from tests.helpers.runs import straight, tiny
         (["digits-fas", "data.name=npz:mine.npz"], "no such file: mine.npz"),
         (
             ["digits-fas", "data=digits"],
-            "data is a section with keys name, private, public, public_from, test, normalise",
+            "data is a section with keys name, private, public, public_from, test, validation,",
         ),
         (["digits-fas", "model=mlp(depth=2)"], "model 'mlp(depth=2)'"),
         (["digits-fas", "model=mlp(width=wide)"], "width"),

@@ -214,7 +214,7 @@ def _run_missing(
     that the time was not enough for.
     """
     from fedsift.reproduction.experiments import make_experiments
-    from fedsift.runs import CHECKPOINT, Group
+    from fedsift.runs import Group, drop_model
 
     experiments, left_out = make_experiments(items, plan)
     if not experiments:
@@ -236,7 +236,7 @@ def _run_missing(
             warn("\n".join([about, *describe_models(engine, group.unfinished)]))
         run_group(group, engine, quiet, seconds=part.seconds)
     for folder in group.finished if part.slim else ():
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+        drop_model(folder)
     return left_out | _find_failed(group, cells), group.unfinished
 
 

@@ -9,6 +9,7 @@
     timing.jsonl            seconds per round
     checkpoint.safetensors  all that survives a round
     failed.json             why a run stopped, until it is resumed
+    finished.json           in the place of a checkpoint that was deleted
 
 `run` executes and saves, `history` reads, `group` runs many side by side.
 """
@@ -35,6 +36,7 @@ from fedsift.runs.group import is_finished_as as is_finished_as
 from fedsift.runs.history import History as History
 from fedsift.runs.history import blame_version as blame_version
 from fedsift.runs.history import describe_error as describe_error
+from fedsift.runs.history import drop_model as drop_model
 from fedsift.runs.history import has_a_round as has_a_round
 from fedsift.runs.history import is_finished as is_finished
 from fedsift.runs.history import load_run as load_run

@@ -17,6 +17,7 @@ from fedsift.types import UserError
 CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients.json", "data.json"
 METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
 CHECKPOINT, LOCK, FAILED = "checkpoint.safetensors", files.LOCK, "failed.json"
+FINISHED = "finished.json"  # in the place of a checkpoint that was deleted
 OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
 SWEEP = "sweep.toml"  # of the folder that holds the runs of a sweep
 FORMAT = 2  # of a run folder; fedsift 0.1.0 wrote no number

@@ -14,6 +14,7 @@ from fedsift.checkpoints import from_bytes, restore_state, rounds_of
 from fedsift.config import Experiment
 from fedsift.data import TEST, VALIDATION
 from fedsift.federation import FederationState, ModelLike, build_network
+from fedsift.files import write_json
 from fedsift.ledger import RoundBytes
 from fedsift.runs.folder import (
     CHECKPOINT,
@@ -21,6 +22,7 @@ from fedsift.runs.folder import (
     CONFIG,
     DATA,
     ENVIRONMENT,
+    FINISHED,
     FORMAT,
     LEDGER,
     METRICS,
@@ -144,11 +146,23 @@ def has_a_round(folder: Path) -> bool:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether all files have every round; a checkpoint may be gone, and with it the model."""
+    """Whether all files have every round. A checkpoint may have been deleted, by `drop_model`."""
     state, rounds = last_state(folder), read_config(folder).rounds
-    if not has_a_round(folder) or (state is not None and state.round < rounds):
-        return False
-    return len(load_run(folder).metrics) == rounds
+    if state is None:
+        done = (folder / FINISHED).is_file() and _rounds_finished(folder) == rounds
+    else:
+        done = state.round >= rounds
+    return done and len(load_run(folder).metrics) == rounds
+
+
+def drop_model(folder: Path) -> None:
+    """Delete the checkpoint of a finished run. A small file says that there was one."""
+    write_json(folder / FINISHED, {"rounds": read_config(folder).rounds})
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def _rounds_finished(folder: Path) -> Any:
+    return read_json(folder / FINISHED, check_object).get("rounds")
 
 
 def read_config(folder: Path | str) -> Experiment:
