@@ -71,6 +71,7 @@ def test_what_is_not_run_or_failed_is_missing_with_the_reason(tmp_path):
 def test_a_run_short_of_rounds_is_missing_where_finished_ones_are_asked_for(tmp_path):
     for seed in range(2):
         write_run(tmp_path, PLAN, PLAIN, seed, [0.2, 0.4])  # all of its two rounds
+        runs.drop_model(run_folder(tmp_path, PLAIN, seed))
         write_run(tmp_path, PLAN, SURE, seed, [0.2])
     assert find_missing("fig1", PLAN, tmp_path) == {}
     assert find_missing("fig1", PLAN, tmp_path, finished=True) == {SURE: "not finished"}
