@@ -10,12 +10,11 @@ import fedsift
 from fedsift.aggregators import (
     Era,
     LabelMemory,
-    LastUploads,
-    Remembered,
     forget_client,
     mean,
     run_aggregator,
 )
+from fedsift.aggregators.memory import LastUploads, Remembered
 from fedsift.algorithms.soft_labels import ServerMemory
 from fedsift.checkpoints import from_bytes, restore_state, to_bytes
 from fedsift.federation import Federation

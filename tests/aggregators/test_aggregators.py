@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from fedsift import registry
 from fedsift.aggregators import (
     AGGREGATORS,
-    LEAST,
     Aggregator,
     EnhancedEra,
     Era,
@@ -18,6 +17,7 @@ from fedsift.aggregators import (
     certainty,
     mean,
 )
+from fedsift.aggregators.means import LEAST
 from fedsift.samplers import entropy
 from fedsift.types import SoftLabels, UserError
 

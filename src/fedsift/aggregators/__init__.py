@@ -1,0 +1,48 @@
+"""How the server joins uploads into one set of soft labels.
+
+An aggregator is a function
+
+    (uploads: pairs of (client id, SoftLabels), samples N, classes C) -> SoftLabels
+
+`uploads` is an iterable that is read once, so memory is O(N C) whatever the number of clients. The
+result carries its votes per row, so a mean of partial means is the mean of all.
+
+An aggregator that keeps state between rounds is an object with two methods, as in
+`StatefulAggregator`: `aggregate(uploads, memory, r)` and `forget(memory, client)`.
+"""
+
+from __future__ import annotations
+
+from fedsift.aggregators.means import EnhancedEra, Era, certainty, mean
+from fedsift.aggregators.memory import LabelMemory
+from fedsift.aggregators.rules import (
+    Aggregator,
+    StatefulAggregator,
+    Uploads,
+    check_labels,
+    forget_client,
+    run_aggregator,
+)
+
+AGGREGATORS: dict[str, Aggregator | type[Aggregator | StatefulAggregator]] = {
+    "mean": mean,
+    "certainty": certainty,
+    "era": Era,
+    "enhanced-era": EnhancedEra,
+    "memory": LabelMemory,
+}
+
+__all__ = [
+    "AGGREGATORS",
+    "Aggregator",
+    "EnhancedEra",
+    "Era",
+    "LabelMemory",
+    "StatefulAggregator",
+    "Uploads",
+    "certainty",
+    "check_labels",
+    "forget_client",
+    "mean",
+    "run_aggregator",
+]

@@ -1,0 +1,95 @@
+"""Means of the votes for each sample, and sharpened means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedsift import registry
+from fedsift.aggregators.rules import Aggregator, Uploads
+from fedsift.checks import check_number
+from fedsift.numerics import entropy
+from fedsift.types import Array, SoftLabels, UserError
+
+
+def mean(uploads: Uploads, samples: int, classes: int) -> SoftLabels:
+    """t(x) = mean over the clients *that uploaded x*: the divisor is the number of votes for x."""
+    total, votes = np.zeros((samples, classes)), np.zeros(samples)
+    for _, upload in uploads:
+        weight = np.ones(len(upload)) if upload.weight is None else upload.weight
+        total[upload.index] += upload.probs * weight[:, None]
+        votes[upload.index] += weight
+    seen = np.flatnonzero(votes)
+    return SoftLabels(seen, total[seen] / votes[seen, None], votes[seen])
+
+
+def certainty(uploads: Uploads, samples: int, classes: int) -> SoftLabels:
+    """The mean with votes weighted by certainty: a vote counts 1 - H(p) / log C."""
+    return mean(_weigh_by_certainty(uploads), samples, classes)
+
+
+def _weigh_by_certainty(uploads: Uploads) -> Iterator[tuple[int, SoftLabels]]:
+    for client, upload in uploads:
+        sure = 1 - entropy(upload.probs) / np.log(upload.probs.shape[1])
+        votes = np.maximum(sure, LEAST)
+        yield (
+            client,
+            replace(upload, weight=votes if upload.weight is None else votes * upload.weight),
+        )
+
+
+LEAST = 1e-6  # of a vote: a sample of which nobody is certain still has a mean
+WEIGHTS = {"equal": mean, "certainty": certainty}
+
+
+@dataclass(frozen=True)
+class Era:
+    """Entropy-reduction aggregation (DS-FL): softmax(mean / temperature), 0 < temperature < 1
+    sharpens.
+
+    The mean's votes are "equal", or weighted by "certainty".
+    """
+
+    temperature: float = 0.1
+    weights: str = "equal"
+
+    def __post_init__(self) -> None:
+        check_number("temperature", self.temperature)
+        if not self.temperature > 0:
+            raise UserError(f"era needs a temperature above 0, not {self.temperature}")
+        _average(self.weights)
+
+    def __call__(self, uploads: Uploads, samples: int, classes: int) -> SoftLabels:
+        average = _average(self.weights)(uploads, samples, classes)
+        scaled = average.probs / self.temperature
+        return _normalise(average, np.exp(scaled - scaled.max(1, keepdims=True)))
+
+
+@dataclass(frozen=True)
+class EnhancedEra:
+    """p^beta / sum p^beta of the mean: keeps order and zeros; beta = 1: no change, > 1: sharper."""
+
+    beta: float = 2.0
+    weights: str = "equal"
+
+    def __post_init__(self) -> None:
+        check_number("beta", self.beta)
+        if not self.beta > 0:
+            raise UserError(f"enhanced-era needs a beta above 0, not {self.beta}")
+        _average(self.weights)
+
+    def __call__(self, uploads: Uploads, samples: int, classes: int) -> SoftLabels:
+        average = _average(self.weights)(uploads, samples, classes)
+        return _normalise(
+            average, (average.probs / average.probs.max(1, keepdims=True)) ** self.beta
+        )
+
+
+def _average(weights: str) -> Aggregator:
+    return registry.lookup(WEIGHTS, "weights", weights, "equal or certainty")
+
+
+def _normalise(labels: SoftLabels, rows: Array) -> SoftLabels:
+    return SoftLabels(labels.index, rows / rows.sum(1, keepdims=True), labels.weight)

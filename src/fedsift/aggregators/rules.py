@@ -1,0 +1,94 @@
+"""What an aggregator is, and how one is run and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from fedsift import registry
+from fedsift.memory import from_tree, to_tree
+from fedsift.types import Round, SoftLabels, Tree, UserError
+
+Uploads = Iterable[tuple[int, SoftLabels]]
+Aggregator = Callable[[Uploads, int, int], SoftLabels]
+
+
+@runtime_checkable
+class StatefulAggregator(Protocol):
+    """An aggregator with a memory that is saved with the run.
+
+    The memory is a dict with arrays or numbers at the leaves, {} before the first round. After a
+    round its keys are strings. For typed fields, name a dataclass as `memory_type` (fedsift.memory
+    says what it may hold). `forget` is called when a client starts over.
+    """
+
+    def aggregate(self, uploads: Uploads, memory: Any, r: Round) -> tuple[SoftLabels, Any]:
+        """The soft labels of this round, and the memory for the next."""
+        ...
+
+    def forget(self, memory: Any, client: int) -> Any:
+        """The memory without what it holds of one client."""
+        ...
+
+
+def resolve_inner(who: str, inner: str | Aggregator) -> Aggregator:
+    """The rule inside another one, by name or as an object: one without a memory."""
+    from fedsift.aggregators import AGGREGATORS  # here, as the table holds what looks into it
+
+    rule = registry.resolve(AGGREGATORS, "aggregator", inner)
+    if isinstance(rule, StatefulAggregator):
+        raise UserError(f"{who} takes a rule without a memory of its own, not {inner!r}")
+    return rule
+
+
+def run_aggregator(
+    aggregator: Aggregator | StatefulAggregator, uploads: Uploads, memory: Tree, r: Round
+) -> tuple[SoftLabels, Tree]:
+    """The checked result of an aggregator, and its memory for the next round."""
+    if not isinstance(aggregator, StatefulAggregator):
+        labels = aggregator(uploads, len(r.public), r.classes)
+        return check_labels(labels, len(r.public), r.classes), memory
+    labels, after = _check_pair(aggregator.aggregate(uploads, _restore(aggregator, memory), r))
+    return check_labels(labels, len(r.public), r.classes), to_tree(after)
+
+
+def forget_client(aggregator: Aggregator | StatefulAggregator, memory: Tree, client: int) -> Tree:
+    """An aggregator's memory without one client."""
+    if not isinstance(aggregator, StatefulAggregator):
+        return memory
+    return to_tree(aggregator.forget(_restore(aggregator, memory), client))
+
+
+def _restore(aggregator: StatefulAggregator, memory: Tree) -> Any:
+    return from_tree(getattr(aggregator, "memory_type", dict), memory, "the aggregator's memory")
+
+
+def check_labels(labels: Any, samples: int, classes: int) -> SoftLabels:
+    """The labels, or a clear error for whoever wrote the aggregator."""
+    if not isinstance(labels, SoftLabels):
+        raise UserError(
+            f"the aggregator returned {type(labels).__name__}; it must return a fedsift.SoftLabels"
+        )
+    index, probs = np.asarray(labels.index), np.asarray(labels.probs)
+    if probs.shape != (len(index), classes):
+        raise UserError(
+            f"the aggregator returned probabilities of shape {probs.shape}"
+            f" for {len(index)} samples; it must return ({len(index)}, {classes})"
+        )
+    if len(index) and (index[0] < 0 or index[-1] >= samples or (np.diff(index) <= 0).any()):
+        raise UserError(
+            f"the aggregator returned indexes that are not ascending, distinct and below {samples}"
+        )
+    if not (np.isfinite(probs).all() and (probs >= 0).all()):
+        raise UserError("the aggregator returned values that are not finite or below 0")
+    return labels
+
+
+def _check_pair(result: Any) -> tuple[Any, Any]:
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise UserError(
+            f"aggregate() returned {type(result).__name__}; it must return (SoftLabels, memory)"
+        )
+    return result
