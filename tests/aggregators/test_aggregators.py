@@ -13,9 +13,14 @@ from fedsift.aggregators import (
     Aggregator,
     EnhancedEra,
     Era,
+    Filter,
     LabelMemory,
+    TrimmedMean,
     certainty,
+    cronus,
+    geometric_median,
     mean,
+    median,
 )
 from fedsift.aggregators.means import LEAST
 from fedsift.samplers import entropy
@@ -386,6 +391,11 @@ def test_the_registry_holds_the_aggregators_of_this_file():
         ("certainty", certainty),
         ("era", Era),
         ("enhanced-era", EnhancedEra),
+        ("median", median),  # tests/aggregators/test_robust.py, and the next four
+        ("trimmed-mean", TrimmedMean),
+        ("geometric-median", geometric_median),
+        ("cronus", cronus),
+        ("filter", Filter),
         ("memory", LabelMemory),  # tests/algorithms/test_stateful_aggregators.py
     ]
     assert list(AGGREGATORS.items()) == registered

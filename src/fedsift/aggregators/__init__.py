@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from fedsift.aggregators.means import EnhancedEra, Era, certainty, mean
 from fedsift.aggregators.memory import LabelMemory
+from fedsift.aggregators.robust import Filter, TrimmedMean, cronus, geometric_median, median
 from fedsift.aggregators.rules import (
     Aggregator,
     StatefulAggregator,
@@ -29,6 +30,11 @@ AGGREGATORS: dict[str, Aggregator | type[Aggregator | StatefulAggregator]] = {
     "certainty": certainty,
     "era": Era,
     "enhanced-era": EnhancedEra,
+    "median": median,
+    "trimmed-mean": TrimmedMean,
+    "geometric-median": geometric_median,
+    "cronus": cronus,
+    "filter": Filter,
     "memory": LabelMemory,
 }
 
@@ -37,12 +43,17 @@ __all__ = [
     "Aggregator",
     "EnhancedEra",
     "Era",
+    "Filter",
     "LabelMemory",
     "StatefulAggregator",
+    "TrimmedMean",
     "Uploads",
     "certainty",
     "check_labels",
+    "cronus",
     "forget_client",
+    "geometric_median",
     "mean",
+    "median",
     "run_aggregator",
 ]

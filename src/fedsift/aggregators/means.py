@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedsift import registry
-from fedsift.aggregators.rules import Aggregator, Uploads
+from fedsift.aggregators.rules import Aggregator, Uploads, resolve_inner
 from fedsift.checks import check_number
 from fedsift.numerics import entropy
 from fedsift.types import Array, SoftLabels, UserError
@@ -40,8 +40,12 @@ def _weigh_by_certainty(uploads: Uploads) -> Iterator[tuple[int, SoftLabels]]:
         )
 
 
+def _leave_votes(uploads: Uploads) -> Uploads:
+    return uploads
+
+
 LEAST = 1e-6  # of a vote: a sample of which nobody is certain still has a mean
-WEIGHTS = {"equal": mean, "certainty": certainty}
+WEIGHTS = {"equal": _leave_votes, "certainty": _weigh_by_certainty}
 
 
 @dataclass(frozen=True)
@@ -49,46 +53,63 @@ class Era:
     """Entropy-reduction aggregation (DS-FL): softmax(mean / temperature), 0 < temperature < 1
     sharpens.
 
-    The mean's votes are "equal", or weighted by "certainty".
+    The votes are "equal", or weighted by "certainty". The rule inside may be another than the mean,
+    as in era(0.1, inner=median).
     """
 
     temperature: float = 0.1
     weights: str = "equal"
+    inner: str | Aggregator = "mean"
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature)
         if not self.temperature > 0:
             raise UserError(f"era needs a temperature above 0, not {self.temperature}")
-        _average(self.weights)
+        _weigher(self.weights)
+        _inner(self)
 
     def __call__(self, uploads: Uploads, samples: int, classes: int) -> SoftLabels:
-        average = _average(self.weights)(uploads, samples, classes)
+        average = _join(self, uploads, samples, classes)
         scaled = average.probs / self.temperature
         return _normalise(average, np.exp(scaled - scaled.max(1, keepdims=True)))
 
 
 @dataclass(frozen=True)
 class EnhancedEra:
-    """p^beta / sum p^beta of the mean: keeps order and zeros; beta = 1: no change, > 1: sharper."""
+    """p^beta / sum p^beta of the mean: keeps order and zeros; beta = 1: no change, > 1: sharper.
+
+    `weights` and `inner` as in era.
+    """
 
     beta: float = 2.0
     weights: str = "equal"
+    inner: str | Aggregator = "mean"
 
     def __post_init__(self) -> None:
         check_number("beta", self.beta)
         if not self.beta > 0:
             raise UserError(f"enhanced-era needs a beta above 0, not {self.beta}")
-        _average(self.weights)
+        _weigher(self.weights)
+        _inner(self)
 
     def __call__(self, uploads: Uploads, samples: int, classes: int) -> SoftLabels:
-        average = _average(self.weights)(uploads, samples, classes)
+        average = _join(self, uploads, samples, classes)
         return _normalise(
             average, (average.probs / average.probs.max(1, keepdims=True)) ** self.beta
         )
 
 
-def _average(weights: str) -> Aggregator:
+def _join(rule: Era | EnhancedEra, uploads: Uploads, samples: int, classes: int) -> SoftLabels:
+    """What is to be sharpened."""
+    return _inner(rule)(_weigher(rule.weights)(uploads), samples, classes)
+
+
+def _weigher(weights: str) -> Callable[[Uploads], Uploads]:
     return registry.lookup(WEIGHTS, "weights", weights, "equal or certainty")
+
+
+def _inner(rule: Era | EnhancedEra) -> Aggregator:
+    return resolve_inner("era" if isinstance(rule, Era) else "enhanced-era", rule.inner)
 
 
 def _normalise(labels: SoftLabels, rows: Array) -> SoftLabels:
