@@ -28,7 +28,7 @@ LAYERS = [
         "evaluation",
         "overrides",
     },
-    {"pretexts"},
+    {"pretexts", "attacks"},
     {"algorithms", "engines", "starts"},
     {"federation"},
     {"config", "checkpoints", "environment"},

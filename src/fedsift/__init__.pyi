@@ -26,6 +26,9 @@ from fedsift.algorithms.weights import FedAvg as FedAvg
 from fedsift.algorithms.weights import fedavg as fedavg
 from fedsift.algorithms.weights import feddf as feddf
 from fedsift.algorithms.weights import fedpaq as fedpaq
+from fedsift.attacks import ATTACKS as ATTACKS
+from fedsift.attacks import Attack as Attack
+from fedsift.attacks import Scene as Scene
 from fedsift.codecs import CODECS as CODECS
 from fedsift.codecs import WEIGHT_CODECS as WEIGHT_CODECS
 from fedsift.codecs import SoftLabelCodec as SoftLabelCodec
@@ -73,6 +76,7 @@ from fedsift.types import Client as Client
 from fedsift.types import Draws as Draws
 from fedsift.types import Engine as Engine
 from fedsift.types import Fit as Fit
+from fedsift.types import LabelAnswer as LabelAnswer
 from fedsift.types import Labelled as Labelled
 from fedsift.types import Link as Link
 from fedsift.types import Model as Model
@@ -88,6 +92,7 @@ from fedsift.types import SoftLabels as SoftLabels
 from fedsift.types import Store as Store
 from fedsift.types import Turn as Turn
 from fedsift.types import UserError as UserError
+from fedsift.types import WeightAnswer as WeightAnswer
 from fedsift.types import Weights as Weights
 
 __version__: str

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from fedsift import evaluation, registry, seeding
+from fedsift.attacks import Attack, Threat, read_threat
 from fedsift.checks import check_type, check_whole, describe
 from fedsift.data import TEST, Task
 from fedsift.data.partition import PARTITIONS, Dirichlet, Partition, deal
@@ -36,6 +37,7 @@ from fedsift.turns import batch_turns, run_turn, watch_turn
 from fedsift.types import (
     Algorithm,
     Array,
+    Attackable,
     Client,
     Engine,
     Fit,
@@ -211,6 +213,7 @@ class Record:
     distilled_labels: DistilledLabels | None = None
     steps: dict[int, int] = field(default_factory=dict)  # training steps of each simulated client
     server_steps: int = 0
+    hostile: tuple[int, ...] = ()  # the hostile clients that took part, in a simulation
 
     def __repr__(self) -> str:
         up, down = self.bytes.uplink, self.bytes.downlink
@@ -258,6 +261,7 @@ class Federation:
     cohort: int
     seed: int
     start_from: Start | None = None  # what the students' first weights come from; None: chance
+    threat: Threat | None = None  # the hostile clients; None: all are honest
 
     def __post_init__(self) -> None:
         _check_parts(self.algorithm, self.clients, self.task)
@@ -269,6 +273,14 @@ class Federation:
                 f"a cohort of {self.cohort} cannot be drawn from {most} clients; set cohort to"
                 f" 1 .. {most}"
             )
+        if self.threat is not None:
+            self.threat.check_fits(self.algorithm, self.round(0))
+
+    @property
+    def hostile(self) -> frozenset[int]:
+        """The ids of the hostile clients."""
+        threat = self.threat
+        return frozenset() if threat is None else threat.hostile(self.seed, len(self.clients))
 
     def round(self, number: int) -> Round:
         c = self.clients
@@ -318,7 +330,10 @@ class Federation:
 
     def draw_cohort(self, r: Round) -> list[Client]:
         """The cohort of a round."""
-        return [self.clients[id] for id in self.cohort_ids(r.number)]
+        cohort = [self.clients[id] for id in self.cohort_ids(r.number)]
+        if self.threat is None:
+            return cohort
+        return [self.threat.poison(c, r) if c.id in self.hostile else c for c in cohort]
 
     def round_turn(self, state: FederationState) -> Turn[Record]:
         """One round: downloads, the cohort side by side, the server, the test."""
@@ -328,18 +343,52 @@ class Federation:
         memories = {c.id: state.memories.get(c.id, self._no_memory()) for c in cohort}
         steps = {c.id: StepCounter() for c in cohort}
         turns = [
-            watch_turn(
-                self.algorithm.client_turn(c, memories[c.id], downloads[c.id], r), steps[c.id]
-            )
+            watch_turn(self._client_turn(c, memories[c.id], downloads[c.id], r), steps[c.id])
             for c in cohort
         ]
-        outcomes = yield from batch_turns(turns)
+        outcomes = self._alter_answers(state.server, cohort, (yield from batch_turns(turns)), r)
         uploads = {c.id: upload for c, (_, upload) in zip(cohort, outcomes, strict=True)}
         client_memories = {c.id: memory for c, (memory, _) in zip(cohort, outcomes, strict=True)}
         checked = self._check_uploads(state.server, uploads, r)
         sent = RoundBytes.count(r.number, uploads, downloads, self._receivers(uploads, r))
         record = yield from self.finish_round(state, checked, client_memories, sent)
-        return replace(record, steps={id: counter.steps for id, counter in steps.items()})
+        return replace(
+            record,
+            steps={id: counter.steps for id, counter in steps.items()},
+            hostile=tuple(c.id for c in cohort if c.id in self.hostile),
+        )
+
+    def _client_turn(self, client: Client, memory: Any, download: bytes, r: Round) -> Turn[Any]:
+        """A client's turn; of one whose answer will be altered, the half before it is encoded."""
+        algorithm = self.algorithm
+        if self._alters(client) and isinstance(algorithm, Attackable):
+            return algorithm.answer_turn(client, memory, download, r)
+        return algorithm.client_turn(client, memory, download, r)
+
+    def _alters(self, client: Client) -> bool:
+        return self.threat is not None and self.threat.alters_answers and client.id in self.hostile
+
+    def _alter_answers(
+        self, server: Server, cohort: Sequence[Client], outcomes: Sequence[Any], r: Round
+    ) -> Sequence[tuple[Any, bytes]]:
+        """The outcomes of all turns, once the hostile clients have heard the honest ones."""
+        algorithm, found = self.algorithm, {c.id: o for c, o in zip(cohort, outcomes, strict=True)}
+        answers = {c.id: found[c.id] for c in cohort if self._alters(c)}
+        if not answers or self.threat is None or not isinstance(algorithm, Attackable):
+            return outcomes
+
+        def listen() -> dict[int, Any]:
+            checked = {
+                id: self.algorithm.check_upload(server, id, outcome[1], r)
+                for id, outcome in found.items()
+                if id not in answers
+            }
+            return {id: algorithm.overhear(upload, r) for id, upload in checked.items()}
+
+        clients = {c.id: c for c in cohort}
+        altered = self.threat.alter(clients, answers, listen, r)
+        found |= {id: algorithm.encode_answer(clients[id], a, r) for id, a in altered.items()}
+        return [found[c.id] for c in cohort]
 
     def finish_round(
         self,
@@ -492,6 +541,8 @@ def federate(
     engine: Engine | str = "auto",
     state: FederationState | None = None,
     start: str | Pretext | None = None,
+    attack: str | Attack | None = None,
+    attackers: float | None = None,
 ) -> Iterator[Record]:
     """Run rounds and yield a `Record` of each. Stop with `break`, resume from `record.state`.
 
@@ -505,11 +556,14 @@ def federate(
     state: where to resume: the `state` of the last record (default: start at the first round)
     start: what the first weights come from: "simclr(epochs=120)", "rotation", or the name of a
         .safetensors file (default: chance)
+    attack: what hostile clients do, for example "wrong" (fedsift ls attacks)
+    attackers: the share of the clients that is hostile, from 0 to below 1
     """
     check_whole("rounds", rounds)
     cure = "pass the state of a record, record.state"
     check_type(state, (FederationState, NoneType), "state", cure)
-    federation = Federation(algorithm, clients, task, cohort, seed, read_start(start))
+    threat = read_threat(attack, attackers)
+    federation = Federation(algorithm, clients, task, cohort, seed, read_start(start), threat)
     chosen, _ = choose_engine(engine)
     first = state or federation.start()  # what cannot be started is refused before the first round
     return _run_rounds(federation, rounds, chosen, first, made=state is not None)

@@ -54,6 +54,7 @@ KINDS = {
     "aggregator": Kind(("uploads", "samples", "classes"), ("aggregate", "forget")),
     "partition": Kind(("labels", "clients", "generator")),
     "graph": Kind(("clients", "generator")),
+    "attack": Kind(("answer", "scene")),
     "algorithm": Kind(members=_methods(Algorithm)),
     "start": Kind(members=_methods(Pretext)),
     "engine": Kind(),  # `engines` checks it
@@ -68,6 +69,7 @@ EXAMPLES = {  # names in messages and in `fedsift ls`
     "aggregator": "join",
     "partition": "deal",
     "graph": "connect",
+    "attack": "lie",
     "algorithm": "fedmd",
     "engine": "Engine",
     "codec": "Tiny",

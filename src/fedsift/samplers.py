@@ -151,3 +151,4 @@ SAMPLERS: dict[str, Sampler | type[Sampler]] = {
     "class-balanced": class_balanced,
     "own-classes": OwnClasses,
 }
+DERIVED = (none, random)  # both ends draw the same rows, so a client has no choice

@@ -490,6 +490,52 @@ class SharesLabels(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class LabelAnswer:
+    """Soft labels before they are encoded: what a client says, and which rows of it it sends."""
+
+    predicted: Array  # [N, C]: what its model predicts, read-only
+    probs: Array  # [N, C]: what it says; an honest client says what its model predicts
+    budget: int  # the most rows it sends
+    max_bytes: int | None = None  # of the upload
+    rows: Array | None = None  # the rows to send, the most wanted first; None: the sampler chooses
+    memory: Any = None  # what the client remembers so far, as the algorithm defines
+
+
+@dataclass(frozen=True, eq=False)
+class WeightAnswer:
+    """Weights before they are encoded, and how many samples the client says are behind them."""
+
+    received: Weights  # what its training started from
+    weights: Weights
+    samples: int
+    memory: Any = None  # as of `LabelAnswer`
+
+
+@runtime_checkable
+class Attackable(Protocol):
+    """An algorithm whose client turn has two halves, so that a simulation can alter an answer.
+
+    `client_turn` is `answer_turn`, then `encode_answer`.
+    """
+
+    def answer_type(self, r: Round) -> type[LabelAnswer] | type[WeightAnswer]: ...
+
+    def answer_turn(
+        self, client: Client, memory: Any, download: bytes, r: Round
+    ) -> Turn[LabelAnswer | WeightAnswer]:
+        """What the client would upload: its training is done, nothing is encoded."""
+        ...
+
+    def encode_answer(self, client: Client, answer: Any, r: Round) -> tuple[Any, bytes]:
+        """The client's memory, and its upload. An altered answer is encoded as any other."""
+        ...
+
+    def overhear(self, upload: Any, r: Round) -> Any:
+        """Of a checked upload: its SoftLabels with indexes as in answers, or (weights, samples)."""
+        ...
+
+
 class Algorithm(Protocol):
     """A federated algorithm: one turn for each kind of party. Only bytes cross between them.
 

@@ -40,6 +40,7 @@ PARTS = {
         "gossip",
     ],
     "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges", "mine:connect"],
+    "attacks": ["wrong", "mine:lie"],
     "starts": ["simclr", "rotation", "FILE.safetensors", "mine:Pretext"],
     "engines": ["auto", "batched", "sequential", "mine:Engine"],
     "presets": [

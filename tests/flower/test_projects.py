@@ -204,6 +204,7 @@ def test_mistakes_of_up_are_said_before_anything_is_started(tmp_path, monkeypatc
     for words, complaint in (
         (["nowhere"], "has no experiment.toml; make a project with: fedsift flower new nowhere"),
         (["app", "algorithm=gossip"], "gossip has no server, so it cannot run on Flower"),
+        (["app", "attack=wrong", "attackers=0.5"], "attack is for simulations"),
         (["app", "clients.models={mlp=3}"], "clients.models names 3 clients, but there are 4"),
         (["app", "sampler=entropi"], "unknown sampler 'entropi'"),
         (["app", "--resume"], "--resume needs --out"),

@@ -34,6 +34,7 @@ from fedsift.models import initial_state
 from fedsift.samplers import Sampler
 from fedsift.types import (
     Client,
+    LabelAnswer,
     Model,
     Recipe,
     Round,
@@ -41,6 +42,7 @@ from fedsift.types import (
     SoftLabels,
     Turn,
     UserError,
+    WeightAnswer,
     Weights,
 )
 
@@ -88,13 +90,30 @@ class Sift:
     def client_turn(
         self, client: Client, memory: Any, download: bytes, r: Round
     ) -> Turn[tuple[Any, bytes]]:
-        memory, upload = yield from self._system(r).client_turn(client, memory, download, r)
+        answer = yield from self.answer_turn(client, memory, download, r)
+        memory, upload = self.encode_answer(client, answer, r)
         if len(upload) > self.max_bytes:  # labels never are; weights of very many small tensors
             raise UserError(
                 f"weights take {len(upload)} bytes at least; give more than {self.max_bytes}, or"
                 " use mode=labels"
             )
         return memory, upload
+
+    def answer_type(self, r: Round) -> type[LabelAnswer] | type[WeightAnswer]:
+        system: SoftLabelFD | FedAvg = self._system(r)
+        return system.answer_type(r)
+
+    def answer_turn(
+        self, client: Client, memory: Any, download: bytes, r: Round
+    ) -> Turn[LabelAnswer | WeightAnswer]:
+        return (yield from self._system(r).answer_turn(client, memory, download, r))
+
+    def encode_answer(self, client: Client, answer: Any, r: Round) -> tuple[Any, bytes]:
+        memory, upload = self._system(r).encode_answer(client, answer, r)
+        return memory, upload
+
+    def overhear(self, upload: Any, r: Round) -> Any:
+        return self._system(r).overhear(upload, r)
 
     def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> Any:
         if len(upload) > self.max_bytes:

@@ -50,11 +50,12 @@ from fedsift.codecs import (
 )
 from fedsift.models import initial_state
 from fedsift.numerics import softmax
-from fedsift.samplers import SAMPLERS, Sampler
+from fedsift.samplers import DERIVED, SAMPLERS, Sampler
 from fedsift.types import (
     Array,
     Client,
     Fit,
+    LabelAnswer,
     Model,
     Predict,
     Recipe,
@@ -172,16 +173,34 @@ class SoftLabelFD:
     def client_turn(
         self, client: Client, memory: ClientMemory, download: bytes, r: Round
     ) -> Turn[tuple[ClientMemory, bytes]]:
+        answer = yield from self.answer_turn(client, memory, download, r)
+        return self.encode_answer(client, answer, r)
+
+    def answer_type(self, r: Round) -> type[LabelAnswer]:
+        return LabelAnswer
+
+    def answer_turn(
+        self, client: Client, memory: ClientMemory, download: bytes, r: Round
+    ) -> Turn[LabelAnswer]:
         r = self._with_pool(r)
         weights, received, held = yield from self._download(client, memory, download, r)
         weights = yield from train_locally(client, weights, self.local, r, self.replay)
         logits = yield Predict(client.model, weights, r.public)
         probs = softmax(logits, self.temperature)  # [N, C]
         probs.setflags(write=False)  # a sampler may look at them, not change them
-        encode = partial(self._pick_and_encode, client, probs, memory.sent, r)
-        upload, sent = fit_to_bytes(encode, self.budget, self.max_bytes)
         own = weights if isinstance(self.down, SoftLabelCodec) else None
-        return ClientMemory(own, sent, received, held), upload
+        so_far = ClientMemory(own, memory.sent, received, held)
+        return LabelAnswer(probs, probs, self.budget, self.max_bytes, memory=so_far)
+
+    def encode_answer(
+        self, client: Client, answer: LabelAnswer, r: Round
+    ) -> tuple[ClientMemory, bytes]:
+        encode = partial(self._pick_and_encode, client, answer, self._with_pool(r))
+        upload, sent = fit_to_bytes(encode, answer.budget, answer.max_bytes)
+        return replace(answer.memory, sent=sent), upload
+
+    def overhear(self, upload: Upload, r: Round) -> SoftLabels:
+        return upload.labels
 
     def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> Upload:
         r = self._with_pool(r)
@@ -248,16 +267,21 @@ class SoftLabelFD:
         return Server(server.students, memory)
 
     def _pick_and_encode(
-        self, client: Client, probs: Array, sent: SoftLabels | None, r: Round, budget: int
+        self, client: Client, answer: LabelAnswer, r: Round, budget: int
     ) -> tuple[bytes, SoftLabels | None]:
         """The upload with at most `budget` soft labels, and the reference for the next one."""
-        picks = self.sampler(probs, client.label_counts, budget, r.draws(client.id))
-        picks = check_picks(picks, budget, len(r.public))
-        labels = SoftLabels(picks, probs[picks])
+        picks = check_picks(self._pick(client, answer, r, budget), budget, len(r.public))
+        labels = SoftLabels(picks, answer.probs[picks])
         claims = self.votes.encode(labels.probs, client.label_counts)
         link = replace(r.link(client.id), before=claims)
-        message, reference = self.up.encode_stateful(labels, link, sent)
+        message, reference = self.up.encode_stateful(labels, link, answer.memory.sent)
         return claims + message, reference
+
+    def _pick(self, client: Client, answer: LabelAnswer, r: Round, budget: int) -> Array:
+        """The rows to send. Where the server can derive them, nobody has a choice."""
+        if answer.rows is None or self.sampler in DERIVED:
+            return self.sampler(answer.predicted, client.label_counts, budget, r.draws(client.id))
+        return answer.rows[:budget]
 
     def _with_pool(self, r: Round) -> Round:
         """The round with its part of the public set. Both ends draw the same: nothing is sent."""

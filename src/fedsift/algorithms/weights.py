@@ -38,6 +38,7 @@ from fedsift.types import (
     SoftLabels,
     Turn,
     UserError,
+    WeightAnswer,
     Weights,
 )
 
@@ -96,13 +97,31 @@ class FedAvg:
     def client_turn(
         self, client: Client, memory: Any, download: bytes, r: Round
     ) -> Turn[tuple[Any, bytes]]:
+        answer = yield from self.answer_turn(client, memory, download, r)
+        return self.encode_answer(client, answer, r)
+
+    def answer_type(self, r: Round) -> type[WeightAnswer]:
+        return WeightAnswer
+
+    def answer_turn(
+        self, client: Client, memory: Any, download: bytes, r: Round
+    ) -> Turn[WeightAnswer]:
         base, held = WeightDownlink(self.down).decode(memory.held, client.model, download, r)
         memory = replace(memory, held=held)
         weights = yield from train_locally(client, base, self.local, r, self.replay)
+        return WeightAnswer(base, weights, len(client.data), memory)
+
+    def encode_answer(self, client: Client, answer: WeightAnswer, r: Round) -> tuple[Any, bytes]:
+        weights, samples = answer.weights, answer.samples
         if isinstance(self.up, Qsgd | Updates):
             key = r.key("local", client.id)
-            return memory, self.up.encode(weights, r.number, len(client.data), base, key)
-        return memory, self.up.encode(weights, r.number, len(client.data))
+            upload = self.up.encode(weights, r.number, samples, answer.received, key)
+        else:
+            upload = self.up.encode(weights, r.number, samples)
+        return answer.memory, upload
+
+    def overhear(self, upload: tuple[Weights, int], r: Round) -> tuple[Weights, int]:
+        return upload
 
     def check_upload(
         self, server: Server, client: int, upload: bytes, r: Round

@@ -33,6 +33,7 @@ def list_parts() -> dict[str, dict[str, str]]:
     from fedsift import (
         aggregators,
         algorithms,
+        attacks,
         codecs,
         config,
         data,
@@ -57,6 +58,7 @@ def list_parts() -> dict[str, dict[str, str]]:
         "aggregators": _describe_all(aggregators.AGGREGATORS),
         "algorithms": _describe_all(algorithms.ALGORITHMS),
         "graphs": _describe_all(graphs.GRAPHS),
+        "attacks": _describe_all(attacks.ATTACKS),
         "starts": _describe_all(pretexts.PRETEXTS) | _OWN_START,
         "engines": _describe_all(engines.ENGINES),
         "presets": {
@@ -75,6 +77,7 @@ _OWN_PARTS = {  # the plug-in form of each kind
     "aggregators": {"mine:join": "your own: (uploads, samples, classes) -> SoftLabels"},
     "algorithms": {"mine:fedmd": "your own: a class or function that gives an Algorithm"},
     "graphs": {"mine:connect": "your own: (clients, generator) -> pairs of clients"},
+    "attacks": {"mine:lie": "your own: (answer, scene) -> the altered answer"},
     "starts": {"mine:Pretext": "your own: a class with the members of fedsift.Pretext"},
     "engines": {"mine:Engine": "your own: a class with run and describe"},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,9 @@ from fedsift.cli.console import (
     wrap_lines,
 )
 from fedsift.cli.options import Json
+
+if TYPE_CHECKING:
+    from fedsift.config import Experiment
 
 SHOWN = 100  # clients in the table; a federation may have a million
 
@@ -52,6 +55,8 @@ def show(
             if value not in (None, ()):
                 usual = "  (default of the algorithm)" if given[key] is None else ""
                 say(f"{key:<24} {value}{usual}")
+        if told := _describe_hostile(history.experiment):
+            say(told)
         made_with = history.environment
         where = f"{made_with['engine']}; torch {made_with['torch']}; {made_with['processor']}"
         say(f"\n{wrap_lines(where)}")
@@ -90,6 +95,19 @@ def show(
             )
         print_comparison([history])
         print_costs([history])
+
+
+def _describe_hostile(experiment: Experiment) -> str:
+    """Which clients are hostile; nothing where the experiment names no attack."""
+    from fedsift import attacks
+
+    if experiment.attack is None:
+        return ""
+    count = experiment.clients.count
+    hostile = sorted(attacks.hostile_clients(experiment.seed, count, experiment.attackers or 0.0))
+    which = f": {', '.join(map(str, hostile[:SHOWN]))}" if hostile else ""
+    more = ", ..." if len(hostile) > SHOWN else ""
+    return f"\n{len(hostile)} of {count:,} clients are hostile{which}{more}"
 
 
 LABELS = (

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from fedsift import data, engines, registry
 from fedsift.algorithms import ALGORITHMS
+from fedsift.attacks import read_threat
 from fedsift.config.schema import DataSection, Experiment
 from fedsift.data import Task
 from fedsift.data.partition import PARTITIONS
@@ -30,7 +31,13 @@ def build_parts(experiment: Experiment) -> Built:
     made = algorithm.build()
     engines.check_engine(e.engine, e.device, e.precision)
     federation = Federation(
-        made, build_clients(e), build_task(e), e.clients.cohort, e.seed, read_start(e.start)
+        made,
+        build_clients(e),
+        build_task(e),
+        e.clients.cohort,
+        e.seed,
+        read_start(e.start),
+        read_threat(e.attack, e.attackers),
     )
     return Built(federation, _list_unused(e, algorithm, partition))
 

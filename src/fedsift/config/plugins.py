@@ -17,6 +17,7 @@ from fedsift.types import UserError
 # Keys whose value names a part; the schemes that are fedsift's own.
 NAMES: dict[str, tuple[str, ...]] = {
     "start": (),
+    "attack": (),
     "engine": (),
     "data.name": tuple(SCHEMES),
     "data.public_from": tuple(SCHEMES),
@@ -91,7 +92,14 @@ def _short(digest: Any) -> str:
 
 
 def check_project_plugins(experiment: Experiment, module: str) -> None:
-    """On Flower every machine runs the project's own code and no other."""
+    """On Flower every machine runs the project's own code and no other, and nobody plays hostile:
+    real nodes decide for themselves what they send.
+    """
+    if experiment.attack is not None:
+        raise UserError(
+            "attack is for simulations (`fedsift run`); on Flower real nodes decide what they"
+            " send: leave attack out"
+        )
     for key, path in list_plugins(experiment):
         if path.partition(":")[0] != module:
             raise UserError(

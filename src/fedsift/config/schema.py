@@ -129,6 +129,12 @@ class Experiment(Section):
         None,
         description="first weights: simclr(epochs=120), rotation(epochs=50) or FILE.safetensors",
     )
+    attack: str | None = Field(
+        None, description="what hostile clients do, for example wrong (fedsift ls attacks)"
+    )
+    attackers: float | None = Field(
+        None, ge=0, lt=1, description="the share of the clients that is hostile"
+    )
     engine: str = Field("auto", description="auto, batched or sequential")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     precision: str = Field(

@@ -84,7 +84,7 @@ class Run:
         row |= {name: value for name, value in extra.items() if value is not None} | record.counts
         row |= {} if record.measured_on == TEST else {"measured_on": record.measured_on}
         row |= {"missing": record.bytes.missing} if record.bytes.missing else {}
-        row |= _label_rows(record) | _step_rows(record)
+        row |= _label_rows(record) | _step_rows(record) | self._hostile_rows(record)
         files.append_row(self.folder / METRICS, row)
         files.append_row(self.folder / LEDGER, record.bytes.to_json())
         timing = {"round": record.round, "seconds": round(seconds + self.start_seconds, 4)}
@@ -92,6 +92,16 @@ class Run:
         files.append_row(self.folder / TIMING, timing | measured)
         files.write_atomic(self.folder / CHECKPOINT, to_bytes(record.state))
         self.state, self.start_seconds = record.state, 0.0
+
+    def _hostile_rows(self, record: Record) -> Row:
+        threat = self.federation.threat
+        if threat is None:
+            return {}
+        return {
+            "attack": threat.name,
+            "attackers": threat.share,
+            "hostile": list(record.hostile),
+        }
 
     def fail(self, error: Exception) -> None:
         """Write down why this run stopped."""
