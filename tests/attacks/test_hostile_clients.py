@@ -1,13 +1,15 @@
 """Who is hostile, what a hostile client sends, and what it can and cannot change."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fedsift
 from fedsift import attacks, seeding
-from fedsift.attacks import read_threat
+from fedsift.attacks import labels, read_threat
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Federation
@@ -15,8 +17,8 @@ from fedsift.types import LabelAnswer, UserError
 from tests.helpers.federations import RECIPE, a_federation, run_rounds, same_records
 
 ENGINE = SequentialEngine("cpu", threads=1)
-BOTH = {"local": RECIPE, "distill": RECIPE}
-LABELS = {
+BOTH: dict[str, Any] = {"local": RECIPE, "distill": RECIPE}
+LABELS: dict[str, Callable[[], Any]] = {
     "fd": lambda: fedsift.fd(8, **BOTH),
     "fas": lambda: fedsift.fas(8, **BOTH),
     "cfd": lambda: fedsift.cfd(12, **BOTH),
@@ -32,7 +34,8 @@ def attacked(algorithm, attack, attackers=0.5, **changes):
 
 def uploads_of(federation, rounds=1):
     """The checked soft labels of each round, by client."""
-    algorithm, heard = federation.algorithm, [{} for _ in range(rounds)]
+    algorithm = federation.algorithm
+    heard: list[dict[int, Any]] = [{} for _ in range(rounds)]
     check = algorithm.check_upload
 
     def listen(server, client, upload, r):
@@ -66,9 +69,9 @@ def test_in_the_first_round_only_hostile_uploads_differ(name):
     federation = attacked(LABELS[name](), "wrong")
     (heard,) = uploads_of(federation)
     assert len(federation.hostile) == 3
-    for client, labels in heard.items():
-        same = np.array_equal(labels.index, honest[client].index) and np.array_equal(
-            labels.probs, honest[client].probs
+    for client, said in heard.items():
+        same = np.array_equal(said.index, honest[client].index) and np.array_equal(
+            said.probs, honest[client].probs
         )
         assert same == (client not in federation.hostile)
 
@@ -77,9 +80,9 @@ def test_wrong_is_certain_of_the_class_after_the_likeliest_one():
     predicted = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6], [0.4, 0.3, 0.3]])
     federation = a_federation(fedsift.fas(8, **BOTH))
     scene = attacks.Scene(federation.clients[0], federation.round(0))
-    lies = attacks.ATTACKS["wrong"](LabelAnswer(predicted, predicted, 2), scene)
+    lies = labels.wrong(LabelAnswer(predicted, predicted, 2), scene)
     assert lies.probs.tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
-    assert sorted(lies.rows) == [0, 1, 2, 3]
+    assert lies.rows is not None and sorted(lies.rows) == [0, 1, 2, 3]
     assert lies.budget == 2
 
 
@@ -89,15 +92,15 @@ def test_a_hostile_client_uses_the_whole_budget_and_no_more(name):
     federation = attacked(algorithm, "wrong")
     for round in uploads_of(federation, 2):
         for client in federation.hostile:
-            labels = round[client]
-            assert name == "sift" or len(labels) == algorithm.budget
-            assert (labels.probs.max(1) > 0.5).all()
+            said = round[client]
+            assert name == "sift" or len(said) == algorithm.budget
+            assert (said.probs.max(1) > 0.5).all()
 
 
 def test_where_the_server_derives_the_rows_a_hostile_client_has_no_choice():
     federation = attacked(fedsift.fd(8, **BOTH), "wrong")
     (heard,) = uploads_of(federation)
-    rows = [labels.index.tolist() for labels in heard.values()]
+    rows = [said.index.tolist() for said in heard.values()]
     assert rows == rows[:1] * 6
 
 
