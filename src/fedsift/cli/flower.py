@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsift.cli import front_door
 from fedsift.cli.comparison import print_comparison
 from fedsift.cli.console import error_handler, say, user_error, warn
 from fedsift.cli.progress import new_folder, resume_hint, show_progress
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True, help="The same federations on Flower: other machines, real networks."
 )
+
+for verb in (front_door.key,):
+    app.command()(verb)
 
 Project = Annotated[
     Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import fedsift
 from fedsift.flower import messages
 from fedsift.flower.messages import Hello
+from fedsift.flower.seats import Seats
 from fedsift.flower.site import Site
 from fedsift.flower.transport import Transport
 from fedsift.types import Model
@@ -24,6 +25,7 @@ class Membership:
 
     transport: Transport
     here: Site
+    seats: Seats
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     models: dict[int, Model] = field(default_factory=dict)  # of clients that have said hello
     refused: dict[int, str] = field(default_factory=dict)  # node -> why
@@ -41,14 +43,22 @@ class Membership:
 
     def refresh(self, deadline: float) -> None:
         present = set(self.transport.grid.get_node_ids())
-        self.nodes = {client: node for client, node in self.nodes.items() if node in present}
+        if self.seats.refresh():
+            self.refused.clear()
+        self.nodes = {
+            client: node
+            for client, node in self.nodes.items()
+            if node in present and not self.seats.find_objection(node, client)
+        }
         new = present - self.refused.keys() - set(self.nodes.values())
         replies = self.transport.exchange(
             messages.HELLO, dict.fromkeys(sorted(new)), Hello, deadline
         )
         for node, hello in replies.messages.items():
             why = self._find_objection(hello)
-            if why:
+            if seated := self.seats.find_objection(node, hello.client):
+                self._refuse(node, seated)  # it says nothing about the client that it names
+            elif why:
                 self._refuse(node, why)
                 self.away.add(hello.client)
             elif (

@@ -21,6 +21,7 @@ from fedsift.federation import Federation, FederationState, Record, start_federa
 from fedsift.flower import messages
 from fedsift.flower.membership import Membership
 from fedsift.flower.messages import NEVER, Answer, Call
+from fedsift.flower.seats import Seats
 from fedsift.flower.settings import Settings, settings
 from fedsift.flower.site import Site, make_site
 from fedsift.flower.transport import Answers, Traffic, Transport
@@ -105,7 +106,7 @@ class Host:
     def __init__(self, grid: Grid, run: Run, here: Site, how: Settings, engine: Engine) -> None:
         self.run, self.here, self.how, self.engine = run, here, how, engine
         self.transport = Transport(grid, how.poll)
-        self.membership = Membership(self.transport, here)
+        self.membership = Membership(self.transport, here, Seats.open(how.seats))
         self.token = _token(run.folder)
 
     def run_all(self) -> None:

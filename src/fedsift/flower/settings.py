@@ -15,6 +15,7 @@ class Settings:
     experiment: str = "experiment.toml"  # beside task.py
     overrides: str = ""  # as on the command line: "rounds=3 seed=1"
     folder: str = ""  # the run folder on the server's machine; an unfinished run there is resumed
+    seats: str = ""  # table on the server's machine: which node may be which client
     deadline: float = 600.0  # seconds a round may take; who has not answered by then is missing
     minimum: int = 1  # replies a round needs
     tries: int = 3  # how often a round with fewer replies is run before the run fails
