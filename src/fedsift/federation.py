@@ -346,7 +346,8 @@ class Federation:
             watch_turn(self._client_turn(c, memories[c.id], downloads[c.id], r), steps[c.id])
             for c in cohort
         ]
-        outcomes = self._alter_answers(state.server, cohort, (yield from batch_turns(turns)), r)
+        outcomes = yield from batch_turns(turns)
+        outcomes = yield from self._alter_answers(state.server, cohort, outcomes, r)
         uploads = {c.id: upload for c, (_, upload) in zip(cohort, outcomes, strict=True)}
         client_memories = {c.id: memory for c, (memory, _) in zip(cohort, outcomes, strict=True)}
         checked = self._check_uploads(state.server, uploads, r)
@@ -369,8 +370,8 @@ class Federation:
         return self.threat is not None and self.threat.alters_answers and client.id in self.hostile
 
     def _alter_answers(
-        self, server: Server, cohort: Sequence[Client], outcomes: Sequence[Any], r: Round
-    ) -> Sequence[tuple[Any, bytes]]:
+        self, server: Server, cohort: Sequence[Client], outcomes: list[Any], r: Round
+    ) -> Turn[list[Any]]:
         """The outcomes of all turns, once the hostile clients have heard the honest ones."""
         algorithm, found = self.algorithm, {c.id: o for c, o in zip(cohort, outcomes, strict=True)}
         answers = {c.id: found[c.id] for c in cohort if self._alters(c)}
@@ -386,8 +387,16 @@ class Federation:
             return {id: algorithm.overhear(upload, r) for id, upload in checked.items()}
 
         clients = {c.id: c for c in cohort}
-        altered = self.threat.alter(clients, answers, listen, r)
-        found |= {id: algorithm.encode_answer(clients[id], a, r) for id, a in altered.items()}
+        looking = answers if self.threat.sees_student else {}
+        seen = yield from batch_turns(
+            [algorithm.student_turn(clients[id], answer, r) for id, answer in looking.items()]
+        )
+        students = dict(zip(looking, seen, strict=True))
+        altered = self.threat.alter(clients, answers, listen, students, r)
+        try:
+            found |= {id: algorithm.encode_answer(clients[id], a, r) for id, a in altered.items()}
+        except UserError as error:
+            raise UserError(f"attack {self.threat.name!r} cannot be encoded: {error}") from None
         return [found[c.id] for c in cohort]
 
     def finish_round(

@@ -499,6 +499,8 @@ class LabelAnswer:
     budget: int  # the most rows it sends
     max_bytes: int | None = None  # of the upload
     rows: Array | None = None  # the rows to send, the most wanted first; None: the sampler chooses
+    chooses: bool = True  # whether it has a choice; else both ends know the rows
+    received: Weights | None = None  # what its training started from
     memory: Any = None  # what the client remembers so far, as the algorithm defines
 
 
@@ -529,6 +531,10 @@ class Attackable(Protocol):
 
     def encode_answer(self, client: Client, answer: Any, r: Round) -> tuple[Any, bytes]:
         """The client's memory, and its upload. An altered answer is encoded as any other."""
+        ...
+
+    def student_turn(self, client: Client, answer: Any, r: Round) -> Turn[Array]:
+        """What the model that the client received predicts on the samples of its answer, [N, C]."""
         ...
 
     def overhear(self, upload: Any, r: Round) -> Any:

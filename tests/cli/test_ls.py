@@ -40,7 +40,7 @@ PARTS = {
         "gossip",
     ],
     "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges", "mine:connect"],
-    "attacks": ["wrong", "mine:lie"],
+    "attacks": ["random", "fixed", "flipped", "runner-up", "lma", "cpa", "hips", "wrong"],
     "starts": ["simclr", "rotation", "FILE.safetensors", "mine:Pretext"],
     "engines": ["auto", "batched", "sequential", "mine:Engine"],
     "presets": [

@@ -33,6 +33,7 @@ from fedsift.codecs.grid_updates import FEWEST, MOST
 from fedsift.models import initial_state
 from fedsift.samplers import Sampler
 from fedsift.types import (
+    Array,
     Client,
     LabelAnswer,
     Model,
@@ -111,6 +112,9 @@ class Sift:
     def encode_answer(self, client: Client, answer: Any, r: Round) -> tuple[Any, bytes]:
         memory, upload = self._system(r).encode_answer(client, answer, r)
         return memory, upload
+
+    def student_turn(self, client: Client, answer: Any, r: Round) -> Turn[Array]:
+        return (yield from self._system(r).student_turn(client, answer, r))
 
     def overhear(self, upload: Any, r: Round) -> Any:
         return self._system(r).overhear(upload, r)

@@ -183,14 +183,22 @@ class SoftLabelFD:
         self, client: Client, memory: ClientMemory, download: bytes, r: Round
     ) -> Turn[LabelAnswer]:
         r = self._with_pool(r)
-        weights, received, held = yield from self._download(client, memory, download, r)
-        weights = yield from train_locally(client, weights, self.local, r, self.replay)
+        start, received, held = yield from self._download(client, memory, download, r)
+        weights = yield from train_locally(client, start, self.local, r, self.replay)
         logits = yield Predict(client.model, weights, r.public)
         probs = softmax(logits, self.temperature)  # [N, C]
         probs.setflags(write=False)  # a sampler may look at them, not change them
         own = weights if isinstance(self.down, SoftLabelCodec) else None
         so_far = ClientMemory(own, memory.sent, received, held)
-        return LabelAnswer(probs, probs, self.budget, self.max_bytes, memory=so_far)
+        return LabelAnswer(
+            probs,
+            probs,
+            self.budget,
+            self.max_bytes,
+            chooses=self.sampler not in DERIVED,
+            received=start,
+            memory=so_far,
+        )
 
     def encode_answer(
         self, client: Client, answer: LabelAnswer, r: Round
@@ -198,6 +206,11 @@ class SoftLabelFD:
         encode = partial(self._pick_and_encode, client, answer, self._with_pool(r))
         upload, sent = fit_to_bytes(encode, answer.budget, answer.max_bytes)
         return replace(answer.memory, sent=sent), upload
+
+    def student_turn(self, client: Client, answer: LabelAnswer, r: Round) -> Turn[Array]:
+        public = self._with_pool(r).public
+        logits = yield Predict(client.model, answer.received or {}, public)
+        return softmax(logits, self.temperature)
 
     def overhear(self, upload: Upload, r: Round) -> SoftLabels:
         return upload.labels
@@ -279,7 +292,7 @@ class SoftLabelFD:
 
     def _pick(self, client: Client, answer: LabelAnswer, r: Round, budget: int) -> Array:
         """The rows to send. Where the server can derive them, nobody has a choice."""
-        if answer.rows is None or self.sampler in DERIVED:
+        if answer.rows is None or not answer.chooses:
             return self.sampler(answer.predicted, client.label_counts, budget, r.draws(client.id))
         return answer.rows[:budget]
 

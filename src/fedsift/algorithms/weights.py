@@ -28,6 +28,7 @@ from fedsift.codecs import (
 )
 from fedsift.numerics import softmax
 from fedsift.types import (
+    Array,
     Client,
     Fit,
     Model,
@@ -119,6 +120,9 @@ class FedAvg:
         else:
             upload = self.up.encode(weights, r.number, samples)
         return answer.memory, upload
+
+    def student_turn(self, client: Client, answer: WeightAnswer, r: Round) -> Turn[Array]:
+        return softmax((yield Predict(client.model, answer.received, r.public)), 1.0)
 
     def overhear(self, upload: tuple[Weights, int], r: Round) -> tuple[Weights, int]:
         return upload

@@ -7,14 +7,47 @@ attack of your own, see `fedsift.attacks.scene`.
 from __future__ import annotations
 
 from fedsift.attacks import threat
-from fedsift.attacks.labels import wrong
+from fedsift.attacks.labels import (
+    Adaptive,
+    Fixed,
+    Hips,
+    Hollow,
+    OverBudget,
+    colluding,
+    cpa,
+    flipped,
+    lma,
+    random,
+    runner_up,
+    wrong,
+)
+from fedsift.attacks.others import Poison, Sleeper
 from fedsift.attacks.scene import Attack, Scene
 from fedsift.attacks.threat import Threat, hostile_clients
+from fedsift.attacks.weights import Huge, InflatedCounts, NanVariance, Scale, SignFlip
 
 __all__ = ["ATTACKS", "Attack", "Scene", "Threat", "hostile_clients", "read_threat"]
 
 ATTACKS: dict[str, Attack | type[Attack]] = {
+    "random": random,
+    "fixed": Fixed,
+    "flipped": flipped,
+    "runner-up": runner_up,
+    "lma": lma,
+    "cpa": cpa,
+    "hips": Hips,
     "wrong": wrong,
+    "colluding": colluding,
+    "hollow": Hollow,
+    "adaptive": Adaptive,
+    "over-budget": OverBudget,
+    "sleeper": Sleeper,
+    "poison": Poison,
+    "sign-flip": SignFlip,
+    "scale": Scale,
+    "inflated-counts": InflatedCounts,
+    "huge": Huge,
+    "nan-variance": NanVariance,
 }
 
 

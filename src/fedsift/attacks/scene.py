@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedsift import seeding
-from fedsift.types import Array, Client, Round, SoftLabels
+from fedsift.types import Array, Client, Round, SoftLabels, UserError
 
 Attack = Callable[[Any, "Scene"], Any]
 LABELS, WEIGHTS, DATA = "labels", "weights", "data"
@@ -40,11 +40,18 @@ class Scene:
     cohort: int = 1  # clients in it
     answers: Mapping[int, Any] = field(default_factory=dict)  # of all hostile clients, not altered
     listen: Callable[[], dict[int, Any]] = dict  # gives `honest`; decoded only if asked for
+    # [N, C]: predictions of the model it received, for an attack with `sees_student = True`
+    student: Array | None = None
 
     @cached_property
     def honest(self) -> dict[int, Any]:
         """By client: the SoftLabels, or the weights and samples, that honest ones upload."""
         return self.listen()
+
+    def find_student(self) -> Array:
+        if self.student is None:
+            raise UserError("this attack needs `sees_student = True`, to be shown the student")
+        return self.student
 
     @property
     def share(self) -> float:

@@ -11,6 +11,7 @@ from fedsift import registry, seeding
 from fedsift.attacks.scene import DATA, LABELS, WEIGHTS, Attack, Scene, altered_part
 from fedsift.checks import check_number, describe
 from fedsift.types import (
+    Array,
     Attackable,
     Client,
     LabelAnswer,
@@ -55,6 +56,10 @@ class Threat:
     def alters_answers(self) -> bool:
         return altered_part(self.attack) != DATA
 
+    @property
+    def sees_student(self) -> bool:
+        return bool(getattr(self.attack, "sees_student", False))
+
     def check_fits(self, algorithm: Any, r: Round) -> None:
         """Refuse an algorithm that does not upload what the attack alters, or too small a share."""
         if self.share and not round(self.share * r.population):
@@ -85,14 +90,21 @@ class Threat:
         cohort: Mapping[int, Client],
         answers: Mapping[int, Any],
         listen: Callable[[], dict[int, Any]],
+        students: Mapping[int, Array],
         r: Round,
     ) -> dict[int, Any]:
-        """The answers of the hostile clients of a round, altered."""
-        scene = Scene(next(iter(cohort.values())), r, tuple(answers), len(cohort), answers, listen)
-        return {
-            id: self._call(answer, replace(scene, client=cohort[id], listen=lambda: scene.honest))
-            for id, answer in answers.items()
-        }
+        """The answers of the hostile clients of a round, altered.
+
+        `students` are the predictions of the models that they received, where the attack sees them.
+        """
+        first = next(iter(cohort.values()))
+        scene = Scene(first, r, tuple(answers), len(cohort), answers, listen)
+
+        def of(id: int) -> Scene:
+            student = students.get(id)
+            return replace(scene, client=cohort[id], student=student, listen=lambda: scene.honest)
+
+        return {id: self._call(answer, of(id)) for id, answer in answers.items()}
 
     def _call(self, answer: Any, scene: Scene) -> Any:
         altered = self.attack(answer, scene)

@@ -1,0 +1,54 @@
+"""Attacks on private data, and attacks that wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from fedsift import registry
+from fedsift.attacks.scene import DATA, Scene, altered_part
+from fedsift.checks import check_whole
+from fedsift.types import Labelled, UserError
+
+
+@dataclass(frozen=True)
+class Poison:
+    """Trains on private data whose labels are moved: class c becomes (c + shift) mod C.
+
+    shift: by how many classes
+
+    It follows the protocol in everything else, so every algorithm can be attacked.
+    """
+
+    shift: int = 1
+
+    alters: ClassVar[str] = DATA
+
+    def __post_init__(self) -> None:
+        check_whole("shift", self.shift)
+
+    def __call__(self, data: Labelled, scene: Scene) -> Labelled:
+        return Labelled(data.samples, torch.roll(data.targets, self.shift, dims=1))
+
+
+class Sleeper:
+    """Honest at first; from a round on it carries out another attack.
+
+    inner: the attack
+    round: the first round of it, counted from 0
+    """
+
+    def __init__(self, inner: Any = "wrong", round: int = 5) -> None:
+        from fedsift.attacks import ATTACKS  # here, as the table holds what looks into it
+
+        check_whole("round", round)
+        if round < 0:
+            raise UserError(f"sleeper takes a round, 0 or more, not {round}")
+        self.inner, self.round = registry.resolve(ATTACKS, "attack", inner), round
+        self.alters = altered_part(self.inner)
+        self.sees_student = bool(getattr(self.inner, "sees_student", False))
+
+    def __call__(self, answer: Any, scene: Scene) -> Any:
+        return answer if scene.r.number < self.round else self.inner(answer, scene)

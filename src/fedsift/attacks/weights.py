@@ -1,0 +1,127 @@
+"""Attacks on weights. w are the weights that the client has trained, w0 those that it received.
+
+Running statistics of batch norms and counters stay as they are, except where they are the point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedsift import registry
+from fedsift.attacks.scene import WEIGHTS, Scene, altered_part
+from fedsift.checks import check_number
+from fedsift.types import UserError, WeightAnswer
+
+MOST_SAMPLES = 2**32 - 1  # that an upload can claim
+
+
+@dataclass(frozen=True)
+class SignFlip:
+    """w0 - scale (w - w0): the update turned round.
+
+    scale: how long the update is, in honest ones
+    """
+
+    scale: float = 1.0
+
+    alters: ClassVar[str] = WEIGHTS
+
+    def __post_init__(self) -> None:
+        check_number("scale", self.scale)
+
+    def __call__(self, answer: WeightAnswer, scene: Scene) -> WeightAnswer:
+        return _move(answer, -self.scale)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """w0 + factor (w - w0): a longer update, or with a factor below 0 one turned round.
+
+    factor: how long the update is, in honest ones
+    """
+
+    factor: float = 10.0
+
+    alters: ClassVar[str] = WEIGHTS
+
+    def __post_init__(self) -> None:
+        check_number("factor", self.factor)
+
+    def __call__(self, answer: WeightAnswer, scene: Scene) -> WeightAnswer:
+        return _move(answer, self.factor)
+
+
+@dataclass(frozen=True)
+class Huge:
+    """Every weight is one huge, finite value.
+
+    value: which one
+    """
+
+    value: float = 1e20
+
+    alters: ClassVar[str] = WEIGHTS
+
+    def __post_init__(self) -> None:
+        check_number("value", self.value)
+
+    def __call__(self, answer: WeightAnswer, scene: Scene) -> WeightAnswer:
+        return _change(answer, lambda name, w: torch.full_like(w, self.value))
+
+
+@dataclass(frozen=True)
+class NanVariance:
+    """Running variances of -1, of which a model predicts NaN; it needs a model with batch norms."""
+
+    alters: ClassVar[str] = WEIGHTS
+
+    def __call__(self, answer: WeightAnswer, scene: Scene) -> WeightAnswer:
+        names = [name for name in answer.weights if name.endswith("running_var")]
+        if not names:
+            raise UserError(
+                "nan-variance needs a model with batch norms, such as resnet8 (fedsift ls models)"
+            )
+        below = {name: torch.full_like(answer.weights[name], -1.0) for name in names}
+        return replace(answer, weights=answer.weights | below)
+
+
+class InflatedCounts:
+    """Another attack, said to stand for 2^32 - 1 samples.
+
+    inner: the attack on the weights
+    """
+
+    alters: ClassVar[str] = WEIGHTS
+
+    def __init__(self, inner: Any = "sign-flip") -> None:
+        from fedsift.attacks import ATTACKS  # here, as the table holds what looks into it
+
+        self.inner = registry.resolve(ATTACKS, "attack", inner)
+        if altered_part(self.inner) != WEIGHTS:
+            raise UserError(f"inflated-counts takes an attack on weights, not {inner!r}")
+
+    def __call__(self, answer: WeightAnswer, scene: Scene) -> WeightAnswer:
+        altered: WeightAnswer = self.inner(answer, scene)
+        return replace(altered, samples=MOST_SAMPLES)
+
+
+def _move(answer: WeightAnswer, factor: float) -> WeightAnswer:
+    """w0 + factor (w - w0)"""
+    return _change(answer, lambda name, w: torch.lerp(answer.received[name], w, factor))
+
+
+def _change(answer: WeightAnswer, change: Callable[[str, Tensor], Tensor]) -> WeightAnswer:
+    """The answer with every trained parameter changed."""
+    changed = {
+        name: change(name, w) if _is_trained(name, w) else w for name, w in answer.weights.items()
+    }
+    return replace(answer, weights=changed)
+
+
+def _is_trained(name: str, value: Tensor) -> bool:
+    return value.is_floating_point() and not name.rpartition(".")[2].startswith("running_")
