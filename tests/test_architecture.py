@@ -27,6 +27,7 @@ LAYERS = [
         "ledger",
         "evaluation",
         "overrides",
+        "suspects",
     },
     {"pretexts", "attacks"},
     {"algorithms", "engines", "starts"},

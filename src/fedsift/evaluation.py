@@ -16,6 +16,7 @@ from fedsift.types import Array, Labelled, Model, Predict, SoftLabels, Turn, Wei
 class Scores:
     accuracies: dict[str, float]
     disagreement: float | None  # between the clients' own models
+    not_finite: frozenset[str] = frozenset()  # models that cannot predict
 
 
 LAST = 5  # a run's accuracy is the mean over its last five rounds, never its best
@@ -32,7 +33,8 @@ def evaluate(models: Mapping[str, tuple[Model, Weights]], test: Labelled) -> Tur
         for name, logits in zip(models, answers, strict=True)
         if name.startswith("client ")
     ]
-    return Scores(accuracies, disagreement(clients, test.classes))
+    bad = [n for n, logits in zip(models, answers, strict=True) if not np.isfinite(logits).all()]
+    return Scores(accuracies, disagreement(clients, test.classes), frozenset(bad))
 
 
 def disagreement(predictions: Sequence[Array], classes: int) -> float | None:

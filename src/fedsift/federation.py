@@ -5,16 +5,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import isroutine
 from itertools import accumulate, groupby
 from types import NoneType
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from fedsift import evaluation, registry, seeding
 from fedsift.attacks import Attack, Threat, read_threat
-from fedsift.checks import check_type, check_whole, describe
+from fedsift.checks import check_type, check_whole, describe, warn_user
+from fedsift.codecs import WireError
+from fedsift.codecs.weights import find_not_finite
 from fedsift.data import TEST, Task
 from fedsift.data.partition import PARTITIONS, Dirichlet, Partition, deal
 from fedsift.engines import choose_engine
@@ -32,6 +36,7 @@ from fedsift.starts import (
     read_start,
     read_weights,
 )
+from fedsift.suspects import find_guilty
 from fedsift.training import count_steps
 from fedsift.turns import batch_turns, run_turn, watch_turn
 from fedsift.types import (
@@ -44,6 +49,7 @@ from fedsift.types import (
     Labelled,
     Model,
     PeerToPeer,
+    Predict,
     Pretext,
     Round,
     Server,
@@ -53,6 +59,10 @@ from fedsift.types import (
     UserError,
     Weights,
 )
+
+PROBED = 64  # public samples that students must be able to predict, beside all held-out ones
+FEW = 5  # reasons that an error lists
+LONGEST_REASON = 300  # letters
 
 
 class ClientModels(Sequence[Model]):
@@ -251,6 +261,48 @@ class StepCounter:
         self.steps += count_steps(job) if isinstance(job, Fit) else 0
 
 
+class NothingUsable(UserError):
+    """No upload of a round can be used."""
+
+    def __init__(self, round: int, reasons: Mapping[int, str]) -> None:
+        told = [f"client {client}: {why}" for client, why in sorted(reasons.items())]
+        more = f"; and {len(told) - FEW} more" if len(told) > FEW else ""
+        super().__init__(
+            f"round {round} has no upload that can be used: {'; '.join(told[:FEW])}{more};"
+            " the state before it is kept"
+        )
+
+
+class Useless(UserError):
+    """The students cannot be used after the server's turn."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(
+            f"{problem} after the server's turn, whoever is left out: training diverged; lower"
+            " distill.lr, or local.lr where weights are averaged; the state before it is kept"
+        )
+
+
+def describe_problem(error: Exception) -> str:
+    """What an upload has done, in one line."""
+    if isinstance(error, Useless):
+        return error.problem
+    told = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return f"the server's turn fails: {told.splitlines()[0] if told else ''}"[:LONGEST_REASON]
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What came from the clients of a round."""
+
+    uploads: Mapping[int, bytes]
+    memories: Mapping[int, Any]
+    sent: RoundBytes
+    accuracies: Mapping[int, float]  # reported, of models that clients keep to themselves
+    checked: Mapping[int, Any]  # uploads that are decoded already
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Who takes part, on what, by which algorithm: all that is fixed for a run."""
@@ -350,9 +402,8 @@ class Federation:
         outcomes = yield from self._alter_answers(state.server, cohort, outcomes, r)
         uploads = {c.id: upload for c, (_, upload) in zip(cohort, outcomes, strict=True)}
         client_memories = {c.id: memory for c, (memory, _) in zip(cohort, outcomes, strict=True)}
-        checked = self._check_uploads(state.server, uploads, r)
         sent = RoundBytes.count(r.number, uploads, downloads, self._receivers(uploads, r))
-        record = yield from self.finish_round(state, checked, client_memories, sent)
+        record = yield from self.finish_round(state, uploads, client_memories, sent)
         return replace(
             record,
             steps={id: counter.steps for id, counter in steps.items()},
@@ -402,33 +453,91 @@ class Federation:
     def finish_round(
         self,
         state: FederationState,
-        uploads: Iterable[tuple[int, Any]],
+        uploads: Mapping[int, bytes],
         client_memories: Mapping[int, Any],
         sent: RoundBytes,
         reported_accuracies: Mapping[int, float] | None = None,
+        checked: Mapping[int, Any] | None = None,
     ) -> Turn[Record]:
         """A round once the clients have answered: the server's turn, then the test.
 
-        `uploads` are checked. `reported_accuracies` are of models that clients keep to themselves.
+        Each upload is checked when the server asks for it, unless it is `checked` already. One that
+        is refused makes its client missing, as if it had not taken its turn. So does one that makes
+        the students useless: the server's turn is then repeated without it. Where that does not
+        help, the error leaves the last state as it was. `reported_accuracies` are of models that
+        clients keep to themselves.
         """
+        answers = Answers(uploads, client_memories, sent, reported_accuracies or {}, checked or {})
+        whole = yield from self._try_round(state, answers, {})
+        if isinstance(whole, Record):
+            return whole
+        if isinstance(whole, NothingUsable):
+            raise whole
+        guilty = yield from find_guilty(list(uploads), partial(self._spoils, state, answers))
+        why = f"its upload is left out: with it {describe_problem(whole)}"
+        rest = yield from self._try_round(state, answers, dict.fromkeys(guilty, why))
+        if guilty and isinstance(rest, Record):
+            return rest
+        raise whole
+
+    def _spoils(self, state: FederationState, answers: Answers, heard: Sequence[int]) -> Turn[bool]:
+        """Whether a round with these clients alone would be useless."""
+        left_out = dict.fromkeys(answers.uploads.keys() - set(heard), "")
+        found = yield from self._try_round(state, answers, left_out)
+        return not isinstance(found, Record | NothingUsable)
+
+    def _try_round(
+        self, state: FederationState, answers: Answers, left_out: Mapping[int, str]
+    ) -> Turn[Record | Exception]:
+        """The round without some clients, or what went wrong with it."""
+        missing = dict(left_out)
+        try:
+            return (yield from self._play_round(state, answers, missing))
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # an upload can do it, and then it must not stop the others
+            return error
+
+    def _play_round(
+        self, state: FederationState, answers: Answers, missing: dict[int, str]
+    ) -> Turn[Record]:
+        """`missing` are left out; those whose uploads are refused are added to it."""
         r = self.round(state.round)
         truth, steps = self.task.public_labels, StepCounter()
         tally = None if truth is None else LabelTally(truth)
-        turn = self.algorithm.server_turn(state.server, self._score_uploads(uploads, tally, r), r)
+        checked = self._check_uploads(state.server, answers, missing, r)
+        uploads = self._score_uploads(checked, tally, r)
+        turn = self.algorithm.server_turn(state.server, uploads, r)
         server = yield from watch_turn(turn, steps)
+        yield from self._check_students(server, r)
         distilled = None if truth is None else _score(server.distilled, truth)
-        kept = {id: _normalise(m) for id, m in client_memories.items() if not is_empty(m)}
+        memories = answers.memories.items()
+        kept = {id: _normalise(m) for id, m in memories if id not in missing and not is_empty(m)}
+        reported = {id: a for id, a in answers.accuracies.items() if id not in missing}
         state = replace(
             state,
             round=state.round + 1,
             server=replace(server, memory=_normalise(server.memory), distilled=None),
             memories=state.memories | kept,
-            reported_accuracies=state.reported_accuracies | dict(reported_accuracies or {}),
+            reported_accuracies=state.reported_accuracies | reported,
         )
-        record = yield from self._evaluate(state, sent, r)
+        record = yield from self._evaluate(state, answers.sent.without(missing), r)
         uploaded = None if tally is None else tally.scores()
         record = replace(record, uploaded_labels=uploaded, distilled_labels=distilled)
         return replace(record, server_steps=steps.steps)
+
+    def _check_students(self, server: Server, r: Round) -> Turn[None]:
+        """Students are finite, and so is what they say on some public samples."""
+        models = [model for model in r.models if model.name in server.students]
+        for model in models:
+            if bad := find_not_finite(server.students[model.name]):
+                raise Useless(f"the weights {bad!r} of model {model.name} are not finite")
+        count = len(r.public)
+        some = r.public[np.linspace(0, count - 1, min(count, PROBED)).astype(int)]
+        jobs = [Predict(model, server.students[model.name], some) for model in models]
+        for job, logits in zip(jobs, (yield jobs) if jobs else [], strict=True):
+            if not np.isfinite(logits).all():
+                raise Useless(f"the outputs of model {job.model.name} are not finite")
 
     def _evaluate(self, state: FederationState, sent: RoundBytes, r: Round) -> Turn[Record]:
         weights = {id: w for id, m in sorted(state.memories.items()) if (w := model_in(m))}
@@ -437,6 +546,8 @@ class Federation:
         keepers = {id: state.memories[id] for id in weights}
         models = self.algorithm.models_to_evaluate(state.server, keepers, r)
         scores = yield from evaluation.evaluate(models | own, self.task.held_out)
+        for name in scores.not_finite & state.server.students.keys():
+            raise Useless(f"the outputs of model {name} are not finite")
         accuracies = {name: scores.accuracies[name] for name in models} or reported
         clients = [*(scores.accuracies[name] for name in own), *reported.values()]
         return Record(
@@ -452,11 +563,26 @@ class Federation:
         )
 
     def _check_uploads(
-        self, server: Server, uploads: Mapping[int, bytes], r: Round
+        self, server: Server, answers: Answers, missing: dict[int, str], r: Round
     ) -> Iterator[tuple[int, Any]]:
-        """One at a time, when the server asks for it."""
-        for client, upload in uploads.items():
-            yield client, self.algorithm.check_upload(server, client, upload, r)
+        """One at a time, when the server asks for it; who is refused is noted in `missing`."""
+        heard = 0
+        for client, upload in answers.uploads.items():
+            if client in missing:
+                continue
+            try:
+                found = (
+                    answers.checked[client]
+                    if client in answers.checked
+                    else self.algorithm.check_upload(server, client, upload, r)
+                )
+            except WireError as error:
+                missing[client] = f"its message is refused: {error}"
+                continue
+            heard += 1
+            yield client, found
+        if not heard:
+            raise NothingUsable(r.number, missing)
 
     def _score_uploads(
         self, uploads: Iterable[tuple[int, Any]], tally: LabelTally | None, r: Round
@@ -588,5 +714,7 @@ def _run_rounds(
         state = found
     while state.round < rounds:
         record: Record = run_turn(federation.round_turn(state), engine)
+        for client, why in record.bytes.missing.items():
+            warn_user(f"round {record.round} is without client {client}: {why}")
         yield record
         state = record.state

@@ -62,6 +62,25 @@ class RoundBytes:
             {f"{a}>{b}": size for (a, b), size in edges.items()},
         )
 
+    def without(self, missing: Mapping[int, str]) -> RoundBytes:
+        """The round if these clients' messages had not come; each with the reason."""
+        if not missing:
+            return self
+        gone = {pair: size for pair, size in (self.edges or {}).items() if _sender(pair) in missing}
+        lengths = {_sender(pair): size for pair, size in gone.items()}
+        arrived = {
+            client: size - sum(gone.get(f"{other}>{client}", 0) for other in missing)
+            for client, size in self.down.items()
+        }
+        return RoundBytes(
+            self.round,
+            {client: size for client, size in self.up.items() if client not in missing},
+            arrived,
+            self.broadcast - sum(lengths.values()),
+            None if self.edges is None else {p: s for p, s in self.edges.items() if p not in gone},
+            self.missing | dict(missing),
+        )
+
     @property
     def uplink(self) -> int:
         return sum(self.up.values())
@@ -82,6 +101,10 @@ class RoundBytes:
         )
         missing = {int(client): why for client, why in row.get("missing", {}).items()}
         return cls(row["round"], up, down, row["broadcast"], row.get("edges"), missing)
+
+
+def _sender(pair: str) -> int:
+    return int(pair.partition(">")[0])
 
 
 @dataclass(frozen=True)

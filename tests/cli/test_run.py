@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from fedsift import config, runs
+from fedsift.algorithms import SoftLabelFD
+from fedsift.cli.progress import run_group
+from fedsift.codecs import WireError
+from fedsift.engines import choose_engine
 from tests.helpers.cli import CHOSEN, FAS, SUMMARY, done, everything, program, rows
 from tests.helpers.runs import TINY, bits, lines, rounds_in, straight, tiny
 
@@ -220,3 +224,22 @@ def test_resume_of_a_folder_that_is_not_there_yet_starts_it():
         ]
         == 1
     )
+
+
+def test_a_client_whose_message_is_refused_is_named_once(tmp_path, monkeypatch, capsys):
+    """It is a defect, or an attack that was asked for: either way it must be seen."""
+
+    def refuse(self, server, client, upload, r):
+        if client == 2:
+            raise WireError("it is not to my taste")
+        return honest(self, server, client, upload, r)
+
+    honest = SoftLabelFD.check_upload
+    monkeypatch.setattr(SoftLabelFD, "check_upload", refuse)
+    settings = ["rounds=3", "clients=5", "cohort=5", "local.epochs=1", "distill.epochs=1"]
+    experiment = config.read_experiment("digits-fas", [*settings, "model=mlp", "device=cpu"])
+    run = runs.begin_run(tmp_path / "run", experiment)
+    run_group(runs.Group.of([run]), choose_engine()[0], quiet=True)
+    said = "round 1 without client 2: its message is refused: it is not to my taste\n"
+    assert capsys.readouterr().err == said
+    assert ["2" in row["missing"] for row in lines(run.folder / runs.LEDGER)] == [True] * 3

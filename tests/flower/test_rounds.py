@@ -10,6 +10,7 @@ import torch
 from flwr.app import Error, Message, RecordDict
 
 from fedsift import config, runs
+from fedsift.algorithms import FedAvg
 from fedsift.algorithms.per_label import MixtureSent
 from fedsift.algorithms.soft_labels import ClientMemory
 from fedsift.codecs import SoftLabelCodec
@@ -52,8 +53,8 @@ def taken(monkeypatch):
         return count(round, uploads, *args, **kwargs)
 
     def finish_round(self, state, uploads, *args, **kwargs):
-        uploads, messages = list(uploads), came[state.round]
-        assert [client for client, _ in uploads] == list(messages)
+        messages = came[state.round]
+        assert list(uploads) == list(messages)
         found.append((state.round, list(messages.items())))
         return finish(self, state, uploads, *args, **kwargs)
 
@@ -175,10 +176,9 @@ def without(task, system, lost, amnesia=ROUNDS):
                 memory = memories.get(client.id, toys.no_memory(algorithm))
                 turn = algorithm.client_turn(client, memory, downloads[client.id], r)
                 client_memories[client.id], uploads[client.id] = run_turn(turn, engine)
-        checked = [(id, algorithm.check_upload(server, id, uploads[id], r)) for id in uploads]
         sent = RoundBytes.count(number, uploads, downloads)
         before = FederationState(number, server, memories)
-        rest = federation.finish_round(before, checked, client_memories, sent)
+        rest = federation.finish_round(before, uploads, client_memories, sent)
         state = run_turn(rest, engine).state
         forgot |= set(state.memories) if number == amnesia else set()
     return state
@@ -207,6 +207,30 @@ def test_a_reply_that_never_came_is_a_turn_that_never_happened(system, task, tmp
         }
         assert row.get("missing", {}) == sent.get("missing", {}) == gone
         assert sent["up"].keys() == sent["down"].keys() - gone.keys()
+
+
+def test_an_upload_that_spoils_a_round_is_a_turn_that_never_happened(
+    task, tmp_path, monkeypatch, caplog
+):
+    """Its sender is told to go on from the round before, and so does the server."""
+    system, honest, spoiled = "fedpaq, updates down", FedAvg.check_upload, set()
+
+    def check_upload(self, server, client, upload, r):
+        weights, samples = honest(self, server, client, upload, r)
+        if client == 1 and r.number < 2:
+            spoiled.add((r.number, client))
+            weights = {name: value + 1e20 for name, value in weights.items()}
+        return weights, samples
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FedAvg, "check_upload", check_upload)
+        grid, how = federation(task, overrides(system), 4, tmp_path / "run")
+        run = play(task, grid, how)
+    assert spoiled and same_server(run.state, without(task, system, spoiled))
+    for row in lines(run.folder / runs.LEDGER):
+        gone = {str(client) for number, client in spoiled if number == row["round"]}
+        assert row.get("missing", {}).keys() == gone == row["down"].keys() - row["up"].keys()
+    assert "is without client 1: its upload is left out: with it the " in caplog.text
 
 
 def swallow(client, lost):

@@ -92,14 +92,17 @@ class Gossip:
         mail = server.memory.messages
         if not mail:
             return {client.id: b"" for client in cohort}
-        return {c.id: b"".join(mail[j] for j in self.receivers(c.id, r)) for c in cohort}
+        nothing = bytes(self.codec.size(self.budget, r.classes))  # of one whose message was refused
+        return {
+            c.id: b"".join(mail.get(j, nothing) for j in self.receivers(c.id, r)) for c in cohort
+        }
 
     def client_turn(
         self, client: Client, memory: GossipMemory, download: bytes, r: Round
     ) -> Turn[tuple[GossipMemory, bytes]]:
         weights = memory.model or initial_state(client.model, r.seed)
         mixture: Array | float = 0.0
-        if r.number:
+        if r.number and memory.estimate is not None:
             mixture = self._mixture(client.id, memory.estimate, download, r)
             labels = SoftLabels(self._subset(r), on_simplex(mixture)).on(r.public)
             key, epoch = r.key("distill", client.id), self.distill.epochs * (r.number - 1)
@@ -142,18 +145,22 @@ class Gossip:
         """One subset for the whole run: an estimate is of the same samples in every round."""
         return seeding.subset(seeding.rng(r.seed, "gossip"), len(r.public), self.budget)
 
-    def _mixture(self, client: int, estimate: Array | None, download: bytes, r: Round) -> Array:
-        """The weighted mean of this client's estimate and its neighbours'."""
+    def _mixture(self, client: int, estimate: Array, download: bytes, r: Round) -> Array:
+        """The weighted mean of this client's estimate and its neighbours'.
+
+        Where there is nothing from a neighbour, its share goes to the client's own.
+        """
         weights = graphs.mixing_weights(self._edges(r), r.population)[client]
         near, size = self.receivers(client, r), self.codec.size(self.budget, r.classes)
-        if estimate is None or len(download) != size * len(near):
+        if len(download) != size * len(near):
             raise WireError(
                 f"{len(download)} bytes from {len(near)} neighbours instead of {size} each"
             )
         mixture = weights[client] * estimate
         for place, other in enumerate(near):
             message = download[place * size : (place + 1) * size]
-            mixture = mixture + weights[other] * self._decode(message, r.number - 1, r)
+            said = self._decode(message, r.number - 1, r) if any(message) else estimate
+            mixture = mixture + weights[other] * said
         return mixture
 
     def _decode(self, message: bytes, round: int, r: Round) -> Array:

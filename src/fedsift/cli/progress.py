@@ -35,11 +35,23 @@ def run_group(
     """
     from fedsift.runs import describe_error
 
+    told: set[tuple[Path, int]] = set()
     with show_progress(group.runs, quiet) as (tell, tell_start):
         for run, outcome in group.run(engine, tell_start, seconds):
-            if isinstance(outcome, Exception) and len(group.folders) > 1:
+            if not isinstance(outcome, Exception):
+                _warn_of_missing(run, outcome, told, len(group.folders) > 1)
+            elif len(group.folders) > 1:
                 warn(f"{kind} {run.folder.name} failed: {describe_error(outcome)}")
             tell(run, outcome)
+
+
+def _warn_of_missing(run: Run, record: Record, told: set[tuple[Path, int]], several: bool) -> None:
+    """A line for a client whose message was refused, the first time."""
+    for client, why in record.bytes.missing.items():
+        if (run.folder, client) not in told:
+            told.add((run.folder, client))
+            name = f"{run.folder.name}: " if several else ""
+            warn(f"{name}round {record.round + 1} without client {client}: {why}")
 
 
 def raise_first_error(group: Group) -> None:

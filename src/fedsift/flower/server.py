@@ -131,12 +131,16 @@ class Host:
             replies = self._exchange(federation, state, cohort, r)
             for client, why in replies.missing.items():
                 LOG.warning("fedsift: round %s is without client %s: %s", r.number, client, why)
-            if len(replies.uploads) >= self.how.minimum:
-                return self._finish(federation, state, cohort, replies)
+            usable = len(replies.uploads)
+            if usable >= self.how.minimum:
+                record = self._finish(federation, state, cohort, replies)
+                usable = len(record.bytes.up)
+                if usable >= self.how.minimum:
+                    return record
             LOG.warning(
                 "fedsift: round %s has %s replies, the minimum is %s",
                 r.number,
-                len(replies.uploads),
+                usable,
                 self.how.minimum,
             )
         reasons = "; ".join(f"client {client}: {why}" for client, why in replies.missing.items())
@@ -152,17 +156,29 @@ class Host:
         cohort: list[Client],
         replies: Replies,
     ) -> Record:
+        before = state.last_rounds
         state = replace(state, server=replies.server, last_rounds=replies.last_rounds)
         answered = [client.id for client in cohort if client.id in replies.uploads]
+        uploads = {id: replies.sent[id] for id in answered}
         sent = RoundBytes.count(
             state.round,
-            {id: replies.sent[id] for id in answered},
+            uploads,
             replies.downloads,
             missing=replies.missing,
         )
-        uploads = [(id, replies.uploads[id]) for id in answered]
-        turn = federation.finish_round(state, uploads, {}, sent, replies.accuracies)
-        return run_turn(turn, self.engine)
+        turn = federation.finish_round(
+            state, uploads, {}, sent, replies.accuracies, replies.uploads
+        )
+        record: Record = run_turn(turn, self.engine)
+        left_out = {id: why for id, why in record.bytes.missing.items() if id in uploads}
+        if not left_out:
+            return record
+        for id, why in left_out.items():
+            LOG.warning("fedsift: round %s is without client %s: %s", record.round, id, why)
+        replies.missing.update(left_out)
+        last = {id: number for id, number in replies.last_rounds.items() if id not in left_out}
+        last |= {id: number for id, number in before.items() if id in left_out}
+        return replace(record, state=replace(record.state, last_rounds=last))
 
     def _federation(self) -> Federation:
         """With the models that clients have named; for the others, those of the experiment."""
