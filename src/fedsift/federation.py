@@ -276,11 +276,11 @@ class NothingUsable(UserError):
 class Useless(UserError):
     """The students cannot be used after the server's turn."""
 
-    def __init__(self, problem: str) -> None:
+    def __init__(self, problem: str, cause: str) -> None:
         self.problem = problem
         super().__init__(
-            f"{problem} after the server's turn, whoever is left out: training diverged; lower"
-            " distill.lr, or local.lr where weights are averaged; the state before it is kept"
+            f"{problem} after the server's turn, and leaving out uploads does not help:"
+            f" training diverged; lower {cause}"
         )
 
 
@@ -509,7 +509,9 @@ class Federation:
         uploads = self._score_uploads(checked, tally, r)
         turn = self.algorithm.server_turn(state.server, uploads, r)
         server = yield from watch_turn(turn, steps)
-        yield from self._check_students(server, r)
+        cause = "distill.lr" if steps.steps else "local.lr"
+        if problem := (yield from self._find_problem(server, r)):
+            raise Useless(problem, cause)
         distilled = None if truth is None else _score(server.distilled, truth)
         memories = answers.memories.items()
         kept = {id: _normalise(m) for id, m in memories if id not in missing and not is_empty(m)}
@@ -521,36 +523,40 @@ class Federation:
             memories=state.memories | kept,
             reported_accuracies=state.reported_accuracies | reported,
         )
-        record = yield from self._evaluate(state, answers.sent.without(missing), r)
+        record, blind = yield from self._evaluate(state, answers.sent.without(missing), r)
+        for name in sorted(blind & server.students.keys()):
+            raise Useless(_say_outputs(name), cause)
         uploaded = None if tally is None else tally.scores()
         record = replace(record, uploaded_labels=uploaded, distilled_labels=distilled)
         return replace(record, server_steps=steps.steps)
 
-    def _check_students(self, server: Server, r: Round) -> Turn[None]:
-        """Students are finite, and so is what they say on some public samples."""
+    def _find_problem(self, server: Server, r: Round) -> Turn[str | None]:
+        """Whether students, or what they say on some public samples, are not finite."""
         models = [model for model in r.models if model.name in server.students]
         for model in models:
             if bad := find_not_finite(server.students[model.name]):
-                raise Useless(f"the weights {bad!r} of model {model.name} are not finite")
+                return f"the weights {bad!r} of model {model.name} are not finite"
         count = len(r.public)
         some = r.public[np.linspace(0, count - 1, min(count, PROBED)).astype(int)]
         jobs = [Predict(model, server.students[model.name], some) for model in models]
         for job, logits in zip(jobs, (yield jobs) if jobs else [], strict=True):
             if not np.isfinite(logits).all():
-                raise Useless(f"the outputs of model {job.model.name} are not finite")
+                return _say_outputs(job.model.name)
+        return None
 
-    def _evaluate(self, state: FederationState, sent: RoundBytes, r: Round) -> Turn[Record]:
+    def _evaluate(
+        self, state: FederationState, sent: RoundBytes, r: Round
+    ) -> Turn[tuple[Record, frozenset[str]]]:
+        """The record, and the models that cannot predict."""
         weights = {id: w for id, m in sorted(state.memories.items()) if (w := model_in(m))}
         own = {f"client {id}": (r.model_of(id), w) for id, w in weights.items()}
         reported = {f"client {id}": a for id, a in sorted(state.reported_accuracies.items())}
         keepers = {id: state.memories[id] for id in weights}
         models = self.algorithm.models_to_evaluate(state.server, keepers, r)
         scores = yield from evaluation.evaluate(models | own, self.task.held_out)
-        for name in scores.not_finite & state.server.students.keys():
-            raise Useless(f"the outputs of model {name} are not finite")
         accuracies = {name: scores.accuracies[name] for name in models} or reported
         clients = [*(scores.accuracies[name] for name in own), *reported.values()]
-        return Record(
+        record = Record(
             r.number,
             accuracies,
             sent,
@@ -561,6 +567,7 @@ class Federation:
             state.server.counts,
             self.task.measured_on,
         )
+        return record, scores.not_finite
 
     def _check_uploads(
         self, server: Server, answers: Answers, missing: dict[int, str], r: Round
@@ -601,6 +608,10 @@ class Federation:
 
     def _no_memory(self) -> Any:
         return getattr(self.algorithm, "client_memory", dict)()
+
+
+def _say_outputs(model: str) -> str:
+    return f"the outputs of model {model} are not finite"
 
 
 def _tell(
