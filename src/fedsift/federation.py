@@ -726,6 +726,7 @@ def _run_rounds(
     while state.round < rounds:
         record: Record = run_turn(federation.round_turn(state), engine)
         for client, why in record.bytes.missing.items():
-            warn_user(f"round {record.round} is without client {client}: {why}")
+            if client not in record.hostile:
+                warn_user(f"round {record.round} is without client {client}: {why}")
         yield record
         state = record.state

@@ -46,9 +46,9 @@ def run_group(
 
 
 def _warn_of_missing(run: Run, record: Record, told: set[tuple[Path, int]], several: bool) -> None:
-    """A line for a client whose message was refused, the first time."""
+    """A line for an honest client whose message was refused, the first time."""
     for client, why in record.bytes.missing.items():
-        if (run.folder, client) not in told:
+        if client not in record.hostile and (run.folder, client) not in told:
             told.add((run.folder, client))
             name = f"{run.folder.name}: " if several else ""
             warn(f"{name}round {record.round + 1} without client {client}: {why}")
