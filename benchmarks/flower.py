@@ -20,7 +20,7 @@ from statistics import median
 from fedsift import config, runs
 from fedsift.engines import choose_engine
 from fedsift.federation import FederationState
-from fedsift.flower import local_deployment, project
+from fedsift.flower import local_deployment, project, superlink
 
 WORK = [
     "data.private=1000",
@@ -51,7 +51,7 @@ def on_flower(folder, out, home, settings, nodes, simulation):
             deployment.node({"partition-id": client, "memory": str(home / "memory")})
         run = deployment.submit(folder, how, nodes)
         rounds = config.read_experiment(str(folder / project.EXPERIMENT), settings).rounds
-        for _ in local_deployment.follow(deployment, run, out, 0, rounds):
+        for _ in superlink.follow(deployment, run, out, 0, rounds):
             pass
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fedsift import config, runs
 from fedsift.codecs import WireError
-from fedsift.flower import certificates, local_deployment, messages, project
+from fedsift.flower import certificates, local_deployment, messages, processes, project
 from fedsift.flower.messages import Answer, Call, Hello, Refusal
 from fedsift.flower.settings import Settings, settings
 from fedsift.flower.site import make_site
@@ -300,7 +300,7 @@ def test_a_deployment_stops_what_it_started_and_theirs_and_nothing_else(tmp_path
         time.sleep(0.02)
     started = deployment.alive()
     deployment.stop()
-    assert not deployment.alive() and not started & local_deployment.processes().keys()
+    assert not deployment.alive() and not started & processes.processes().keys()
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()

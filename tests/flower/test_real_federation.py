@@ -18,7 +18,7 @@ import pytest
 from fedsift import config, runs
 from fedsift.engines import choose_engine
 from fedsift.federation import FederationState
-from fedsift.flower import certificates, local_deployment, project
+from fedsift.flower import certificates, local_deployment, processes, project
 from tests.helpers.runs import lines
 
 pytestmark = pytest.mark.flower
@@ -143,7 +143,7 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
     time.sleep(3)  # in the middle of the next round: all its messages are on their way
     servers = [
         pid
-        for pid in local_deployment.find_marked(three.mark)
+        for pid in processes.find_marked(three.mark)
         if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     assert servers
@@ -208,7 +208,7 @@ def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp
         strangers = {
             "unregistered key": deployment.node({"partition-id": 0}, made.node_key(1)),
             "no key": deployment.node({"partition-id": 0}),
-            "plaintext": deployment.node({"partition-id": 0}, trust=False),
+            "plaintext": deployment.node({"partition-id": 0}, trust=False, retries=3),
         }
         overrides = f"{TINY} clients=1 cohort=1 rounds=1 algorithm=fas"
         submit(deployment, app, tmp_path / "run", overrides)
@@ -222,7 +222,7 @@ def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp
     assert not deployment.alive()
 
 
-def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
+def test_up_ends_with_its_terminal_and_goes_on_as_it_says_and_leaves_nothing_behind(
     tmp_path, monkeypatch
 ):
     mark = uuid.uuid4().hex
@@ -239,22 +239,14 @@ def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
         [*fedsift, "new", "app"], cwd=tmp_path, env=environment, check=True, capture_output=True
     )
     folder = tmp_path / "run"
-    heeding = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from fedsift.cli import main; main()"
-    )
-    listening = [
-        sys.executable,
-        "-c",
-        heeding,
-        "flower",
-    ]  # also where the tests run in the background of a shell
+    models = 'clients.models={"task:network"=1,"mlp"=1}'  # with quotes
     command = [
-        *listening,
+        *fedsift,
         "up",
         "app",
         *TINY.split(),
         "rounds=2",
+        models,
         "--nodes",
         "2",
         "--out",
@@ -265,9 +257,9 @@ def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
     )
     with first:
         until(lambda: (folder / runs.CHECKPOINT).is_file() or first.poll() is not None)
-        first.send_signal(signal.SIGINT)
+        first.send_signal(signal.SIGHUP)  # as a closed terminal does
         _, said = first.communicate(timeout=PATIENCE)
-    assert first.returncode == 130, said.decode()
+    assert first.returncode == 129, said.decode()
     assert not list(left())
     go_on = shlex.split(said.decode().split("Resume with:\n")[1].strip().splitlines()[0])
     assert go_on[:3] == ["fedsift", "flower", "up"]
@@ -281,7 +273,7 @@ def test_up_can_be_interrupted_and_goes_on_as_it_says_and_leaves_nothing_behind(
         and "round 2/2" in done.stderr
     )
     assert not list(left())
-    overrides = f"{TINY} rounds=2 clients=2 cohort=2"
+    overrides = f"{TINY} rounds=2 clients=2 cohort=2 {shlex.quote(models)}"
     state = simulated(tmp_path / "app", tmp_path / "simulated", overrides, monkeypatch)
     assert server_bits(checkpoint(folder, 2)) == server_bits(state)
 

@@ -40,7 +40,9 @@ def say(text: str, end: str = "\n") -> None:
 
 
 def warn(text: str) -> None:
-    typer.echo(text, err=True)
+    """A line on stderr; where nobody can read it, as on a closed terminal, it is dropped."""
+    with contextlib.suppress(OSError):
+        typer.echo(text, err=True)
 
 
 def note(text: str) -> None:
@@ -163,27 +165,41 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM came: stop as at Ctrl-C."""
 
 
+class HungUp(KeyboardInterrupt):
+    """SIGHUP came, the terminal was closed: stop as at Ctrl-C."""
+
+
+STOPPING = {"SIGTERM": Terminated, "SIGHUP": HungUp}  # the latter is not there on Windows
+
+
 def describe_stop(by: KeyboardInterrupt) -> tuple[str, int]:
     """The word for it, and the exit code a shell expects."""
-    return ("terminated", 143) if isinstance(by, Terminated) else ("interrupted", 130)
+    if isinstance(by, Terminated):
+        return "terminated", 143
+    return ("terminal closed", 129) if isinstance(by, HungUp) else ("interrupted", 130)
 
 
 @contextlib.contextmanager
-def _catch_sigterm() -> Iterator[None]:
-    """SIGTERM is raised like Ctrl-C, unless somebody has set what it does."""
+def _catch_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP are raised like Ctrl-C, unless somebody has set what they do."""
+    names = [name for name in STOPPING if hasattr(signal, name)]
+    signs = [(getattr(signal, name), STOPPING[name]) for name in names]
     ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
+    taken = [sign for sign, _ in signs if ours and signal.getsignal(sign) is signal.SIG_DFL]
 
-    def stop(*_: object) -> None:
-        raise Terminated
+    def stop(number: int, _: object) -> None:
+        kind = dict(signs)[signal.Signals(number)]
+        if kind is HungUp:  # a closed terminal sends it more than once; the ending must be finished
+            signal.signal(number, signal.SIG_IGN)
+        raise kind
 
-    signal.signal(signal.SIGTERM, stop)
+    for sign in taken:
+        signal.signal(sign, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for sign in taken:
+            signal.signal(sign, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -205,11 +221,11 @@ def _show_warnings_as_notes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def error_handler() -> Iterator[None]:
-    """No traceback for a user's error, a full disk, Ctrl-C, SIGTERM or an error in a user's own
-    code; of the last there is one if FEDSIFT_TRACEBACK is set.
+    """No traceback for a user's error, a full disk, Ctrl-C, SIGTERM, SIGHUP or an error in a
+    user's own code; of the last there is one if FEDSIFT_TRACEBACK is set.
     """
     try:
-        with _catch_sigterm(), _show_warnings_as_notes():
+        with _catch_signals(), _show_warnings_as_notes():
             yield
     except KeyboardInterrupt as by:
         word, code = describe_stop(by)

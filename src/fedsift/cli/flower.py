@@ -211,14 +211,14 @@ def _check_ray() -> None:
 def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet: bool) -> None:
     """Rounds as they are finished, in the display of `fedsift run`; who was missing, in lines."""
     from fedsift import runs
-    from fedsift.flower import local_deployment
+    from fedsift.flower import superlink
 
     done = runs.rounds_played(folder)
     shown: Any = SimpleNamespace(
         experiment=experiment, state=SimpleNamespace(round=done), finished=False
     )
     with show_progress([shown], quiet) as (tell, _):
-        for count in local_deployment.follow(deployment, run, folder, done, experiment.rounds):
+        for count in superlink.follow(deployment, run, folder, done, experiment.rounds):
             history = runs.load_run(folder)
             for row, sent in list(zip(history.metrics, history.ledger, strict=True))[done:count]:
                 record: Any = SimpleNamespace(

@@ -1,0 +1,160 @@
+"""A SuperLink driven with Flower's own command line: submit a project, watch its run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsift.files import write_atomic
+from fedsift.runs import rounds_played
+from fedsift.types import UserError
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "NO_PROXY": "127.0.0.1,localhost",
+    "no_proxy": "127.0.0.1,localhost",
+}
+NAME = "local"  # of the SuperLink in Flower's config.toml
+
+
+class RunEnded(UserError):
+    """A run ended before its last round."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(f"the run ended early ({status}): {reason}")
+        self.status, self.reason = status, reason
+
+
+class SuperLink:
+    """`home` is a folder for Flower's files; `ca` is the authority of its certificate, for TLS."""
+
+    def __init__(self, address: str, home: Path, ca: Path | None = None) -> None:
+        self.address, self.home, self.ca = address, home.resolve(), ca
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.home / "flwr"), "PATH": path}
+
+    def write_connection(self) -> None:
+        """Flower's own configuration, which names this SuperLink."""
+        (self.home / "flwr").mkdir(parents=True, exist_ok=True)
+        secure = (
+            f"root-certificates = {_quote(str(self.ca.resolve()))}"
+            if self.ca
+            else "insecure = true"
+        )
+        names = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\n'
+        text = f"{names}address = {_quote(self.address)}\n{secure}\n"
+        write_atomic(self.home / "flwr" / "config.toml", text.encode())
+
+    def submit(self, app: Path, run_config: Mapping[str, Any], nodes: int | None = None) -> str:
+        """Submit the project; returns the run's id. `nodes`: how many Flower's simulation makes."""
+        config = write_toml(self.home / "run-config.toml", run_config)
+        simulated = ["--federation-config", f"num-supernodes={nodes}"] if nodes else []
+        words = ["run", str(app), NAME, "--run-config", str(config), *simulated]
+        return str(self.flwr(*words, "--format", "json")["run-id"])
+
+    def status(self, run: str) -> str:
+        """pending, starting, running, finished:completed, finished:failed or finished:stopped."""
+        return str(
+            self.flwr("list", NAME, "--run-id", run, "--format", "json")["runs"][0]["status"]
+        )
+
+    def log(self, run: str) -> str:
+        """The log of the server of a run."""
+        return self._run("flwr", "log", run, NAME, "--show").stdout
+
+    def reason(self, run: str) -> str:
+        """Why a run failed: the last line of its last traceback; the whole log is kept."""
+        log = self.log(run)
+        write_atomic(self.home / "server.log", log.encode())
+        errors = [
+            line for line in log.splitlines() if re.match(r"[\w.]+(Error|UserError|TooFew)\b", line)
+        ]
+        return errors[-1] if errors else f"see {self.home / 'server.log'}"
+
+    def register(self, public_key: Path) -> None:
+        """Let the SuperNode with this key in."""
+        self.flwr("supernode", "register", str(public_key), NAME, "--format", "json")
+
+    def flwr(self, *arguments: str) -> dict[str, Any]:
+        """What Flower's command line answers, as JSON."""
+        try:
+            done = self._run("flwr", *arguments)
+        except subprocess.TimeoutExpired as late:
+            raise UserError(
+                f"`flwr {arguments[0]}` has not answered within {late.timeout:g} s"
+            ) from None
+        try:
+            answer = json.loads(done.stdout[done.stdout.index("{") :])
+        except ValueError:
+            answer = {}
+        if done.returncode or not answer.get("success", True):
+            said = answer.get("error-message") or f"{done.stdout}{done.stderr}".strip()
+            raise UserError(f"`flwr {' '.join(arguments[:2])}` failed: {said}")
+        return dict(answer)
+
+    def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=120
+        )
+
+    def is_healthy(self) -> bool:
+        """Whether it answers, with the certificate it should have."""
+        with contextlib.suppress(OSError):
+            return open_health(self.address, self.ca, timeout=2).status == 200
+        return False
+
+    def check(self) -> None:
+        """Look after what was started here; nothing was."""
+
+
+def open_health(address: str, ca: Path | None, timeout: float) -> Any:
+    """The answer to a request that every SuperLink answers."""
+    trust = ssl.create_default_context(cafile=str(ca)) if ca else None
+    handlers = [
+        urllib.request.ProxyHandler({}),
+        *([urllib.request.HTTPSHandler(context=trust)] if trust else []),
+    ]
+    url = f"{'https' if trust else 'http'}://{address}/health"
+    return urllib.request.build_opener(*handlers).open(url, timeout=timeout)
+
+
+def follow(
+    link: SuperLink, run: str, folder: Path, done: int, rounds: int, look: float = 15.0
+) -> Iterator[int]:
+    """The number of rounds saved, when it has grown; until all are, or the run ended otherwise."""
+    checked = time.monotonic()
+    while done < rounds:
+        time.sleep(0.3)
+        if (now := rounds_played(folder)) > done:
+            done = now
+            yield done
+            continue
+        link.check()
+        if time.monotonic() > checked + look:  # asking Flower takes seconds of work
+            checked, status = time.monotonic(), link.status(run)
+            if status.startswith("finished") and rounds_played(folder) < rounds:
+                raise RunEnded(status, link.reason(run))
+
+
+def write_toml(path: Path, values: Mapping[str, Any]) -> Path:
+    """Flat values in a file that Flower reads: on its command line quotes would not survive."""
+    lines = [f"{name} = {_quote(value)}" for name, value in values.items()]
+    write_atomic(path, "\n".join([*lines, ""]).encode())
+    return path
+
+
+def _quote(value: Any) -> str:
+    """A text, number or truth value as TOML."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
