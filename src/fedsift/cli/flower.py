@@ -14,6 +14,7 @@ import typer
 from fedsift.cli import front_door
 from fedsift.cli.comparison import print_comparison
 from fedsift.cli.console import error_handler, say, user_error, warn
+from fedsift.cli.flower_check import check
 from fedsift.cli.progress import new_folder, resume_hint, show_progress
 
 if TYPE_CHECKING:
@@ -112,6 +113,9 @@ def up(
         elif not quiet:
             print_comparison([history])
             say(f"{history.seconds:.1f} s; run folder: {run_folder}; logs of Flower: {home}")
+
+
+app.command()(check)
 
 
 @app.command()

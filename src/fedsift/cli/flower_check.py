@@ -1,0 +1,94 @@
+"""fedsift flower check: what a node's operator wants to know before the node joins."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsift.cli.console import error_handler, say, user_error
+
+# The settings of a node and of its server, under names that units and containers set.
+NodeConfig = Annotated[
+    str,
+    typer.Option(
+        "--node-config",
+        envvar="FEDSIFT_NODE_CONFIG",
+        help="As for flower-supernode: 'partition-id=0 data=\"...\"', or a .toml file.",
+        show_default=False,
+    ),
+]
+Server = Annotated[
+    str | None,
+    typer.Option("--server", envvar="FEDSIFT_SERVER", metavar="HOST:PORT", help="The server."),
+]
+RootCertificates = Annotated[
+    Path | None,
+    typer.Option(
+        "--root-certificates",
+        envvar="FEDSIFT_ROOT_CERTIFICATES",
+        help="The authority of the server's certificate: ca.crt.",
+    ),
+]
+
+
+def check(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
+    ] = None,
+    node_config: NodeConfig = "",
+    server: Server = None,
+    root_certificates: RootCertificates = None,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", envvar="FEDSIFT_NODE_KEY", help="The node's private key."),
+    ] = None,
+    expect: Annotated[
+        str | None,
+        typer.Option("--expect", help="The fingerprint that the public set should have."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")
+    ] = False,
+) -> None:
+    """On a node, before it joins: versions, project, data, folders, key, server and clock."""
+    with error_handler():
+        from fedsift.flower import node_check
+
+        node = node_check.Node(
+            folder,
+            read_node_config(node_config),
+            tuple(overrides or ()),
+            expect,
+            key,
+            server,
+            root_certificates,
+        )
+        found = []
+        for finding in node_check.look_at_node(node):
+            found.append(finding)
+            if not as_json:
+                say(f"{finding.level:<7}  {finding.about}: {finding.text}")
+        if as_json:
+            typer.echo(json.dumps([asdict(finding) for finding in found]))
+        if any(finding.level == node_check.ERROR for finding in found):
+            raise typer.Exit(1)
+
+
+def read_node_config(text: str) -> dict[str, object]:
+    """By Flower's own reader, so that it means the same here and at the SuperNode."""
+    from click import ClickException
+    from flwr.common.config import parse_config_args
+
+    try:
+        return parse_config_args([text] if text else None)
+    except ClickException:
+        raise user_error(
+            f"--node-config cannot be read: {text!r}; write 'partition-id=0 name=\"text\"'"
+        ) from None
