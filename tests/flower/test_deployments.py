@@ -30,8 +30,13 @@ def test_what_is_submitted_reaches_flower_as_it_is(tmp_path_factory, values):
 
 def test_overrides_with_quotes_are_submitted_whole(tmp_path, monkeypatch):
     asked = []
+
+    def answer(*words):
+        asked.append(words)
+        return {"run-id": 7}
+
     link = superlink.SuperLink("127.0.0.1:1", tmp_path)
-    monkeypatch.setattr(link, "flwr", lambda *words: asked.append(words) or {"run-id": 7})
+    monkeypatch.setattr(link, "flwr", answer)
     assert link.submit(Path("app"), {"overrides": MODELS, "deadline": 20.0, "minimum": 2}) == "7"
     (words,) = asked
     config = words[words.index("--run-config") + 1]

@@ -1,16 +1,18 @@
-"""`fedsift flower check`: every finding of a node that is not as it should be, and of one that is."""
+"""`fedsift flower check`: what it finds on a node in order, and on others."""
 
 import json
 import ssl
 import sys
 import threading
+import time
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fedsift.flower import certificates, node_check, project
+from fedsift.flower import certificates, project
 from fedsift.flower.node_check import Finding, judge_clock, look_at_server
 from tests.helpers.cli import fedsift
 
@@ -92,9 +94,10 @@ def test_values_that_are_not_finite_are_found_in_samples_too(app):
 
 
 def test_a_number_out_of_range_and_a_broken_project_are_errors(app):
-    assert "N from 0 to 3, not 4" in check("--node-config", "partition-id=4", code=1)[
-        "private data"
-    ].text
+    assert (
+        "N from 0 to 3, not 4"
+        in check("--node-config", "partition-id=4", code=1)["private data"].text
+    )
     (app / "task.py").write_text("CLASSES = ")
     broken = check("--node-config", NODE, code=1)
     assert broken["project"].text.startswith("SyntaxError") and "model" not in broken
@@ -145,7 +148,14 @@ def test_folder_and_key_must_be_for_their_owner_alone(app, tmp_path):
 
 @pytest.mark.parametrize(
     ("ahead", "level"),
-    [(0.0, "ok"), (2.4, "ok"), (3.0, "warning"), (5.0, "error"), (-60.0, "warning"), (-305, "error")],
+    [
+        (0.0, "ok"),
+        (2.4, "ok"),
+        (3.0, "warning"),
+        (5.0, "error"),
+        (-60.0, "warning"),
+        (-305, "error"),
+    ],
 )
 def test_the_clock_is_held_against_flowers_limits(ahead, level):
     """5 s ahead and 305 s behind are refused by Flower."""
@@ -155,9 +165,11 @@ def test_the_clock_is_held_against_flowers_limits(ahead, level):
 class Answer(BaseHTTPRequestHandler):
     """As a SuperLink: /health is there; the server's attribute says how wrong its clock is."""
 
+    server: Any
+
     def do_GET(self):
         self.send_response_only(200 if self.path == "/health" else 404)
-        self.send_header("Date", formatdate(node_check.time.time() + self.server.late, usegmt=True))
+        self.send_header("Date", formatdate(time.time() + self.server.late, usegmt=True))
         self.end_headers()
 
     def log_message(self, *_):
@@ -214,4 +226,3 @@ def test_the_certificate_is_checked_against_the_authority(serve, tmp_path):
 def test_nobody_there_is_an_error(serve):
     (found,) = look_at_server("127.0.0.1:1", None)
     assert found.level == "error" and "refused" in found.text
-

@@ -129,7 +129,7 @@ def _open_site(node: Node) -> Site:
 
 
 def _look_at_project(site: Site) -> Finding:
-    e = site.experiment
+    e, _ = site.experiment, site.algorithm  # which must be there
     return Finding(
         OK,
         "project",
