@@ -115,9 +115,6 @@ def up(
             say(f"{history.seconds:.1f} s; run folder: {run_folder}; logs of Flower: {home}")
 
 
-app.command()(check)
-
-
 @app.command()
 def certs(
     folder: Annotated[
@@ -234,3 +231,6 @@ def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet
                 for client, why in sent.missing.items():
                     warn(f"round {row['round'] + 1} without client {client}: {why}")
             done = count
+
+
+app.command()(check)

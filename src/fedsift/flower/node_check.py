@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib
 import os
 import platform
@@ -30,6 +28,7 @@ from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 import fedsift
 from fedsift.codecs import wire
 from fedsift.engines import choose_engine
+from fedsift.flower.keys import parse_public_key
 from fedsift.flower.settings import settings
 from fedsift.flower.site import Site, make_site
 from fedsift.flower.superlink import open_health
@@ -206,11 +205,10 @@ def _look_at_key(path: Path | None) -> Finding:
     key = serialization.load_ssh_private_key(path.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UserError(f"{path} is no key that Flower takes; it must be an ECDSA key")
-    text = key.public_key().public_bytes(
+    public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    digest = base64.b64encode(hashlib.sha256(base64.b64decode(text.split()[1])).digest())
-    return Finding(OK, "key", f"{path}, SHA256:{digest.decode().rstrip('=')}")
+    return Finding(OK, "key", f"{path}, {parse_public_key(public.decode()).fingerprint}")
 
 
 # --- the server ---
