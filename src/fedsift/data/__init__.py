@@ -25,6 +25,7 @@ from fedsift.data.catalogue import CATALOGUE
 from fedsift.data.dataset import NUMBER_THEM
 from fedsift.data.dataset import Dataset as Dataset
 from fedsift.data.dataset import make_dataset as make_dataset
+from fedsift.data.ranges import compare_inputs as compare_inputs
 from fedsift.data.task import NORMALISATIONS as NORMALISATIONS
 from fedsift.data.task import TEST as TEST
 from fedsift.data.task import VALIDATION as VALIDATION

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from fedsift import registry, seeding
-from fedsift.checks import check_type, check_whole
+from fedsift.checks import check_type, check_whole, warn_user
 from fedsift.data.dataset import Dataset, read_inputs
+from fedsift.data.ranges import compare_inputs
 from fedsift.types import Array, Labelled, Samples, Store, UserError
 
 TEST, VALIDATION = "test", "validation"
@@ -108,6 +109,8 @@ def split(
     own = Store(torch.from_numpy(data.x), mean, std)
     known = own if shared is data.x else Store(torch.from_numpy(shared), mean, std)
     parts = _take_labelled(own, private_rows, data.y, data.classes), Samples(known, public_rows)
+    if known is not own and (odd := compare_inputs(parts[0].samples, parts[1])):
+        warn_user("; ".join(odd))
     truth = data.y[public_rows] if data.public is None else None
     if validation is not None:
         rows = _validation_rows(data, rest, test, validation)
