@@ -21,7 +21,7 @@ def pictures(scale=1.0, shift=0.0, count=100, seed=0):
 
 def test_a_range_is_worked_out_by_hand():
     """Public values from 0 to 10: up to 20 is near enough, 21 in every sample is not."""
-    public = toys.samples([[0.0], [10.0], [5.0]])
+    public = toys.samples([[float(i % 11)] for i in range(20)])
     assert compare_inputs(toys.samples([[20.0], [-10.0]]), public) == []
     (said,) = compare_inputs(toys.samples([[21.0], [5.0]]), public)
     assert said == (

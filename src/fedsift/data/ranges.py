@@ -12,7 +12,7 @@ MARGIN = 1.0  # widths of the public range that a value may be outside of it
 SHARE = 0.01  # of private values that may be further outside
 FARTHEST = 10.0  # widths of the public range: not a single value may be further outside
 SPREAD = 20.0  # the public deviation may be so many times the private one
-ENOUGH = 50  # values, for their deviation to say something
+ENOUGH = 20  # values, for their range or deviation to say something
 NAMED = 3  # columns that are named
 
 
@@ -54,6 +54,8 @@ def _compare_columns(own: Array, known: Array) -> list[str]:
 
 
 def _compare(own: Array, known: Array) -> str | None:
+    if known.size < ENOUGH:
+        return None
     low, high = float(known.min()), float(known.max())
     width = (high - low) or max(1.0, abs(high))
     away = np.maximum(low - own, own - high) / width
