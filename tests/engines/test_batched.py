@@ -297,6 +297,12 @@ def test_little_memory_cuts_a_group_and_much_does_not(monkeypatch):
     assert all(parity.same(a, b) and parity.same(a, c) for a, b, c in zip(*answers, strict=True))
 
 
+def test_every_worker_gets_long_and_short_jobs_where_each_has_one_part():
+    jobs = parity.fits(network("mlp", (1, 8, 8)), (8, 24, 8, 32, 16))
+    parts = BatchedEngine(threads=2)._split_group(jobs, list(range(5)))
+    assert parts == [[3, 4, 2], [1, 0]]  # 32, 16, 8 and 24, 8 samples
+
+
 GROWS = """
 import sys
 from dataclasses import replace

@@ -276,11 +276,12 @@ def test_every_term_with_dropout_and_by_torch_func(engine, reference, net, term)
 
 @pytest.mark.parametrize("recipe", ["sgd", "adam"])
 @pytest.mark.parametrize("name", ["mlp", "resnet8(width=0.25)"])
-def test_priors_of_their_own_in_one_program(engine, reference, monkeypatch, name, recipe):
-    """Unequal data, tau = 0 among them; who has none trains as if nobody had one, to the bit."""
+@pytest.mark.parametrize("term", ["prior", "mixup"])
+def test_terms_of_their_own_in_one_program(engine, reference, monkeypatch, term, name, recipe):
+    """Unequal data, strength 0 among them; who has none trains as if nobody had one, to the bit."""
     parts = parity.watch_parts(monkeypatch)
     plain = parity.fits(network(name), (24, 8, 16, 16), RECIPES[recipe])
-    jobs = parity.with_recipes(plain, [{"prior": tau} for tau in (1.0, 0.0, 0.5, 0.0)])
+    jobs = parity.with_recipes(plain, [{term: value} for value in (1.0, 0.0, 0.5, 0.0)])
     found = engine.run(jobs)
     assert sum(map(len, parts)) == 4 and len(parts) <= 2  # a part a worker
     parity.agree(engine, reference, jobs)
@@ -289,8 +290,8 @@ def test_priors_of_their_own_in_one_program(engine, reference, monkeypatch, name
 
 
 @pytest.mark.parametrize("term", [term for term in TERMS if term != "prior"])
-def test_terms_of_unequal_strength_go_apart(engine, reference, term):
-    """Two strengths and none, in one list."""
+def test_terms_of_unequal_strength_in_one_list(engine, reference, term):
+    """Two strengths and none; together or apart, each is followed."""
     (key, value), *_ = TERMS[term].items()
     jobs = fits(network("mlp"), TERMS[term], sizes=(9, 21, 8))
     jobs = parity.with_recipes(jobs, [{key: value}, {key: value / 2}, {key: 0.0}])

@@ -127,7 +127,8 @@ class BatchedEngine:
             return (job.model, len(samples), *data)
         if isinstance(job, Pretrain):
             return (job.model, job.pretext, len(samples), job.epoch, job.epochs, *data)
-        return (job.model, shared_recipe(job.recipe), job.temperature, *data)
+        mixed = self._cuda and job.recipe.mixup > 0  # on a CPU the overhead of a step is dearer
+        return (job.model, shared_recipe(job.recipe), mixed, job.temperature, *data)
 
     def _split_group(self, jobs: Sequence[Work], members: list[int]) -> list[list[int]]:
         """A group cut so that every worker has something to do and no program is too large."""
@@ -154,6 +155,8 @@ class BatchedEngine:
         pieces = -(-len(members) // most)
         if not self._cuda:  # as many for every worker
             pieces = min(len(members), -(-pieces // self.workers.threads) * self.workers.threads)
+            if pieces <= self.workers.threads:  # a part each: long and short jobs for all alike
+                return [members[i::pieces] for i in range(pieces)]
         return [part.tolist() for part in np.array_split(members, pieces)]  # the larger first
 
     def _bytes(self, program: Program, job: Work) -> int:
@@ -223,7 +226,8 @@ class BatchedEngine:
         rule = replace(shared_recipe(job.recipe), epochs=1, batch=1)
         store = job.data.samples.store
         shapes = (len(part), plan.positions.shape[2], store.mean.shape, store.std.shape)
-        key = (job.model, rule, job.temperature, shapes, _memory_key(values))
+        mixed = any(other.recipe.mixup for other in part)
+        key = (job.model, rule, mixed, job.temperature, shapes, _memory_key(values))
         if key not in self._trainers or not self._trainers[key].has_room_for(part, plan):
             self._trainers.pop(key, None)  # first give the old one's memory back
             needed = len(part) * self._bytes(program, job)

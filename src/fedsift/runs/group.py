@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from fedsift import files
@@ -16,6 +18,8 @@ from fedsift.runs.run import Built, Run, begin_run, build, changed_settings, che
 from fedsift.starts import Tell
 from fedsift.turns import run_turns
 from fedsift.types import Engine, UserError
+
+SAVERS = 8  # runs whose round is written at the same time
 
 
 class Group:
@@ -126,8 +130,10 @@ class Group:
                 turns = [run.federation.round_turn(run.state) for run in active]
                 outcomes = run_turns(turns, engine)
                 share = (time.perf_counter() - begun) / len(active)  # of the time, each run's
-                for run, outcome in zip(active, outcomes, strict=True):
-                    yield run, self._save(run, outcome, share)
+                save = partial(self._save, seconds=share)
+                with ThreadPoolExecutor(SAVERS) as savers:  # they mostly wait for the disk
+                    saved = list(savers.map(save, active, outcomes))
+                yield from zip(active, saved, strict=True)
                 longest = max(longest, time.perf_counter() - begun)
         finally:
             self.release()

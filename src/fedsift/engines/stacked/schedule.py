@@ -41,10 +41,10 @@ def sort_by_length(jobs: Sequence[Fit]) -> list[int]:
 
 @cache
 def shared_recipe(recipe: Recipe) -> Recipe:
-    """What recipes must have in common to be followed in one program: all but step sizes and
-    priors, which every model has of its own.
+    """What recipes must have in common to be followed in one program: all but step sizes, priors
+    and mixup, which every model has of its own.
     """
-    return replace(recipe, lr=1.0, milestones=(), decay=1.0, prior=0.0)
+    return replace(recipe, lr=1.0, milestones=(), decay=1.0, prior=0.0, mixup=0.0)
 
 
 def padded_length(count: int, batch: int) -> int:
@@ -65,7 +65,8 @@ def make_schedule(jobs: Sequence[Fit]) -> Schedule:
     counts = np.zeros((steps, models), np.int64)
     rates = np.zeros((steps, models), np.float32)
     moves = None if recipe.augment == "none" else np.zeros((steps, models, width, 3), np.int16)
-    shares = np.ones((steps, models), np.float32) if recipe.mixup else None
+    mixed = any(job.recipe.mixup for job in jobs)  # the others' samples have shares of 1: exact
+    shares = np.ones((steps, models), np.float32) if mixed else None
     for i, (job, order) in enumerate(zip(jobs, drawn, strict=True)):
         samples = order.shape[1]
         length = -(-samples // batch)  # steps an epoch
@@ -79,7 +80,7 @@ def make_schedule(jobs: Sequence[Fit]) -> Schedule:
         moved = training.draw_augmentation(recipe, len(job.data), job.key, shape)
         if moves is not None and moved is not None:
             moves[mine, i] = np.take_along_axis(moved, places[:, :, None], 1).reshape(-1, width, 3)
-        drawn_shares = training.draw_mixup(recipe, len(job.data), job.key)
+        drawn_shares = training.draw_mixup(job.recipe, len(job.data), job.key)
         if shares is not None and drawn_shares is not None:
             shares[mine, i] = drawn_shares.flatten()
     return Schedule(positions, counts, rates, moves, shares)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 
 from fedsift.training import dropout_names
 
@@ -116,11 +115,21 @@ def trace(net: nn.Module, shape: tuple[int, ...]) -> list[Op]:
     return _mark_last_uses(_fuse_neighbours(ops))
 
 
+class _ShapeRecorder(fx.Interpreter):
+    """Notes the shape of every node that is a tensor. torch's ShapeProp imports sympy for more."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor):
+            n.meta["shape"] = tuple(result.shape)
+        return result
+
+
 def _trace_graph(net: nn.Module, shape: tuple[int, ...]) -> fx.Graph:
     try:
         traced = fx.symbolic_trace(net)
         with torch.no_grad():
-            ShapeProp(traced).propagate(torch.zeros(2, *shape))
+            _ShapeRecorder(traced).run(torch.zeros(2, *shape))
     except Exception as error:  # a network's own code may refuse a tracer in any way
         said = first_sentence(error)
         if isinstance(error, fx.proxy.TraceError) and "control flow" in said:
@@ -383,9 +392,9 @@ def _short(value: Any) -> str:
 
 
 def _shape(node: Any) -> tuple[int, ...]:
-    meta = node.meta.get("tensor_meta") if isinstance(node, fx.Node) else None
-    _check(hasattr(meta, "shape"), f"{node} does not give one tensor")
-    return tuple(meta.shape)  # type: ignore[union-attr]
+    shape = node.meta.get("shape") if isinstance(node, fx.Node) else None
+    _check(shape is not None, f"{node} does not give one tensor")
+    return shape or ()
 
 
 def _product(sizes: tuple[int, ...]) -> int:
