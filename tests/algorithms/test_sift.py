@@ -9,6 +9,7 @@ from torch import nn
 import fedsift
 from fedsift.algorithms.sift import Sift
 from fedsift.algorithms.soft_labels import SoftLabelFD
+from fedsift.algorithms.votes import Votes
 from fedsift.algorithms.weights import FedAvg
 from fedsift.codecs import CODECS, Updates, WireError, quantized
 from fedsift.engines.sequential import SequentialEngine
@@ -53,6 +54,26 @@ def test_the_parts_are_those_of_the_method():
     assert system(fedsift.sift(mode="labels", prior=0)).local.prior == 0
     assert labels.distill.mixup == 0.2
     assert system(fedsift.sift(mode="labels", distill=Recipe(mixup=1.0))).distill.mixup == 1.0
+
+
+def test_votes_reach_the_labels():
+    assert system(fedsift.sift(mode="labels")).votes == Votes("equal", 4)
+    asked = fedsift.sift(mode="labels", votes="expertise", vote_bits=6)
+    assert system(asked).votes == Votes("expertise", 6)
+
+
+def test_what_a_mode_does_not_use_is_told_with_the_reason():
+    r = toys.a_round()
+    by_bytes = fedsift.sift(bytes=10**6).explain_unused(r)
+    assert by_bytes["sampler"] == "1000000 bytes hold weights; set mode=labels"
+    of_labels = {"sampler", "aggregator", "codec", "mixup", "ema", "votes", "vote_bits", "distill"}
+    assert by_bytes.keys() == of_labels and len(set(by_bytes.values())) == 1
+    asked = fedsift.sift(bytes=10**6, mode="weights").explain_unused(r)
+    assert asked == dict.fromkeys(by_bytes, "mode=weights")
+    labels = fedsift.sift(mode="labels").explain_unused(r)
+    assert labels.keys() == {"vote_bits", "teach", "absent"}
+    told = fedsift.sift(mode="labels", votes="expertise", download="soft-labels")
+    assert told.explain_unused(r) == {}
 
 
 def test_labels_are_softer_where_there_are_bits_enough():

@@ -26,6 +26,23 @@ def test_new_writes_a_file_that_means_the_preset_and_runs_under_its_own_name():
     assert history.experiment.algorithm.sampler == "low-entropy"
 
 
+@pytest.mark.parametrize(
+    "preset, uses", [("digits-fas", True), ("digits-sift", False), ("digits-fedavg", False)]
+)
+def test_a_budget_that_the_algorithm_does_not_use_is_a_comment(preset, uses):
+    done("new", preset, "mine.toml")
+    lines = Path("mine.toml").read_text().splitlines()
+    (line,) = [line for line in lines if line.lstrip("# ").startswith("budget =")]
+    assert line.startswith("budget = 60" if uses else "# budget = 60")
+    mine, own = config.read_experiment("mine.toml"), config.read_experiment(preset)
+    assert set(config.differences(own, mine)) == {"name"}
+
+
+def test_a_value_that_was_set_is_written_whether_it_is_used_or_not():
+    e = config.read_experiment("digits-sift", ["budget=7"])
+    assert "\nbudget = 7 " in config.to_toml(e)
+
+
 @pytest.mark.parametrize("name", ["größe", "\N{GRINNING FACE}"])
 def test_new_writes_a_file_that_can_be_read_whatever_its_name(name):
     done("new", "digits-fas", f"{name}.toml")

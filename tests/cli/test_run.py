@@ -201,6 +201,16 @@ def test_an_override_the_algorithm_does_not_use_is_noted():
     assert "algorithm.budget" not in result.stderr
 
 
+def test_an_override_that_the_mode_of_sift_does_not_use_is_noted_with_the_reason():
+    given = ("sampler=margin", "distill.lr=0.5", "local.lr=0.02", "algorithm.replay=3")
+    short = (*TINY, "model=cnn", "rounds=1", "algorithm.bytes=600")
+    result = done("run", "digits-sift", *short, *given, "--out", "sift")
+    notes = [line for line in result.stderr.splitlines() if line.startswith("note: ")]
+    why = "is not used: 600 bytes hold weights; set mode=labels"
+    keys = ("distill.epochs", "algorithm.sampler", "distill.lr")
+    assert notes == [f"note: {key} {why}" for key in keys]
+
+
 def test_a_stopped_run_says_where_it_goes_on_and_ends_as_if_never_stopped(tmp_path):
     straight(Path("half"), tiny(rounds=4), 3)
     result = done("run", "--resume", "--out", "half", "--json")

@@ -265,6 +265,14 @@ def test_fas_uses_all_of_its_section():
     assert config.list_unused(e) == ["partition.alpha", "partition.samples"]
 
 
+def test_unused_keys_are_explained_where_the_algorithm_knows_why():
+    by_signature = config.explain_unused(read("algorithm=fedavg"))
+    assert by_signature == dict.fromkeys(config.list_unused(read("algorithm=fedavg")), "")
+    votes = config.explain_unused(read("algorithm.votes=histogram"))
+    assert votes["algorithm.vote_bits"] == "votes=histogram sends no votes; set votes=expertise"
+    assert "algorithm.votes" not in votes and votes["partition.shards"] == ""
+
+
 def test_a_federation_and_its_unused_keys_are_built_at_once():
     e = config.read_experiment("digits-fedavg", ["sampler=mixed"])
     built = config.build_parts(e)

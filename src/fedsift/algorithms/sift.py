@@ -53,6 +53,8 @@ ENOUGH_BITS = 0.6  # per weight: with fewer, labels are the safer choice (docs/s
 # The codec of labels by the bits there are for each public sample: what does not need to be spent
 # on more samples is spent on softer labels.
 LABEL_CODECS = ((3.0, "quantized(4)"), (2.0, "quantized(2)"), (0.0, "hard"))
+# What the weights mode has no use for: parameters and, by their names, recipes.
+OF_LABELS = ("sampler", "aggregator", "codec", "votes", "vote_bits", "mixup", "ema", "distill")
 OVERHEAD = 24  # bytes of a message of weights beside its payload, at most
 
 
@@ -138,6 +140,14 @@ class Sift:
         system = self._system(r)
         return system.uploaded_labels(upload, r) if isinstance(system, SoftLabelFD) else None
 
+    def explain_unused(self, r: Round) -> dict[str, str]:
+        """Parameters without effect, and why."""
+        system = self._system(r)
+        if isinstance(system, SoftLabelFD):
+            return system.explain_unused(r)
+        chosen = f"{self.max_bytes} bytes hold weights; set mode=labels"
+        return dict.fromkeys(OF_LABELS, "mode=weights" if self.mode == "weights" else chosen)
+
     def forget(self, server: Server, client: int) -> Server:
         return self.labels.forget(server, client)
 
@@ -190,6 +200,8 @@ def sift(
     prior: float = 1.0,
     mixup: float = 0.2,
     ema: float = 0.5,
+    votes: str = "equal",
+    vote_bits: int = 4,
     download: str = "weights",
     down_codec: str | SoftLabelCodec | WeightCodec | Updates = "float32",
     local: Recipe | None = None,
@@ -208,6 +220,9 @@ def sift(
     prior: strength of the local prior, 0: none; a local.prior above 0 wins
     mixup: of the distillation, 0: none; a distill.mixup above 0 wins
     ema: share of its old weights that the server keeps each round
+    votes: how much a client's word counts: "equal", by its "expertise", or by expertise found from
+        its label "histogram", which tells the server what data it has
+    vote_bits: bits per row in which expertise is sent, 4 to 8
     download: what travels down, "weights" or "soft-labels"
     down_codec: of the downlink
     local: how clients train
@@ -225,6 +240,8 @@ def sift(
         down_codec=down_codec,
         ema=ema,
         bytes=bytes,
+        votes=votes,
+        vote_bits=vote_bits,
         local=local,
         distill=distill,
     )

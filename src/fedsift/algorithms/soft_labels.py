@@ -266,6 +266,16 @@ class SoftLabelFD:
     ) -> dict[str, tuple[Model, Weights]]:
         return students.models_to_evaluate(server, r)
 
+    def explain_unused(self, r: Round) -> dict[str, str]:
+        """Parameters without effect, and why."""
+        unused = {}
+        if self.votes.kind != "expertise":
+            unused["vote_bits"] = f"votes={self.votes.kind} sends no votes; set votes=expertise"
+        if not isinstance(self.down, SoftLabelCodec):
+            down = "weights travel down; set download=soft-labels"
+            unused |= {"teach": down, "absent": down}
+        return unused
+
     def forget(self, server: Server, client: int) -> Server:
         """As if this client had never taken part: references of delta codecs and votes are gone."""
         old = server.memory

@@ -233,10 +233,16 @@ def _warn_unused(experiments: list[Experiment], overrides: list[str]) -> None:
     from fedsift import config
     from fedsift.overrides import SWEPT
 
-    unused = set.intersection(*(set(config.list_unused(experiment)) for experiment in experiments))
+    explained = [config.explain_unused(experiment) for experiment in experiments]
+    unused = {
+        key: why for key, why in explained[0].items() if all(key in other for other in explained)
+    }
     for path in (config.full_path(override).removeprefix(SWEPT) for override in overrides):
-        if any(path == key or (key.endswith(".") and path.startswith(key)) for key in unused):
-            note(f"this experiment does not use {path}")
+        for key, why in unused.items():
+            if path == key or (key.endswith(".") and path.startswith(key)):
+                note(
+                    f"{path} is not used: {why}" if why else f"this experiment does not use {path}"
+                )
 
 
 def _describe_sweep(group: Group) -> str:

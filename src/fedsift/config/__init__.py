@@ -11,6 +11,7 @@ from fedsift.config.build import build_clients as build_clients
 from fedsift.config.build import build_federation as build_federation
 from fedsift.config.build import build_parts as build_parts
 from fedsift.config.build import build_task as build_task
+from fedsift.config.build import explain_unused as explain_unused
 from fedsift.config.build import list_unused as list_unused
 from fedsift.config.plugins import check_plugins as check_plugins
 from fedsift.config.plugins import check_project_plugins as check_project_plugins

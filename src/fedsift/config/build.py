@@ -73,6 +73,21 @@ def list_unused(experiment: Experiment) -> list[str]:
     return _list_unused(experiment, _plan_algorithm(experiment), _plan_partition(experiment))
 
 
+def explain_unused(experiment: Experiment) -> dict[str, str]:
+    """As `list_unused`, with what the algorithm knows itself not to use here; and why.
+
+    Where the reason is empty, the parts have no such option.
+    """
+    plan = _plan_algorithm(experiment)
+    found = dict.fromkeys(_list_unused(experiment, plan, _plan_partition(experiment)), "")
+    federation = build_federation(experiment)
+    explain = getattr(federation.algorithm, "explain_unused", lambda r: {})
+    for key, why in explain(federation.round(0)).items():
+        section = key in ("local", "distill")
+        found.setdefault(f"{key}." if section else f"algorithm.{key}", why)
+    return found
+
+
 _split = lru_cache(maxsize=32)(data.split)  # the cells of a table share their seeds' splits
 
 

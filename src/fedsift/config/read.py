@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import json
 import tomllib
 from collections.abc import Sequence
@@ -152,15 +154,20 @@ def _complaint(error: Any) -> str:
 
 
 def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
-    """Every value, defaults too, and what each means; and the axes of a sweep, if there are any."""
+    """Every value, defaults too, and what each means; and the axes of a sweep, if there are any.
+
+    A default that the algorithm has no use for is a comment.
+    """
     top, sections, resolved = [], [], resolve_values(experiment)
+    idle = _list_idle_defaults(experiment)
     for key, about in describe_keys(Experiment).items():
         value = getattr(experiment, key)
         if is_section(type(value)):
             sections += ["", f"[{key}]"]
             for inner, told in describe_keys(type(value)).items():
                 usual = resolved.get(f"{key}.{inner}")
-                sections.append(_line(inner, getattr(value, inner), usual, told))
+                set_to = None if f"{key}.{inner}" in idle else getattr(value, inner)
+                sections.append(_line(inner, set_to, usual, told))
         else:
             top.append(_line(key, value, None, about))
     if axes:
@@ -170,6 +177,21 @@ def to_toml(experiment: Experiment, axes: Axes | None = None) -> str:
             *(f"{json.dumps(path)} = {_format_value(choices)}" for path, choices in axes.items()),
         ]
     return "\n".join([*top, *sections]) + "\n"
+
+
+def _list_idle_defaults(experiment: Experiment) -> list[str]:
+    """Keys of the algorithm that have their default, and that a built-in one does not take."""
+    section = experiment.algorithm
+    with contextlib.suppress(UserError):  # said when the algorithm is built
+        make = ALGORITHMS.get(registry.parse_spec(section.name)[0])
+        taken = inspect.signature(make).parameters if make else section.model_dump()
+        fields = type(section).model_fields
+        return [
+            f"algorithm.{key}"
+            for key, value in section.model_dump(exclude={"name"}).items()
+            if key not in taken and value == fields[key].default
+        ]
+    return []
 
 
 def _line(key: str, value: Any, usual: Any, about: str | None) -> str:
