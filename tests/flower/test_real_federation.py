@@ -166,6 +166,22 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
     pace += [row["seconds"] for row in lines(folder / runs.TIMING)[1:]]
 
 
+def test_sift_with_memory_and_start_on_three_nodes_equals_a_simulation(
+    three, app, tmp_path, monkeypatch
+):
+    """Labels of own classes, a memory of labels, replay, EMA, and updates on the way down."""
+    parts = "algorithm.bytes=60 algorithm.mode=labels start=simclr(epochs=3)"
+    parts += " algorithm.down_codec=updates(1)"
+    overrides = f"{TINY} clients=3 cohort=2 rounds=3 algorithm=sift {parts}"
+    folder = tmp_path / "run"
+    submit(three, app, folder, overrides)
+    state = checkpoint(folder, 3)
+    there = simulated(app, tmp_path / "simulated", overrides, monkeypatch)
+    assert state.server.memory["aggregator"]  # something is remembered
+    assert server_bits(state) == server_bits(there)
+    assert lines(folder / runs.LEDGER) == lines(tmp_path / "simulated" / runs.LEDGER)
+
+
 def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
     """Of nine clients three are honest; the ledger and the log name the other six."""
     signs = {name: tmp_path / name for name in ("hang", "die")}

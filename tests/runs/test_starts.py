@@ -5,7 +5,7 @@ import shutil
 import pytest
 from safetensors.torch import save_file
 
-from fedsift import models, runs, starts
+from fedsift import config, models, runs, starts
 from fedsift.codecs import WEIGHT_CODECS
 from fedsift.engines import choose_engine
 from fedsift.engines.batched import BatchedEngine
@@ -219,3 +219,33 @@ def test_a_program_killed_during_its_start_ends_with_the_same_bits(
     assert rounds_in(folder) == 0 and len(list(kept.glob("*.part.safetensors"))) == 1
     play(runs.begin_run(folder, experiment, resume=True))
     assert bits(folder) == whole
+
+
+@pytest.mark.slow
+def test_sift_killed_during_its_start_and_its_rounds_ends_with_the_same_bits(
+    tmp_path, monkeypatch, own_data_folder
+):
+    """kill -9 twice in the start and three times in the rounds, with a memory of four rounds."""
+    rounds, start = 30, "start=simclr(epochs=400)"
+    words = [*KINDS["digits-fas"], "algorithm=sift", "algorithm.bytes=40", "local.epochs=2", start]
+    experiment = config.read_experiment("digits-fas", [*words, f"rounds={rounds}"])
+    monkeypatch.setattr(starts, "STAGE", 10)
+    whole = a_straight_run(tmp_path, monkeypatch, experiment)
+    folder, kept = tmp_path / "run", own_data_folder / "starts"
+    begin = [*PROGRAM, "run", "digits-fas", *words, f"rounds={rounds}", "--out", str(folder)]
+    go_on = [*PROGRAM, "run", "--resume", "--out", str(folder)]
+    stages: list[int] = []
+
+    def is_further() -> bool:
+        """Whether a stage is on the disk that was not there when the last process was killed."""
+        found = [path.stat().st_mtime_ns for path in kept.glob("*.part.safetensors")]
+        return bool(found) and found != stages
+
+    for command in (begin, go_on):
+        killed(command, is_further, 0.1)
+        stages = [path.stat().st_mtime_ns for path in kept.glob("*.part.safetensors")]
+        assert len(stages) == 1 and rounds_in(folder) == 0
+    for target, delay in ((1, 0.0), (5, 0.01), (12, 0.02)):
+        killed(go_on, lambda target=target: rounds_in(folder) >= target, delay)
+        assert target <= rounds_in(folder) < rounds
+    assert bits(resumed(folder)) == whole
