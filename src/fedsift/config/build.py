@@ -81,8 +81,9 @@ def explain_unused(experiment: Experiment) -> dict[str, str]:
     plan = _plan_algorithm(experiment)
     found = dict.fromkeys(_list_unused(experiment, plan, _plan_partition(experiment)), "")
     federation = build_federation(experiment)
-    explain = getattr(federation.algorithm, "explain_unused", lambda r: {})
-    for key, why in explain(federation.round(0)).items():
+    explain = getattr(federation.algorithm, "explain_unused", None)
+    told: dict[str, str] = explain(federation.round(0)) if explain else {}
+    for key, why in told.items():
         section = key in ("local", "distill")
         found.setdefault(f"{key}." if section else f"algorithm.{key}", why)
     return found
