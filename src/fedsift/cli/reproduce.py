@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     Report = dict[str, Any]
 
+MOST_ROWS = 200  # of cells in the terminal
 WIDE = 100  # columns from which claims are a table
 
 
@@ -346,8 +347,8 @@ def _make_report(
             f"{name}: the report on {before} seeds in {out} is replaced by one on {now}; "
             f"--seeds {before} brings it back"
         )
-    reports.write_report(report, out, reports.markdown(report))
-    pictures.draw(report, out / f"{name}.png")
+    reports.write_report(report, out, reports.markdown(report, item))
+    (item.draw or pictures.draw)(report, out / f"{name}.png")
     return report
 
 
@@ -396,6 +397,9 @@ def _print_report(report: dict[str, Any]) -> None:
 def _print_cells(report: dict[str, Any]) -> None:
     from fedsift.reproduction.tables import format_accuracy, format_gap
 
+    if len(report["cells"]) > MOST_ROWS:
+        say(f"{report['title']}: {len(report['cells']):,} cells; the Markdown file has the tables")
+        return
     beside = any(cell["paper"] is not None for cell in report["cells"])
     gaps = any("gap" in cell for cell in report["cells"])
     columns = ("curve", "alpha", *["paper"] * beside, "ours", *["gap"] * gaps, "per upload")

@@ -2,7 +2,9 @@
 TOML files of its curves.
 """
 
-from fedsift.papers import fas_icc2022, sift
+from fedsift.papers import fas_icc2022, robustness, sift
 from fedsift.reproduction.paper import Paper
 
-PAPERS: dict[str, Paper] = {paper.name: paper for paper in (fas_icc2022.PAPER, sift.PAPER)}
+PAPERS: dict[str, Paper] = {
+    paper.name: paper for paper in (fas_icc2022.PAPER, sift.PAPER, robustness.PAPER)
+}

@@ -21,6 +21,7 @@ from fedsift.types import UserError
 if TYPE_CHECKING:
     from fedsift.reproduction.plans import Cell, Plan
     from fedsift.reproduction.verdicts import Claim
+    from fedsift.runs import History
 
 ALL = "all"
 RECIPE = "recipe-"
@@ -47,6 +48,11 @@ class Item:
     # the curve that a curve is compared with, seed by seed, at the same skew
     reference: Callable[[str], str] | None = None
     budgets: Sequence[int] = ()  # bytes per upload for which the best cell is named
+    # what else is told of a cell, from its runs
+    figures: Callable[[Sequence[History]], Mapping[str, Any]] | None = None
+    # instead of the usual tables and pictures
+    tables: Callable[[Mapping[str, Any]], list[str]] | None = None
+    draw: Callable[[Mapping[str, Any], Path], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ def _describe_cells(
     cells = [
         _describe_cell(cell, found[cell], whole[cell], published.get(cell))
         | {"label": item.labels.get(cell.curve) or plan.label(cell.curve)}
+        | (item.figures(found[cell]) if item.figures else {})
         for cell in found
     ]
     if item.reference:
@@ -220,7 +221,8 @@ def _average_right(of: Sequence[History]) -> float | None:
 # --- Markdown ---
 
 
-def markdown(report: Mapping[str, Any]) -> str:
+def markdown(report: Mapping[str, Any], item: Item | None = None) -> str:
+    """The whole report; an item may have tables of its own."""
     seeds, made = report["seeds"], report["environment"]
     lines = [
         f"## {report['title']}",
@@ -228,7 +230,10 @@ def markdown(report: Mapping[str, Any]) -> str:
         f"{describe_runs(report)}{', ± over the seeds' if seeds > 1 else ''}.",
         "",
     ]
-    lines += _format_grid(report) if report["layout"] == "table" else tables.list_cells(report)
+    if item is not None and item.tables is not None:
+        lines += item.tables(report)
+    else:
+        lines += _format_grid(report) if report["layout"] == "table" else tables.list_cells(report)
     lines += tables.list_best(report) + tables.list_chosen(report)
     for line in _describe_left_out(report["left_out"]):
         lines += ["", line]

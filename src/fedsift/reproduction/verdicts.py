@@ -76,6 +76,21 @@ class Near(_Pair):
 
 
 @dataclass(frozen=True)
+class Keeps(_Pair):
+    """In the mean of all seeds `left` is at most `loss` below `right`."""
+
+    loss: float = 0.0
+
+    of_mean: ClassVar[bool] = True
+
+    def margin(self, gap: float) -> float:
+        return gap + self.loss
+
+    def __str__(self) -> str:
+        return f"{self.left} at most {self.loss:g} below {self.right} in the mean"
+
+
+@dataclass(frozen=True)
 class Cheaper(_Pair):
     """An upload of `left` has fewer bytes than one of `right`."""
 
@@ -137,6 +152,8 @@ class Beats:
 class Reaches(Beats):
     """The mean of all seeds is at least a figure that is given."""
 
+    of_mean: ClassVar[bool] = True
+
     def __str__(self) -> str:
         return f"{self.cell} at least {self.given:g} in the mean"
 
@@ -166,8 +183,8 @@ class Fits:
 
 def judge_comparison(comparison: Comparison, gaps: Sequence[float]) -> str:
     """What all seeds say, given one gap per seed; or their mean, where the comparison is of it."""
-    if isinstance(comparison, Reaches):
-        return HOLDS if fmean(gaps) >= 0 else FAILS
+    if getattr(comparison, "of_mean", False):
+        return HOLDS if comparison.margin(fmean(gaps)) >= 0 else FAILS
     margins = [comparison.margin(gap) for gap in gaps]
     if getattr(comparison, "bytes_of", None):
         return _agree(margins)

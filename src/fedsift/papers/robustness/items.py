@@ -1,0 +1,179 @@
+"""What the study shows, item by item: the cells to run, and what they must show.
+
+A curve is an algorithm and a rule, "fas+trust", and with hostile clients also an attack and their
+share, "fas+trust+wrong+share-20". Every cell is compared with honest clients under the same rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedsift.papers.robustness import tables
+from fedsift.reproduction.paper import Item
+from fedsift.reproduction.plans import Cell, Plan, make_cells
+from fedsift.reproduction.verdicts import Claim, Keeps
+from fedsift.runs import History
+
+ALPHAS = (100.0, 1.0, 0.1)
+USUAL = 1.0
+# Rules that look at one sample need several votes for it: they apply where all answer the same.
+RULES = {
+    "fd": ("mean", "era", "trust", "median", "trimmed"),
+    "fas": ("mean", "era", "trust"),
+    "sift": ("memory-mean", "memory-era", "memory-trust"),
+}
+ATTACKS = (
+    *("random", "fixed", "flipped", "runner-up", "lma", "cpa", "hips-lma", "hips-cpa"),
+    *("wrong", "colluding", "hollow", "adaptive", "over-budget", "sleeper", "poison"),
+)
+SHARES = ("share-10", "share-20", "share-30", "share-45")
+FIFTH, TENTH = "share-20", "share-10"
+
+
+def _is_small(plan: Plan) -> bool:
+    return plan.setting == plan.paper.quick
+
+
+def list_rules(algorithms: Sequence[str] = tuple(RULES)) -> list[str]:
+    """ "fd+mean", ...: every algorithm with every rule that applies."""
+    return [f"{algorithm}+{rule}" for algorithm in algorithms for rule in RULES[algorithm]]
+
+
+def honest_curve(curve: str) -> str:
+    """The same algorithm and rule, and the same setting, with honest clients."""
+    parts = curve.split("+")
+    return "+".join(part for part in parts if part not in ATTACKS and part not in SHARES)
+
+
+# --- the grid ---
+
+
+def _grid() -> Item:
+    def cells(plan: Plan) -> list[Cell]:
+        if _is_small(plan):
+            few = [f"fas+{rule}{end}" for rule in RULES["fas"] for end in ("", f"+wrong+{FIFTH}")]
+            return make_cells(few, [USUAL])
+        found = make_cells(list_rules(), ALPHAS)
+        for rule in list_rules():
+            for attack in ATTACKS:
+                found += make_cells([f"{rule}+{attack}+{FIFTH}"], ALPHAS)
+                others = [share for share in SHARES if share != FIFTH]
+                found += make_cells([f"{rule}+{attack}+{share}" for share in others], [USUAL])
+        return found
+
+    return Item(
+        "Every attack against every rule that applies",
+        cells,
+        lambda plan: [],
+        layout="variants",
+        seeds={"digits": range(2), "digits-small": range(1)},
+        reference=honest_curve,
+        figures=count_alarms,
+        tables=tables.list_grid,
+        draw=tables.draw_grid,
+    )
+
+
+# --- what it must show ---
+
+
+def _must() -> Item:
+    sizes = {"five": (FIFTH, 0.05), "ten": (TENTH, 0.02)}
+
+    def curves(plan: Plan) -> list[str]:
+        rules = ("mean", "trust") if _is_small(plan) else RULES["fas"]
+        return [
+            f"fas+{rule}+{size}{end}"
+            for size, (share, _) in sizes.items()
+            for rule in rules
+            for end in ("", f"+wrong+{share}")
+        ]
+
+    def claims(plan: Plan) -> list[Claim]:
+        found = []
+        for size, (share, loss) in sizes.items():
+            honest = Cell(f"fas+mean+{size}", USUAL)
+            trusted = Cell(f"fas+trust+{size}", USUAL)
+            attacked = Cell(f"fas+trust+{size}+wrong+{share}", USUAL)
+            count = {"five": "5", "ten": "10"}[size]
+            text = f"Must: with 1 of {count} hostile, trust costs at most {loss * 100:g} points"
+            found.append(Claim(text, (Keeps(attacked, honest, loss),)))
+            text = f"Must: with {count} honest clients, trust costs at most 1 point"
+            found.append(Claim(text, (Keeps(trusted, honest, 0.01),)))
+        return found
+
+    return Item(
+        "One hostile client of five and of ten, all of them in every round",
+        lambda plan: make_cells(curves(plan), [USUAL]),
+        claims,
+        layout="variants",
+        seeds={"digits": range(20), "digits-small": range(2)},
+        reference=lambda curve: f"fas+mean+{curve.split('+')[2]}",
+        figures=count_alarms,
+    )
+
+
+# --- the same on CIFAR-10 ---
+
+
+def _heart() -> Item:
+    """Prepared for a machine with a GPU."""
+
+    def curves(plan: Plan) -> list[str]:
+        return [
+            f"{rule}+cifar10+large-{rule.partition('+')[0]}{end}"
+            for rule in list_rules(("fas",) if _is_small(plan) else ("fas", "sift"))
+            for end in ("", f"+wrong+{FIFTH}", f"+adaptive+{FIFTH}")
+        ]
+
+    def claims(plan: Plan) -> list[Claim]:
+        algorithms = {"fas": ("mean", "trust"), "sift": ("memory-era", "memory-trust")}
+        return [
+            Claim(
+                f"Must: with a fifth hostile, trust costs {algorithm} at most 3 points",
+                (Keeps(_large(algorithm, rules[1], "wrong"), _large(algorithm, rules[0]), 0.03),),
+            )
+            for algorithm, rules in algorithms.items()
+            if not _is_small(plan) or algorithm == "fas"
+        ]
+
+    return Item(
+        "A fifth of the clients hostile on CIFAR-10",
+        lambda plan: make_cells(curves(plan), [USUAL]),
+        claims,
+        layout="variants",
+        seeds={"digits": range(3), "digits-small": range(1)},
+        reference=honest_curve,
+        figures=count_alarms,
+    )
+
+
+def _large(algorithm: str, rule: str, attack: str = "") -> Cell:
+    end = f"+{attack}+{FIFTH}" if attack else ""
+    return Cell(f"{algorithm}+{rule}+cifar10+large-{algorithm}{end}", USUAL)
+
+
+# --- alarms ---
+
+
+def count_alarms(runs: Sequence[History]) -> Mapping[str, Any]:
+    """How often a rule that judges clients rested an honest one, and how often a hostile one.
+
+    Both are shares of their turns; None where no client was judged.
+    """
+    turns, rested = {True: 0, False: 0}, {True: 0, False: 0}
+    for run in runs:
+        for row in run.metrics:
+            hostile = set(row.get("hostile", []))
+            for client, verdict in row.get("verdicts", {}).items():
+                guilty = int(client) in hostile
+                turns[guilty] += 1
+                rested[guilty] += bool(verdict["rested"])
+    return {
+        "false_alarms": round(rested[False] / turns[False], 6) if turns[False] else None,
+        "caught": round(rested[True] / turns[True], 6) if turns[True] else None,
+    }
+
+
+ITEMS = {"must": _must(), "grid": _grid(), "heart": _heart()}
