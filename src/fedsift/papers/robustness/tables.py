@@ -86,6 +86,8 @@ def _list_through(entries: Sequence[Entry]) -> list[str]:
     """The attacks that still get through the rule that is recommended."""
     found = [e for e in entries if e["rule"] == "trust" and find_loss(e) > THROUGH]
     points = f"{100 * THROUGH:g} points"
+    if not any(e["rule"] == "trust" for e in entries):
+        return []
     if not found:
         return [f"No attack costs `trust` more than {points}."]
     found.sort(key=find_loss, reverse=True)
