@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import isroutine
@@ -424,31 +425,25 @@ class Federation:
         self, server: Server, cohort: Sequence[Client], outcomes: list[Any], r: Round
     ) -> Turn[list[Any]]:
         """The outcomes of all turns, once the hostile clients have heard the honest ones."""
-        algorithm, found = self.algorithm, {c.id: o for c, o in zip(cohort, outcomes, strict=True)}
-        answers = {c.id: found[c.id] for c in cohort if self._alters(c)}
-        if not answers or self.threat is None or not isinstance(algorithm, Attackable):
+        answers = {c.id: o for c, o in zip(cohort, outcomes, strict=True) if self._alters(c)}
+        if not answers or self.threat is None or not isinstance(self.algorithm, Attackable):
             return outcomes
-
-        def listen() -> dict[int, Any]:
-            checked = {
-                id: self.algorithm.check_upload(server, id, outcome[1], r)
-                for id, outcome in found.items()
-                if id not in answers
-            }
-            return {id: algorithm.overhear(upload, r) for id, upload in checked.items()}
-
+        found = dict(zip((c.id for c in cohort), outcomes, strict=True))
+        uploads = {id: outcome[1] for id, outcome in found.items() if id not in answers}
+        hear = partial(self._overhear, server, uploads, r)
         clients = {c.id: c for c in cohort}
-        looking = answers if self.threat.sees_student else {}
-        seen = yield from batch_turns(
-            [algorithm.student_turn(clients[id], answer, r) for id, answer in looking.items()]
-        )
-        students = dict(zip(looking, seen, strict=True))
-        altered = self.threat.alter(clients, answers, listen, students, r)
-        try:
-            found |= {id: algorithm.encode_answer(clients[id], a, r) for id, a in altered.items()}
-        except UserError as error:
-            raise UserError(f"attack {self.threat.name!r} cannot be encoded: {error}") from None
+        found |= yield from self.threat.alter_turn(self.algorithm, clients, answers, hear, r)
         return [found[c.id] for c in cohort]
+
+    def _overhear(self, server: Server, uploads: Mapping[int, bytes], r: Round) -> dict[int, Any]:
+        """What is in these uploads; one that the server will refuse says nothing."""
+        heard: dict[int, Any] = {}
+        for id, upload in uploads.items():
+            with suppress(WireError):
+                checked = self.algorithm.check_upload(server, id, upload, r)
+                if isinstance(self.algorithm, Attackable):
+                    heard[id] = self.algorithm.overhear(checked, r)
+        return heard
 
     def finish_round(
         self,

@@ -66,7 +66,7 @@ def test_inflated_counts_carry_another_attack():
 
 
 def test_nan_variance_makes_variances_negative_and_needs_some():
-    altered = alter("nan-variance")
+    altered = alter("nan-variance(-1)")
     assert altered.weights["n.running_var"].tolist() == [-1.0]
     assert torch.equal(altered.weights["w"], TRAINED["w"])
     with pytest.raises(UserError, match="needs a model with batch norms, such as resnet8"):

@@ -10,6 +10,7 @@ from typing import Any
 from fedsift import registry, seeding
 from fedsift.attacks.scene import DATA, LABELS, WEIGHTS, Attack, Scene, altered_part
 from fedsift.checks import check_number, describe
+from fedsift.turns import batch_turns
 from fedsift.types import (
     Array,
     Attackable,
@@ -17,6 +18,7 @@ from fedsift.types import (
     LabelAnswer,
     Labelled,
     Round,
+    Turn,
     UserError,
     WeightAnswer,
 )
@@ -84,6 +86,26 @@ class Threat:
             return client
         data = self._call(client.data, Scene(client, r))
         return replace(client, data=data)
+
+    def alter_turn(
+        self,
+        algorithm: Attackable,
+        cohort: Mapping[int, Client],
+        answers: Mapping[int, Any],
+        listen: Callable[[], dict[int, Any]],
+        r: Round,
+    ) -> Turn[dict[int, tuple[Any, bytes]]]:
+        """Memory and upload of each hostile client of a round, its answer altered."""
+        looking = answers if self.sees_student else {}
+        seen = yield from batch_turns(
+            [algorithm.student_turn(cohort[id], answer, r) for id, answer in looking.items()]
+        )
+        students = dict(zip(looking, seen, strict=True))
+        altered = self.alter(cohort, answers, listen, students, r)
+        try:
+            return {id: algorithm.encode_answer(cohort[id], a, r) for id, a in altered.items()}
+        except UserError as error:
+            raise UserError(f"attack {self.name!r} cannot be encoded: {error}") from None
 
     def alter(
         self,

@@ -76,9 +76,17 @@ class Huge:
 
 @dataclass(frozen=True)
 class NanVariance:
-    """Running variances of -1, of which a model predicts NaN; it needs a model with batch norms."""
+    """Running variances below 0, of which a model predicts NaN; for models with batch norms.
+
+    value: which one; far enough below 0, the average is below 0 too
+    """
+
+    value: float = -1e6
 
     alters: ClassVar[str] = WEIGHTS
+
+    def __post_init__(self) -> None:
+        check_number("value", self.value)
 
     def __call__(self, answer: WeightAnswer, scene: Scene) -> WeightAnswer:
         names = [name for name in answer.weights if name.endswith("running_var")]
@@ -86,7 +94,7 @@ class NanVariance:
             raise UserError(
                 "nan-variance needs a model with batch norms, such as resnet8 (fedsift ls models)"
             )
-        below = {name: torch.full_like(answer.weights[name], -1.0) for name in names}
+        below = {name: torch.full_like(answer.weights[name], self.value) for name in names}
         return replace(answer, weights=answer.weights | below)
 
 

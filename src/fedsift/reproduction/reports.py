@@ -92,7 +92,7 @@ def _describe_cells(
     cells = [
         _describe_cell(cell, found[cell], whole[cell], published.get(cell))
         | {"label": item.labels.get(cell.curve) or plan.label(cell.curve)}
-        | (item.figures(found[cell]) if item.figures else {})
+        | (dict(item.figures(found[cell])) if item.figures else {})
         for cell in found
     ]
     if item.reference:

@@ -1,0 +1,132 @@
+"""The study of hostile clients: its cells, its tables and its picture."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedsift import config
+from fedsift.papers.robustness import PAPER, tables
+from fedsift.papers.robustness.items import ATTACKS, RULES, count_alarms, honest_curve, list_rules
+from fedsift.reproduction.plans import Cell, Plan
+from fedsift.reproduction.verdicts import Keeps, judge_comparison
+from tests.helpers.cli import done
+
+WHOLE, SMALL = Plan(PAPER, "digits", "main"), Plan(PAPER, "digits-small", "main")
+
+
+def test_the_grid_has_every_attack_every_share_and_every_skew():
+    cells = PAPER.items["grid"].cells(WHOLE)
+    assert len(cells) == len(set(cells)) == 1023
+    for rule in list_rules():
+        for attack in ATTACKS:
+            own = [c for c in cells if c.curve.startswith(f"{rule}+{attack}+")]
+            assert {c.alpha for c in own} == {0.1, 1.0, 100.0}
+            shares = {WHOLE.experiment(c, 0).attackers for c in own}
+            assert shares == {0.1, 0.2, 0.3, 0.45}
+
+
+def test_a_cell_is_compared_with_honest_clients_under_the_same_rule():
+    assert honest_curve("fas+trust+wrong+share-20") == "fas+trust"
+    assert honest_curve("fas+mean+cifar10+large-fas+wrong+share-20") == "fas+mean+cifar10+large-fas"
+    for name, item in PAPER.items.items():
+        cells = set(item.cells(WHOLE))
+        reference = item.reference
+        assert reference is not None
+        assert {Cell(reference(c.curve), c.alpha) for c in cells} <= cells, name
+
+
+@pytest.mark.parametrize("plan", [WHOLE, SMALL], ids=["digits", "digits-small"])
+def test_one_cell_of_every_rule_and_every_attack_can_be_built(plan):
+    known = [rule for rule in list_rules() if "trust" not in rule]
+    names = {f"{rule}+wrong+share-20" for rule in known}
+    names |= {f"fd+median+{attack}+share-20" for attack in ATTACKS}
+    for name in sorted(names):
+        experiment = plan.experiment(Cell(name, 1.0), 0)
+        federation = config.build_federation(experiment)
+        assert len(federation.hostile) == round(0.2 * experiment.clients.count)
+
+
+def test_every_curve_on_cifar10_is_an_experiment():
+    cells = PAPER.items["heart"].cells(WHOLE)
+    assert len(cells) == 18
+    for cell in cells:
+        experiment = WHOLE.experiment(cell, 2)
+        assert (experiment.data.name, experiment.rounds) == ("cifar10", 18)
+        assert experiment.attackers in (None, 0.2)
+
+
+def test_what_must_be_shown_is_one_of_five_and_one_of_ten():
+    for cell in PAPER.items["must"].cells(WHOLE):
+        experiment = WHOLE.experiment(cell, 0)
+        hostile = (experiment.attackers or 0) * experiment.clients.count
+        assert hostile in (0, 1) and experiment.clients.cohort == experiment.clients.count
+        assert experiment.data.private == 40 * experiment.clients.count
+    assert len(WHOLE.seeds_of(PAPER.items["must"])) == 20
+
+
+def test_keeps_is_judged_by_the_mean_of_the_seeds():
+    keeps = Keeps(Cell("a", 1.0), Cell("b", 1.0), 0.05)
+    assert judge_comparison(keeps, [-0.08, -0.01]) == "holds"
+    assert judge_comparison(keeps, [-0.10, -0.01]) == "does not hold"
+
+
+def run(rows: list[dict[str, Any]]) -> Any:
+    return SimpleNamespace(metrics=rows)
+
+
+def test_alarms_are_shares_of_turns():
+    rested, free = {"rested": True}, {"rested": False}
+    rows = [
+        {"hostile": [3], "verdicts": {"1": free, "2": rested, "3": rested}},
+        {"hostile": [3], "verdicts": {"1": free, "2": free, "3": free}},
+    ]
+    assert count_alarms([run(rows)]) == {"false_alarms": 0.25, "caught": 0.5}
+    assert count_alarms([run([{"hostile": [3]}])]) == {"false_alarms": None, "caught": None}
+
+
+def cell(label: str, alpha: float, accuracy: float, gap: float | None = None, **more: Any) -> Any:
+    of = {} if gap is None else {"gap": {"mean": gap}}
+    return {"label": label, "alpha": alpha, "accuracy": accuracy} | of | more
+
+
+REPORT: dict[str, Any] = {
+    "title": "Attacks",
+    "setting": "digits",
+    "seeds": 2,
+    "rounds": 12,
+    "cells": [
+        cell("FAS, mean", 1.0, 0.8),
+        cell("FAS, trust", 1.0, 0.79, false_alarms=0.025),
+        cell("FAS, mean, wrong, 20 %", 1.0, 0.6, -0.2),
+        cell("FAS, trust, wrong, 20 %", 1.0, 0.78, -0.01),
+        cell("FAS, mean, lma, 20 %", 1.0, 0.7, -0.1),
+        cell("FAS, trust, lma, 20 %", 1.0, 0.71, -0.08, caught=0.5),
+        cell("FAS, mean, wrong, 10 %", 1.0, 0.75, -0.05),
+        cell("FAS, trust, wrong, 10 %", 1.0, 0.78, -0.01),
+    ],
+}
+
+
+def test_the_tables_say_what_an_attack_costs_and_what_gets_through():
+    text = "\n".join(tables.list_grid(REPORT))
+    assert "| FAS | trust | .790 (2.5 %) |" in text
+    assert "| wrong | 20.0 | 1.0 |" in text and "| lma | 10.0 | 8.0 |" in text
+    assert "| 10 % | 5.0 (wrong) | 1.0 (wrong) |" in text
+    assert "| 20 % | 20.0 (wrong) | 8.0 (lma) |" in text
+    assert "| FAS | lma | 20 % | 1 | 8.0 | 50 % |" in text
+    assert text.count("| FAS | wrong |") == 0  # it does not get through
+
+
+def test_the_picture_is_drawn(tmp_path: Path):
+    tables.draw_grid(REPORT, tmp_path / "grid.png")
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_the_quick_study_runs_and_reports(tmp_path: Path):
+    done("reproduce", "robustness", "grid", "--quick", "--quiet", "--out", str(tmp_path / "out"))
+    text = (tmp_path / "out" / "grid.md").read_text()
+    assert "FAS, alpha = 1, 20 % hostile: points lost." in text
+    assert set(RULES["fas"]) == {"mean", "era", "trust"}
