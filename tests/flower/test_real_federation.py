@@ -30,7 +30,6 @@ MISCHIEF = '''
 import time
 from pathlib import Path
 
-import fedsift
 import task
 from fedsift.flower import client, client_app
 from fedsift.flower.messages import Answer
@@ -52,7 +51,7 @@ def take_turn(here, call, context):
 
 def make_site(task, how, node):
     if node.get("mischief") == "version":
-        fedsift.__version__ = "0.0.1"
+        client.PROTOCOL = 1
     return honest_site(task, how, node)
 
 
@@ -201,19 +200,24 @@ def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
     (row,) = lines(tmp_path / "run" / runs.LEDGER)
     assert set(row["up"]) == {"0", "1", "2"}
     why = row["missing"]
-    assert why["3"] == "RuntimeError on the node; its log has the details"
+    assert re.match(r"RuntimeError in take_turn \(client_app.py, line \d+\); the node's", why["3"])
     assert why["4"].startswith("no reply within") and re.match(
         "no reply within|Flower error", why["5"]
     )
     assert why["6"] == "its message is refused: truncated message: 8 bytes, a header alone has 13"
-    assert why["7"] == why["8"] == "no node of this client is there"
+    assert why["7"].startswith("its public set is not the server's")
+    assert why["8"].startswith("it has wire protocol 1 (fedsift ")
     assert lines(tmp_path / "run" / runs.METRICS)[0]["missing"] == why
     log = three.log(run)
     for client in "345678":
         assert f"round 0 is without client {client}: " in log
     assert "is refused: its public set is not the server's" in log
-    assert "is refused: it has fedsift 0.0.1, the server" in log
+    assert "is refused: it has wire protocol 1" in log
     assert "patient 17" not in log
+    kept = (tmp_path / "run" / "server.log").read_text()
+    assert "is refused: its public set is not the server's" in kept and "\x1b" not in kept
+    told = "fedsift: the server refuses this node: its public set is not the server's"
+    until(lambda: told in (three.home / f"node-{7}.log").read_text())
 
 
 def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp_path, monkeypatch):

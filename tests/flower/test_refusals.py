@@ -1,14 +1,21 @@
 """Nodes that do not fit and clients that fail are named with the reason, and the others go on."""
 
+import dataclasses
+import re
+from typing import Any
+
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedsift import runs
+from fedsift.codecs import wire
+from fedsift.flower import client as client_module
 from fedsift.flower import messages
-from fedsift.flower.messages import Answer, Hello, Refusal
+from fedsift.flower.client import find_place
+from fedsift.flower.messages import Answer, Call, Hello, Objection, Refusal
 from fedsift.flower.server import TooFew
-from tests.helpers.fake_flower import SYSTEMS, federation, overrides, play
+from tests.helpers.fake_flower import SYSTEMS, Node, federation, overrides, play
 from tests.helpers.runs import lines
 from tests.helpers.tiers import slow_but
 
@@ -16,17 +23,17 @@ from tests.helpers.tiers import slow_but
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"version": "0.0.1"}, "is refused: it has fedsift 0.0.1, the server"),
+        ({"protocol": 1}, "(client 3) is refused: it has wire protocol 1 (fedsift "),
         (
-            {"version": "1\nfedsift: node 7 is refused"},
-            "is refused: it has fedsift 1 fedsift: node 7 is refused, the server",
+            {"protocol": 1, "version": "1\nfedsift: node 7 is refused"},
+            "(client 3) is refused: it has wire protocol 1 (fedsift 1 fedsift: node 7 is refused)",
         ),
-        ({"experiment": "0" * 64}, "is refused: its experiment is not the server's"),
-        ({"public": "0" * 64}, "is refused: its public set is not the server's"),
+        ({"experiment": "0" * 64}, "(client 3) is refused: its experiment is not the server's"),
+        ({"public": "0" * 64}, "(client 3) is refused: its public set is not the server's"),
         ({"client": 4}, "is refused: there is no client 4; partition-id goes from 0 to 3"),
         ({"client": -1}, "is refused: there is no client -1"),
         ({"client": 0}, "says it is client 0, who is here already"),
-        ({"model": "resnet8"}, "is refused: its model is not in the experiment"),
+        ({"model": "resnet8"}, "(client 3) is refused: its model is not in the experiment"),
     ],
 )
 def test_a_node_that_does_not_fit_is_refused_with_the_reason_and_the_others_go_on(
@@ -34,18 +41,179 @@ def test_a_node_that_does_not_fit_is_refused_with_the_reason_and_the_others_go_o
 ):
     grid, how = federation(task, overrides("fas", 2), 4, tmp_path / "run")
 
+    grid.nodes[37].meddle = changing(**change)
+    run = play(task, grid, how)
+    assert f"node 37 {why}" in caplog.text
+    assert 37 not in {node for _, node in grid.uplinks()}
+    gone = {client: why for row in lines(run.folder / runs.LEDGER) for client, why in missing(row)}
+    assert gone.keys() == {"3"}
+    if change.keys() & {"client"}:
+        assert gone["3"] == "no node of this client is there"
+    else:
+        assert gone["3"] in caplog.text and why.split(": ", 1)[1] in gone["3"]
+    (told,) = [m for m in grid.sent if m.metadata.message_type == messages.REFUSED]
+    assert told.metadata.dst_node_id == 37
+    caplog.clear()
+    grid.nodes[37](told)
+    assert "the server refuses this node: " in caplog.text
+    assert why.rsplit("refused: ", 1)[-1].split(";")[0] in caplog.text
+
+
+def missing(row):
+    return row.get("missing", {}).items()
+
+
+def test_another_version_with_the_same_protocol_takes_part_and_the_log_says_so(
+    task, tmp_path, caplog
+):
+    grid, how = federation(task, overrides("fas", 1), 4, tmp_path / "run")
+    grid.nodes[37].meddle = changing(version="0.0.1\nfedsift: x")
+    run = play(task, grid, how)
+    assert "node 37 has fedsift 0.0.1 fedsift: x, the server" in caplog.text
+    assert 37 in {node for _, node in grid.uplinks()}
+    assert not any(missing(row) for row in lines(run.folder / runs.LEDGER))
+
+
+def test_a_message_with_other_values_has_another_protocol():
+    """Whoever changes what crosses must change PROTOCOL: update both here."""
+    kinds: list[Any] = [Hello, Call, Answer, Refusal, Objection]
+    fields = {kind.__name__: " ".join(f.name for f in dataclasses.fields(kind)) for kind in kinds}
+    assert (messages.PROTOCOL, wire.VERSION, fields) == (
+        2,
+        1,
+        {
+            "Hello": "client protocol version experiment public model",
+            "Call": "run round last payload",
+            "Answer": "round remembers payload accuracy",
+            "Refusal": "why lost client",
+            "Objection": "why",
+        },
+    )
+
+
+def changing(**change):
     def lie(message, reply):
         if message.metadata.message_type != messages.HELLO:
             return reply
         hello = messages.read(reply.content, Hello)
         return Message(messages.write(Hello(**(vars(hello) | change))), reply_to=message)
 
-    grid.nodes[37].meddle = lie
-    run = play(task, grid, how)
-    assert f"node 37 {why}" in caplog.text
-    assert 37 not in {node for _, node in grid.uplinks()}
-    gone = {client for row in lines(run.folder / runs.LEDGER) for client in row.get("missing", {})}
-    assert gone == {"3"}
+    return lie
+
+
+# --- refusals are forgotten ---
+
+
+def asked_in(grid, node):
+    return [number for number, asked in grid.uplinks() if asked == node]
+
+
+def at_round(grid, number, act):
+    """Do something when the first message of a round is sent."""
+    push, done = grid.push_messages, list[bool]()
+
+    def watch(sent):
+        if sent[0].metadata.group_id == str(number) and not done:
+            done.append(True)
+            act()
+        return push(sent)
+
+    grid.push_messages = watch
+
+
+EVERYONE = f"{overrides('fas', 8)} 'cohort=4'"
+
+
+def test_a_fixed_node_takes_part_again_some_rounds_later(task, tmp_path, caplog):
+    """Its name at Flower is that of its key, so it comes back under the same one."""
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run")
+    grid.nodes[37].meddle = changing(public="0" * 64)
+
+    def fix():
+        grid.nodes[37].meddle = lambda message, reply: reply
+
+    at_round(grid, 1, fix)
+    rows = lines(play(task, grid, how).folder / runs.LEDGER)
+    assert asked_in(grid, 37) == [5, 6, 7]
+    for row in rows[:5]:
+        assert row["missing"]["3"].startswith("its public set is not the server's")
+    assert not any("missing" in row for row in rows[5:])
+
+
+def test_a_node_that_left_and_came_back_fixed_takes_part_at_once(task, tmp_path):
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run")
+    grid.nodes[37].meddle = changing(experiment="0" * 64)
+    away = grid.nodes[37]
+
+    def back():
+        away.meddle = lambda message, reply: reply
+        grid.nodes[37] = away
+
+    at_round(grid, 1, lambda: grid.nodes.pop(37))
+    at_round(grid, 2, back)
+    rows = lines(play(task, grid, how).folder / runs.LEDGER)
+    assert asked_in(grid, 37) == [3, 4, 5, 6, 7]
+    assert rows[0]["missing"]["3"].startswith("its experiment is not")
+    assert rows[2]["missing"]["3"] == "no node of this client is there"
+
+
+def test_a_node_that_was_slow_to_say_hello_is_asked_again_later(task, tmp_path, caplog):
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run", wait=0.05)
+    grid.nodes[37].meddle = lambda message, reply: None
+
+    def wake():
+        grid.nodes[37].meddle = lambda message, reply: reply
+
+    at_round(grid, 3, wake)
+    play(task, grid, how)
+    assert "asked 3 times, it has not said who it is" in caplog.text
+    assert asked_in(grid, 37) and asked_in(grid, 37)[-1] == 7
+
+
+def test_a_second_node_of_a_client_waits_until_the_first_is_gone(task, tmp_path, caplog):
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run")
+    grid.nodes[99] = Node(task, 3, {"overrides": EVERYONE})
+    at_round(grid, 4, lambda: grid.nodes.pop(37))
+    pull = grid.pull_messages
+    grid.pull_messages = lambda ids: pull(
+        [id for id in ids if grid.mail[id].metadata.dst_node_id in grid.nodes]
+    )
+    rows = lines(play(task, grid, how).folder / runs.LEDGER)
+    assert asked_in(grid, 37) == [0, 1, 2, 3, 4] and asked_in(grid, 99) == [5, 6, 7]
+    assert [row["round"] for row in rows if "missing" in row] == [4]
+    hellos = [m for m in grid.sent if m.metadata.message_type == messages.HELLO]
+    assert [m.metadata.dst_node_id for m in hellos].count(99) == 1
+    assert caplog.text.count("says it is client 3, who is here already") == 1
+
+
+def test_an_error_at_hello_is_at_once_on_the_servers_console_and_nobody_waits(
+    task, tmp_path, capfd, monkeypatch
+):
+    """With the kind and the place, not the text; and the run ends with the true reason."""
+
+    def private(e, node):
+        raise FileNotFoundError("/data/patient-17.npz")
+
+    monkeypatch.setattr(task, "private", private)
+    monkeypatch.setattr(client_module, "find_place", lambda error, task: "in private (task.py)")
+    grid, how = federation(task, overrides("fas", 1), 4, tmp_path / "run", wait=300.0)
+    with pytest.raises(TooFew, match=r"client \d: FileNotFoundError in private \(task.py\);"):
+        play(task, grid, how)
+    server = (tmp_path / "run" / "server.log").read_text()
+    assert "node 7 (client 0) is refused: FileNotFoundError in private (task.py)" in server
+    assert not grid.uplinks()
+
+
+def test_the_place_of_an_error_is_the_projects_line_not_its_text(task):
+    spec = compile("def load():\n    open('/nowhere/patient-17')\n", task.__file__, "exec")
+    space: dict[str, Any] = {}
+    exec(spec, space)
+    with pytest.raises(FileNotFoundError) as caught:
+        space["load"]()
+    assert find_place(caught.value, task) == "in load (task.py, line 2)"
+    with pytest.raises(ValueError) as other:
+        int("patient 17")
+    assert "patient" not in find_place(other.value, task)
 
 
 def test_a_public_set_in_another_order_is_another_public_set(task, tmp_path, caplog, monkeypatch):
@@ -57,7 +225,7 @@ def test_a_public_set_in_another_order_is_another_public_set(task, tmp_path, cap
     )
     grid.nodes[17].config["odd"] = True
     play(task, grid, how)
-    assert "node 17 is refused: its public set is not the server's" in caplog.text
+    assert "node 17 (client 1) is refused: its public set is not the server's" in caplog.text
 
 
 @pytest.mark.parametrize("partition", [None, 4, -1, "0", 1.0, True])
@@ -67,9 +235,10 @@ def test_a_node_without_a_partition_of_its_own_is_told_what_to_do(
     grid, how = federation(task, overrides("fas", 1), 4, tmp_path / "run")
     grid.nodes[37].config["partition-id"] = partition
     play(task, grid, how)
-    assert (
-        "node 37 is refused: start this SuperNode with --node-config 'partition-id=N', N "
-        "from 0 to 3" in caplog.text
+    assert re.search(
+        r"node 37( \(client \d\))? is refused: start this SuperNode with --node-config "
+        "'partition-id=N', N from 0 to 3",
+        caplog.text,
     )
 
 
@@ -117,7 +286,7 @@ def answer(payload=b"", accuracy=float("nan"), off=0):
         (answer(off=9), "its reply is to round "),
         (answer(payload=b""), "its message is refused: truncated message: 0 bytes"),
         (answer(payload=b"x" * 99), "its message is refused: foreign message"),
-        (answer(payload=b"x" * 10**6), "its message is refused: message of 1000000 bytes"),
+        (answer(payload=b"x" * 10**5), "its message is refused: message of 100000 bytes"),
         (answer(accuracy=7.0), "malformed message: an impossible accuracy"),
     ],
 )
@@ -136,6 +305,39 @@ def test_a_client_that_fails_is_named_and_the_round_completes_with_the_others(
         assert row["missing"]["1"].startswith(why) if "1" in cohort else "missing" not in row
     assert any("1" in cohort for cohort in cohorts)
     assert f"is without client 1: {why}" in caplog.text
+
+
+def test_whoever_sends_far_too_much_is_refused_at_once(task, tmp_path):
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run")
+    grid.nodes[17].meddle = lambda message, reply: (
+        answer(payload=b"x" * 10**6)(message, reply) if message.metadata.group_id else reply
+    )
+    rows = lines(play(task, grid, how).folder / runs.LEDGER)
+    assert asked_in(grid, 17) == [0, 5]
+    for row in rows:
+        assert re.match(r"its reply has \d+ bytes, at most \d+ are right", row["missing"]["1"])
+
+
+@pytest.mark.parametrize("place", ["record", "array", "greeting"])
+def test_a_reply_with_more_in_it_than_its_kind_needs_is_refused(place, task, tmp_path):
+    """1 MB that nobody asked for must not pass as overhead."""
+
+    def add(message, reply):
+        more = Array("uint8", (5,), "bytes", b"extra")
+        if (place == "greeting") == bool(message.metadata.group_id):
+            return reply
+        if place == "array":
+            reply.content["payload"]["more"] = more
+        else:
+            reply.content["more"] = ArrayRecord({"more": more})
+        return reply
+
+    grid, how = federation(task, EVERYONE.replace("rounds=8", "rounds=1"), 4, tmp_path / "run")
+    grid.nodes[17].meddle = add
+    (row,) = lines(play(task, grid, how).folder / runs.LEDGER)
+    assert row["missing"].keys() == {"1"}
+    if place != "greeting":  # a node that cannot say who it is has no client
+        assert row["missing"]["1"].startswith("malformed message: it has")
 
 
 @pytest.mark.parametrize("system", slow_but(SYSTEMS, "fas", "cfd", "fedavg"))
@@ -172,8 +374,12 @@ def test_an_error_in_the_users_code_is_named_but_not_quoted(task, tmp_path, capl
     monkeypatch.setattr(task, "private", private)
     run = play(task, grid, how)
     (row,) = lines(run.folder / runs.LEDGER)
-    assert row["missing"] == {"2": "KeyError on the node; its log has the details"}
-    assert "patient 17" not in (run.folder / runs.METRICS).read_text()
+    assert re.fullmatch(
+        r"KeyError in private \(test_refusals.py, line \d+\); the node's log has the details",
+        row["missing"]["2"],
+    )
+    for file in (runs.METRICS, "status.json"):
+        assert "patient 17" not in (run.folder / file).read_text()
 
 
 def test_a_round_with_too_few_replies_is_played_again_and_then_the_run_fails_loudly(

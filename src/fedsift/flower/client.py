@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import time
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
@@ -13,16 +15,24 @@ import fedsift
 from fedsift import evaluation
 from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
-from fedsift.flower import messages
+from fedsift.flower import logs, messages
 from fedsift.flower.client_state import ClientState
-from fedsift.flower.messages import Answer, Call, FedsiftMessage, Hello, Refusal
+from fedsift.flower.logs import complain, say
+from fedsift.flower.messages import (
+    NEVER,
+    PROTOCOL,
+    Answer,
+    Call,
+    FedsiftMessage,
+    Hello,
+    Objection,
+    Refusal,
+)
 from fedsift.flower.settings import settings
 from fedsift.flower.site import Site, make_site
 from fedsift.memory import is_empty, model_in
 from fedsift.turns import run_turn
 from fedsift.types import Client, Engine, Predict, UserError
-
-LOG = logging.getLogger("flwr")
 
 
 def client_app(task: Any) -> ClientApp:
@@ -31,21 +41,54 @@ def client_app(task: Any) -> ClientApp:
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
-        return _reply(message, lambda: greet(_site(task, context)))
+        return _reply(task, message, context, lambda: greet(_site(task, context)))
 
     @app.train("turn")
     def turn(message: Message, context: Context) -> Message:
-        return _reply(
-            message,
-            lambda: take_turn(_site(task, context), messages.read(message.content, Call), context),
-        )
+        return _reply(task, message, context, lambda: answer_call(task, message, context))
+
+    @app.query("refused")
+    def refused(message: Message, context: Context) -> Message:
+        logs.start_logging(_form(context))
+        objection = messages.read(message.content, Objection)
+        complain(f"the server refuses this node: {objection.why}", client=_client_of(context))
+        return Message(messages.nothing(), reply_to=message)
 
     return app
 
 
 def greet(here: Site) -> Hello:
     client = here.client()
-    return Hello(client.id, fedsift.__version__, here.digest, here.fingerprint, client.model.name)
+    say(
+        f"client {client.id}: says hello, with {len(client.data)} private samples and model "
+        f"{client.model.name}",
+        client=client.id,
+    )
+    return Hello(
+        client.id,
+        PROTOCOL,
+        fedsift.__version__,
+        here.digest,
+        here.fingerprint,
+        client.model.name,
+    )
+
+
+def answer_call(task: Any, message: Message, context: Context) -> FedsiftMessage:
+    """A turn, and a line about it in the node's log."""
+    begun = time.perf_counter()
+    call = messages.read(message.content, Call)
+    reply = take_turn(_site(task, context), call, context)
+    if isinstance(reply, Answer):
+        facts: dict[str, Any] = {"client": _client_of(context), "round": call.round}
+        facts |= {"bytes_in": len(call.payload), "bytes_out": len(reply.payload)}
+        facts |= {"seconds": round(time.perf_counter() - begun, 3)}
+        say(
+            f"client {facts['client']}, round {call.round}: {facts['bytes_in']} bytes in, "
+            f"{facts['bytes_out']} bytes out, {facts['seconds']:.1f} s",
+            **facts,
+        )
+    return reply
 
 
 def take_turn(here: Site, call: Call, context: Context) -> FedsiftMessage:
@@ -81,13 +124,40 @@ def _site(task: Any, context: Context) -> Site:
     return make_site(task, settings(context.run_config), context.node_config)
 
 
-def _reply(message: Message, answer: Callable[[], FedsiftMessage]) -> Message:
+def _form(context: Context) -> str:
+    """Of log lines; settings are checked where errors can be told to the server."""
+    return "json" if context.run_config.get("log") == "json" else "text"
+
+
+def _client_of(context: Context) -> int:
+    """Which client this node is by its settings."""
+    id = context.node_config.get("partition-id")
+    return id if type(id) is int else NEVER
+
+
+def _reply(
+    task: Any, message: Message, context: Context, answer: Callable[[], FedsiftMessage]
+) -> Message:
     """The answer or a refusal. Other errors may quote private data: they stay in the node's log."""
+    logs.start_logging(_form(context))
+    client = _client_of(context)
     try:
         reply = answer()
     except (UserError, WireError) as error:
-        reply = Refusal(messages.one_line(str(error)))
+        reply = Refusal(messages.one_line(str(error)), client=client)
     except Exception as error:
-        LOG.exception("fedsift: this turn failed")
-        reply = Refusal(f"{type(error).__name__} on the node; its log has the details")
+        logs.LOG.exception("this turn failed")
+        why = f"{type(error).__name__} {find_place(error, task)}; the node's log has the details"
+        reply = Refusal(messages.one_line(why), client=client)
+    if isinstance(reply, Refusal):
+        complain(f"client {client}: told the server: {reply.why}", client=client)
     return Message(messages.write(reply), reply_to=message)
+
+
+def find_place(error: Exception, task: Any) -> str:
+    """Where it happened, without what was there: in the project's files if it passed them."""
+    frames = traceback.extract_tb(error.__traceback__)
+    folder = Path(task.__file__).parent
+    own = [frame for frame in frames if Path(frame.filename).parent == folder]
+    frame = (own or list(frames))[-1]
+    return f"in {frame.name} ({Path(frame.filename).name}, line {frame.lineno})"

@@ -11,7 +11,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsift.codecs import WireError
 
-HELLO, TURN = "query.hello", "train.turn"  # message types, as Flower routes them
+HELLO, TURN, REFUSED = "query.hello", "train.turn", "query.refused"  # as Flower routes them
+# Of what crosses: messages here, bytes of codecs, and what a turn does with them. A change of any
+# of them needs another number; nodes with another one are refused.
+PROTOCOL = 2
 NEVER = -1  # in the place of a round
 LONGEST = 500  # characters of a refusal
 
@@ -24,7 +27,8 @@ class Hello:
     """Who a node is and what it has: the server decides whether they fit together."""
 
     client: int
-    version: str
+    protocol: int
+    version: str  # of fedsift; another one is allowed where the protocol is the same
     experiment: str  # digest
     public: str  # fingerprint
     model: str
@@ -56,9 +60,17 @@ class Refusal:
 
     why: str
     lost: bool = False
+    client: int = NEVER  # which client the node is by its settings, if they say
 
 
-FedsiftMessage = Hello | Call | Answer | Refusal
+@dataclass(frozen=True)
+class Objection:
+    """Why the server does not let a node take part: for the node's own log."""
+
+    why: str
+
+
+FedsiftMessage = Hello | Call | Answer | Refusal | Objection
 
 
 def write(message: FedsiftMessage) -> RecordDict:
@@ -78,6 +90,8 @@ def read(records: RecordDict, *expected: type[FedsiftMessage]) -> Any:
     if kind is None:
         raise WireError("foreign message: it is not the message that was expected")
     types = {name: field.type for name, field in kind.__dataclass_fields__.items()}
+    if records.keys() != {_VALUES} | ({_PAYLOAD} if "payload" in types else set()):
+        raise WireError("malformed message: it has other records than its kind needs")
     if "payload" in types:
         values["payload"] = _payload(records)
     if values.keys() != types.keys() or any(
@@ -91,8 +105,8 @@ def read(records: RecordDict, *expected: type[FedsiftMessage]) -> Any:
 
 def _payload(records: RecordDict) -> bytes:
     arrays = records.array_records.get(_PAYLOAD)
-    if arrays is None or _BYTES not in arrays:
-        raise WireError("malformed message: it has no payload")
+    if arrays is None or arrays.keys() != {_BYTES}:
+        raise WireError("malformed message: it has no payload, or more than one")
     return arrays[_BYTES].data
 
 
@@ -103,7 +117,7 @@ def _check(message: FedsiftMessage) -> None:
         raise WireError("malformed message: an impossible run or round")
     if isinstance(message, Answer) and not (isnan(message.accuracy) or 0 <= message.accuracy <= 1):
         raise WireError("malformed message: an impossible accuracy")
-    if isinstance(message, Refusal) and message.why != one_line(message.why):
+    if isinstance(message, Refusal | Objection) and message.why != one_line(message.why):
         raise WireError("malformed message: a refusal of many lines or without end")
 
 

@@ -7,16 +7,15 @@ key. So node ids in the table stand for keys, and a node cannot take another's p
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedsift.files import write_atomic
 from fedsift.flower.keys import PublicKey, parse_public_key, read_bounded
+from fedsift.flower.logs import complain
 from fedsift.types import UserError
 
-LOG = logging.getLogger("flwr")
 TABLE = "nodes.json"  # in the folder of certificates
 FORMAT = 1
 LARGEST = 4 << 20  # bytes of the file: some 10,000 nodes
@@ -96,7 +95,7 @@ class Seats:
         try:
             self.table = read_table(self.path)
         except UserError as error:
-            LOG.error("fedsift: %s; the table read before still holds", error)
+            complain(f"{error}; the table read before still holds")
         return self.table != before
 
     def find_objection(self, node: int, client: int) -> str | None:

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 import uuid
 from dataclasses import dataclass, field, replace
-from math import isnan
+from functools import lru_cache
+from math import isnan, prod
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsift import files, runs
+from fedsift import files, ledger, runs
 from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
 from fedsift.federation import Federation, FederationState, Record, start_federations
-from fedsift.flower import messages
+from fedsift.flower import logs, messages
+from fedsift.flower.logs import complain, say, warn
 from fedsift.flower.membership import Membership
 from fedsift.flower.messages import NEVER, Answer, Call
+from fedsift.flower.rests import Rests
 from fedsift.flower.seats import Seats
 from fedsift.flower.settings import Settings, settings
 from fedsift.flower.site import Site, make_site
-from fedsift.flower.transport import Answers, Traffic, Transport
+from fedsift.flower.status import Monitor, Status
+from fedsift.flower.transport import GREETING, Answers, Limits, Traffic, Transport
 from fedsift.ledger import RoundBytes
 from fedsift.runs import Run
 from fedsift.turns import run_turn
-from fedsift.types import Client, Engine, Forgets, Round, Server, UserError
+from fedsift.types import Client, Engine, Forgets, Model, Round, Server, UserError
 
-LOG = logging.getLogger("flwr")
 TOKEN = "flower.json"  # in the run folder: the name under which clients remember this run
 
 
@@ -51,13 +54,10 @@ def server_app(task: Any) -> ServerApp:
 
 def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
     """Begin the run, or resume the one in its folder, and run it to the end."""
+    logs.start_logging(how.log)
     here = make_site(task, how, node)
     federation = here.federation(here.held_out())
-    if not 1 <= how.minimum <= federation.cohort:
-        raise UserError(
-            f"a minimum of {how.minimum} replies in a cohort of {federation.cohort}; set it "
-            "to 1 .. cohort"
-        )
+    _check_replies(how, federation.cohort)
     engine, why = choose_engine(*here.experiment.where)
     folder = Path(how.folder or Path("runs", here.experiment.name)).resolve()
     run = runs.begin_run(
@@ -70,21 +70,59 @@ def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
     try:
         if run.finished:
             raise UserError(f"the run in {folder} is finished; set folder to another for a new one")
-        LOG.info(
-            "fedsift: run folder %s, round %s of %s",
-            folder,
-            run.state.round,
-            here.experiment.rounds,
-        )
-        if run.waits:
-            (state,) = start_federations([federation], engine, _log_start)
-            if isinstance(state, Exception):
-                raise state
-            run.state = state
-        Host(grid, run, here, how, engine).run_all()
+        with logs.logging_to(folder, how.log):
+            _run(grid, run, here, how, engine)
     finally:
         run.lock.release()
     return run
+
+
+def _run(grid: Grid, run: Run, here: Site, how: Settings, engine: Engine) -> None:
+    """All rounds, with a status that also says how it ended."""
+    monitor = Monitor(run.folder, _past(run))
+    with monitor.serving(how.metrics_port):
+        try:
+            monitor.update()
+            say(f"run folder {run.folder}, round {run.state.round} of {run.experiment.rounds}")
+            if run.waits:
+                (state,) = start_federations([run.federation], engine, _say_start)
+                if isinstance(state, Exception):
+                    raise state
+                run.state = state
+            Host(grid, run, here, how, engine, monitor).run_all()
+        except Exception as error:
+            complain(f"the run failed: {_one_line(error)}")
+            run.fail(error)
+            monitor.update(state="failed", error=_one_line(error))
+            raise
+        monitor.update(state="finished")
+
+
+def _past(run: Run) -> Status:
+    """What the rounds of an earlier run in this folder came to."""
+    status = Status("waiting", run.experiment.rounds, run.state.round)
+    if not run.state.round:
+        return status
+    history = runs.load_run(run.folder)
+    sums = ledger.total(history.ledger)
+    return replace(
+        status,
+        accuracy=history.accuracies[-1],
+        uplink_bytes=sums.uplink,
+        downlink_bytes=sums.downlink,
+    )
+
+
+def _check_replies(how: Settings, cohort: int) -> None:
+    if not 1 <= how.minimum <= cohort:
+        raise UserError(
+            f"a minimum of {how.minimum} replies in a cohort of {cohort}; set it to 1 .. cohort"
+        )
+    if how.enough and not how.minimum <= how.enough <= cohort:
+        raise UserError(
+            f"{how.enough} replies are enough, but the minimum is {how.minimum} and the cohort "
+            f"{cohort}; set enough between them, or to 0 for all"
+        )
 
 
 @dataclass
@@ -98,28 +136,70 @@ class Replies:
     uploads: dict[int, Any] = field(default_factory=dict)  # decoded and checked
     accuracies: dict[int, float] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+    seconds: dict[int, float] = field(default_factory=dict)
 
 
 class Host:
     """The server of one run: round after round with the clients that are there."""
 
-    def __init__(self, grid: Grid, run: Run, here: Site, how: Settings, engine: Engine) -> None:
+    def __init__(
+        self, grid: Grid, run: Run, here: Site, how: Settings, engine: Engine, monitor: Monitor
+    ) -> None:
         self.run, self.here, self.how, self.engine = run, here, how, engine
+        self.monitor = monitor
         self.transport = Transport(grid, how.poll)
-        self.membership = Membership(self.transport, here, Seats.open(how.seats))
+        seats = Seats.open(how.seats)
+        self.membership = Membership(self.transport, here, seats, round=run.state.round)
+        self.rests = Rests(how.rest_after, how.rest)
         self.token = _token(run.folder)
 
     def run_all(self) -> None:
         """Run rounds until the run is finished."""
         self.membership.wait_for(set(range(len(self.here.models))), self.how.wait)
         while not self.run.finished:
+            self.membership.round = self.run.state.round
             begun = time.perf_counter()
-            record = self._run_round()
-            self.run.save(record, time.perf_counter() - begun, **self._measure(record))
+            record, replies = self._run_round()
+            seconds = time.perf_counter() - begun
+            self.run.save(record, seconds, **self._measure(record))
             self.transport.traffic = Traffic()
-            LOG.info("fedsift: round %s done, accuracy %.4f", record.round, record.accuracy)
+            self._report(record, replies, seconds)
 
-    def _run_round(self) -> Record:
+    def _report(self, record: Record, replies: Replies, seconds: float) -> None:
+        """The round in the log and in the status."""
+        missing, answered = record.bytes.missing, record.bytes.up
+        failed = replies.asked & missing.keys()
+        for client, why in self.rests.note(record.round, answered, failed).items():
+            warn(f"client {client} {why}", client=client, round=record.round)
+        say(
+            f"round {record.round} done in {seconds:.1f} s, accuracy {record.accuracy:.4f}, "
+            f"{len(answered)} of {len(answered) + len(missing)} clients, "
+            f"{record.bytes.uplink} bytes up, {record.bytes.downlink} bytes down",
+            round=record.round,
+            seconds=round(seconds, 3),
+            accuracy=record.accuracy,
+            bytes_up=record.bytes.uplink,
+            bytes_down=record.bytes.downlink,
+            missing=sorted(missing),
+        )
+        was = self.monitor.status
+        self.monitor.update(
+            state="running",
+            round=record.round + 1,
+            accuracy=record.accuracy,
+            uplink_bytes=was.uplink_bytes + record.bytes.uplink,
+            downlink_bytes=was.downlink_bytes + record.bytes.downlink,
+            missing=missing,
+            seconds={id: round(found, 3) for id, found in replies.seconds.items()},
+            round_seconds=round(seconds, 3),
+            refused=self._refused(),
+        )
+
+    def _refused(self) -> dict[int, str]:
+        return {node: refused.why for node, refused in self.membership.refused.items()}
+
+    def _run_round(self) -> tuple[Record, Replies]:
         """Repeated while fewer than the minimum answer; clients then give the same answer again."""
         state = self.run.state
         for attempt in range(self.how.tries):
@@ -130,24 +210,26 @@ class Host:
                 self.membership.wait_for({client.id for client in cohort}, self.how.wait)
             replies = self._exchange(federation, state, cohort, r)
             for client, why in replies.missing.items():
-                LOG.warning("fedsift: round %s is without client %s: %s", r.number, client, why)
+                self._warn_without(r.number, client, why)
             usable = len(replies.uploads)
             if usable >= self.how.minimum:
                 record = self._finish(federation, state, cohort, replies)
                 usable = len(record.bytes.up)
                 if usable >= self.how.minimum:
-                    return record
-            LOG.warning(
-                "fedsift: round %s has %s replies, the minimum is %s",
-                r.number,
-                usable,
-                self.how.minimum,
+                    return record, replies
+            warn(
+                f"round {r.number} has {usable} replies, the minimum is {self.how.minimum}",
+                round=r.number,
             )
+            self.monitor.update(missing=replies.missing, refused=self._refused())
         reasons = "; ".join(f"client {client}: {why}" for client, why in replies.missing.items())
         raise TooFew(
             f"round {state.round} had fewer than {self.how.minimum} replies"
             f" in {self.how.tries} tries; the last time: {reasons}"
         )
+
+    def _warn_without(self, round: int, client: int, why: str) -> None:
+        warn(f"round {round} is without client {client}: {why}", round=round, client=client)
 
     def _finish(
         self,
@@ -174,7 +256,7 @@ class Host:
         if not left_out:
             return record
         for id, why in left_out.items():
-            LOG.warning("fedsift: round %s is without client %s: %s", record.round, id, why)
+            self._warn_without(record.round, id, why)
         replies.missing.update(left_out)
         last = {id: number for id, number in replies.last_rounds.items() if id not in left_out}
         last |= {id: number for id, number in before.items() if id in left_out}
@@ -192,12 +274,15 @@ class Host:
         self, federation: Federation, state: FederationState, cohort: list[Client], r: Round
     ) -> Replies:
         until = time.monotonic() + self.how.deadline
-        missing = {client.id: "no node of this client is there" for client in cohort}
+        missing = {client.id: self.membership.why_absent(client.id) for client in cohort}
         replies = Replies(state.server, dict(state.last_rounds), missing=missing)
         there = [client for client in cohort if client.id in self.membership.nodes]
+        resting = self.rests.find((client.id for client in there), r.number, self.how.minimum)
+        replies.missing |= resting
+        there = [client for client in there if client.id not in resting]
         lost = self._ask(federation, replies, there, r, self.how.deadline)
         for client in lost:
-            LOG.warning("fedsift: client %s has lost its memory and starts over", client.id)
+            warn(f"client {client.id} has lost its memory and starts over", client=client.id)
             del replies.last_rounds[client.id]
             if isinstance(federation.algorithm, Forgets):
                 replies.server = federation.algorithm.forget(replies.server, client.id)
@@ -220,14 +305,23 @@ class Host:
             self.membership.nodes[id]: Call(self.token, r.number, last[id], downloads[id])
             for id in last
         }
-        answers = self.transport.exchange(messages.TURN, out, Answer, deadline, str(r.number))
+        limits = Limits(
+            deadline, self.how.enough, self.how.patience, largest_reply(federation, self.how)
+        )
+        answers = self.transport.exchange(messages.TURN, out, Answer, limits, str(r.number))
         lost = []
         for client in clients:
+            node = self.membership.nodes[client.id]
+            replies.asked.add(client.id)
             replies.downloads[client.id] = downloads[client.id]
+            if node in answers.seconds:
+                replies.seconds[client.id] = answers.seconds[node]
             self._accept(federation, replies, client.id, answers, r)
-            refusal = answers.refusals.get(self.membership.nodes[client.id])
+            refusal = answers.refusals.get(node)
             if refusal and refusal.lost and last[client.id] != NEVER:
                 lost.append(client)
+            if node in answers.too_large:
+                self.membership.refuse(node, answers.too_large[node], client.id)
         return lost
 
     def _accept(
@@ -238,7 +332,8 @@ class Host:
         answer = answers.messages.get(node)
         if answer is None:
             refusal = answers.refusals.get(node)
-            replies.missing[client] = refusal.why if refusal else answers.silent[node]
+            silent = answers.silent | answers.too_large
+            replies.missing[client] = refusal.why if refusal else silent[node]
             return
         if answer.round != r.number:
             replies.missing[client] = f"its reply is to round {answer.round}"
@@ -266,14 +361,35 @@ class Host:
         return overhead | {"ignored_replies": traffic.ignored}
 
 
-def _log_start(done: int, epochs: int) -> None:
-    LOG.info("fedsift: start, epoch %s of %s", done, epochs)
+def largest_reply(federation: Federation, how: Settings) -> int:
+    """Bytes of a reply, as Flower serialises it, that no honest client goes beyond.
+
+    What is right to the byte only the codec knows, once it has the message. This is several times
+    that: 16 bytes for each number of all models, of soft labels for all public samples, and of
+    samples that are sent.
+    """
+    if how.largest_reply:
+        return int(how.largest_reply * 1e6)
+    public, classes = federation.task.public, federation.task.private.classes
+    weights = sum(count_weights(model) for model in federation.clients.models)
+    samples = getattr(federation.algorithm, "mixtures", 0) * prod(public.shape)
+    return GREETING + 16 * (weights + len(public) * (classes + 4) + samples)
+
+
+@lru_cache(maxsize=64)
+def count_weights(model: Model) -> int:
+    with torch.random.fork_rng(devices=[]):  # first weights are drawn, and not wanted
+        return sum(value.numel() for value in model.build().state_dict().values())
+
+
+def _say_start(done: int, epochs: int) -> None:
+    say(f"start, epoch {done} of {epochs}")
 
 
 def _one_line(error: Exception) -> str:
     if isinstance(error, WireError | UserError):
         return str(error)
-    return f"{type(error).__name__}: {error}"[:200]
+    return messages.one_line(f"{type(error).__name__}: {error}")
 
 
 def _token(folder: Path) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedsift import __version__, config, data, engines, registry
+from fedsift import config, data, engines, registry
 from fedsift.config import Experiment
 from fedsift.data import NORMALISATIONS, TEST, VALIDATION, Task
 from fedsift.federation import Clients, Federation, assign_models
@@ -98,9 +98,7 @@ class Site:
     @cached_property
     def digest(self) -> str:
         """Of everything in the experiment that both ends must share."""
-        return hashlib.sha256(
-            f"{__version__}\n{config.to_toml(self.experiment)}".encode()
-        ).hexdigest()
+        return hashlib.sha256(config.to_toml(self.experiment).encode()).hexdigest()
 
     @cached_property
     def fingerprint(self) -> str:

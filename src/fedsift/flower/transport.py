@@ -14,6 +14,9 @@ from fedsift.codecs import WireError
 from fedsift.flower import messages
 from fedsift.flower.messages import FedsiftMessage, Refusal
 
+GREETING = 100_000  # bytes of a reply that has no payload, at most
+NOTICE = 600.0  # seconds after which a notice expires that a node has not read
+
 
 @dataclass
 class Traffic:
@@ -24,6 +27,16 @@ class Traffic:
     ignored: int = 0
 
 
+@dataclass(frozen=True)
+class Limits:
+    """When an exchange ends, and how large a reply may be."""
+
+    deadline: float  # seconds
+    enough: int = 0  # answers after which the others have `patience` seconds left; 0: all
+    patience: float = 0.0
+    largest: int = GREETING  # bytes of a reply as Flower serialises it
+
+
 @dataclass
 class Answers:
     """By node: a message of the expected kind, or why there is none."""
@@ -31,6 +44,8 @@ class Answers:
     messages: dict[int, Any] = field(default_factory=dict)
     refusals: dict[int, Refusal] = field(default_factory=dict)
     silent: dict[int, str] = field(default_factory=dict)  # nothing came from the node itself
+    too_large: dict[int, str] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)  # until the reply was here
 
 
 @dataclass
@@ -44,34 +59,63 @@ class Transport:
         kind: str,
         out: Mapping[int, FedsiftMessage | None],
         expected: type[FedsiftMessage],
-        deadline: float,
+        limits: Limits,
         group: str = "",
     ) -> Answers:
         """One message per node; the answers that come before the deadline, when messages expire."""
-        answers, until = Answers(), time.monotonic() + deadline
+        answers, begun = Answers(), time.monotonic()
+        until, why = begun + limits.deadline, f"no reply within {limits.deadline:g} s"
         waiting: dict[str, int] = {}
         for node, asked in out.items():
-            content = messages.write(asked) if asked else messages.nothing()
-            message = Message(
-                content, dst_node_id=node, message_type=kind, ttl=deadline, group_id=group
-            )
-            self.traffic.sent += size(message)
-            id = next(iter(self.grid.push_messages([message])), None)
-            if id:
+            if id := self._push(kind, node, asked, limits.deadline, group):
                 waiting[id] = node
             else:
                 answers.silent[node] = "Flower did not take the message"
+        closing = False
         while waiting and time.monotonic() < until:
             for reply in self.grid.pull_messages(list(waiting)):
-                self.traffic.received += size(reply)
-                if reply.metadata.reply_to_message_id in waiting:
-                    _sort(answers, waiting.pop(reply.metadata.reply_to_message_id), reply, expected)
-                else:
-                    self.traffic.ignored += 1
+                self._receive(answers, waiting, reply, expected, limits.largest, begun)
+            if not closing and 0 < limits.enough <= len(answers.messages):
+                closing = True
+                until = min(until, time.monotonic() + limits.patience)
+                why = f"no reply within {limits.patience:g} s after {limits.enough} had answered"
             if waiting:
-                time.sleep(self.poll)
-        answers.silent |= dict.fromkeys(waiting.values(), f"no reply within {deadline:g} s")
+                time.sleep(min(self.poll, max(0.0, until - time.monotonic())))
+        answers.silent |= dict.fromkeys(waiting.values(), why)
         return answers
+
+    def notify(self, kind: str, node: int, told: FedsiftMessage) -> None:
+        """A message whose reply nobody waits for."""
+        self._push(kind, node, told, NOTICE, "")
+
+    def _push(
+        self, kind: str, node: int, asked: FedsiftMessage | None, ttl: float, group: str
+    ) -> str | None:
+        content = messages.write(asked) if asked else messages.nothing()
+        message = Message(content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=group)
+        self.traffic.sent += size(message)
+        return next(iter(self.grid.push_messages([message])), None)
+
+    def _receive(
+        self,
+        answers: Answers,
+        waiting: dict[str, int],
+        reply: Message,
+        expected: type[FedsiftMessage],
+        largest: int,
+        begun: float,
+    ) -> None:
+        bytes = size(reply)
+        self.traffic.received += bytes
+        node = waiting.pop(reply.metadata.reply_to_message_id, None)
+        if node is None:
+            self.traffic.ignored += 1
+            return
+        answers.seconds[node] = time.monotonic() - begun
+        if bytes > largest:
+            answers.too_large[node] = f"its reply has {bytes} bytes, at most {largest} are right"
+        else:
+            _sort(answers, node, reply, expected)
 
 
 def _sort(answers: Answers, node: int, reply: Message, expected: type[FedsiftMessage]) -> None:

@@ -1,0 +1,323 @@
+"""What an operator sees and sets: logs, status, figures for Prometheus, closing and rests."""
+
+import json
+import logging
+import re
+import socket
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from flwr.app import Error, Message
+
+from fedsift import runs
+from fedsift.flower import logs, messages
+from fedsift.flower.rests import Rests
+from fedsift.flower.server import TooFew
+from fedsift.flower.status import STATUS, Monitor, Status
+from fedsift.types import UserError
+from tests.helpers.fake_flower import federation, overrides, play, same_server
+from tests.helpers.runs import lines
+
+EVERYONE = f"{overrides('fas', 4)} 'cohort=4'"
+
+
+def read_status(folder):
+    return json.loads((folder / STATUS).read_text())
+
+
+def failing(message, reply):
+    return Message(Error(8, "crashed"), reply_to=message) if message.metadata.group_id else reply
+
+
+# --- rests, by hand ---
+
+
+def test_three_failures_in_a_row_and_a_client_rests_for_two_rounds():
+    rests = Rests(after=3, length=2)
+    assert rests.note(0, {0, 1}, {2}) == {}
+    assert rests.note(1, {0, 1}, {2}) == {}
+    assert rests.find([0, 1, 2], 2, 1) == {}
+    assert rests.note(2, {0, 1}, {2}) == {2: "failed 3 times in a row and rests until round 5"}
+    expected = {2: "rested after 3 failures, until round 5"}
+    assert rests.find([0, 1, 2], 3, 1) == rests.find([0, 1, 2], 4, 1) == expected
+    assert rests.find([0, 1, 2], 5, 1) == {}
+    # one more failure and it rests again; an answer, and everything is forgotten
+    assert rests.note(5, {0, 1}, {2}) == {2: "failed 4 times in a row and rests until round 8"}
+    assert rests.note(8, {0, 1, 2}, set()) == {}
+    assert rests.note(9, {0, 1}, {2}) == {} and rests.find([2], 10, 0) == {}
+
+
+def test_an_answer_between_failures_counts():
+    rests = Rests(after=2, length=9)
+    for round, failed in enumerate([True, False, True, False, True]):
+        assert rests.note(round, set() if failed else {0}, {0} if failed else set()) == {}
+    assert Rests(after=0, length=9).note(0, set(), {0}) == {}
+
+
+def test_nobody_rests_where_too_few_would_be_left():
+    rests = Rests(after=1, length=9)
+    rests.note(0, {0}, {1, 2})
+    assert rests.find([0, 1, 2], 1, 1).keys() == {1, 2}
+    assert rests.find([0, 1, 2], 1, 2) == {}
+    assert rests.find([1, 2], 1, 1) == {}
+
+
+def test_a_client_that_fails_again_and_again_is_not_asked_for_some_rounds(task, tmp_path, caplog):
+    grid, how = federation(
+        task, EVERYONE.replace("rounds=4", "rounds=6"), 4, tmp_path / "run", rest_after=2, rest=3
+    )
+    grid.nodes[17].meddle = failing
+    rows = lines(play(task, grid, how).folder / runs.LEDGER)
+    assert [round for round, node in grid.uplinks() if node == 17] == [0, 1, 5]
+    assert [row["missing"]["1"] for row in rows] == [
+        *["Flower error 8: crashed"] * 2,
+        *["rested after 2 failures, until round 5"] * 3,
+        "Flower error 8: crashed",
+    ]
+    assert all("1" not in row["down"] for row in rows[2:5])
+    assert "client 1 failed 2 times in a row and rests until round 5" in caplog.text
+
+
+# --- closing a round ---
+
+
+def late(seconds):
+    """Replies come this many seconds after the message was first looked for."""
+    first: dict[str, float] = {}
+
+    def meddle(message, reply):
+        if not message.metadata.group_id:
+            return reply
+        begun = first.setdefault(message.metadata.message_id, time.monotonic())
+        return reply if time.monotonic() >= begun + seconds else None
+
+    return meddle
+
+
+def test_enough_replies_close_a_round_before_the_deadline(task, tmp_path):
+    one_round = EVERYONE.replace("rounds=4", "rounds=1")
+    grid, how = federation(
+        task, one_round, 4, tmp_path / "run", deadline=600.0, enough=3, patience=0.05, minimum=2
+    )
+    grid.nodes[37].meddle = late(500)
+    begun = time.monotonic()
+    (row,) = lines(play(task, grid, how).folder / runs.LEDGER)
+    assert time.monotonic() - begun < 300
+    assert row["missing"] == {"3": "no reply within 0.05 s after 3 had answered"}
+
+
+def test_with_patience_nobody_who_is_there_is_lost(task, tmp_path):
+    """And by default a round waits for all."""
+    whole = play(task, *federation(task, EVERYONE, 4, tmp_path / "whole"))
+    for name, settings in (("patient", {"enough": 1, "patience": 100.0}), ("all", {})):
+        grid, how = federation(task, EVERYONE, 4, tmp_path / name, deadline=300.0, **settings)
+        grid.nodes[37].meddle = late(0.1)
+        run = play(task, grid, how)
+        assert same_server(run.state, whole.state)
+        assert not any("missing" in row for row in lines(run.folder / runs.LEDGER))
+
+
+@pytest.mark.parametrize("enough", [1, 5])
+def test_enough_lies_between_the_minimum_and_the_cohort(enough, task, tmp_path):
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run", minimum=2, enough=enough)
+    with pytest.raises(UserError, match="set enough between them, or to 0 for all"):
+        play(task, grid, how)
+
+
+# --- logs ---
+
+LINE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 (INFO|WARNING|ERROR) fedsift: \S.*"
+
+
+def test_both_sides_have_lines_with_times_and_without_colours(task, tmp_path, capfd):
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run")
+    play(task, grid, how)
+    console = capfd.readouterr().err
+    kept = (tmp_path / "run" / logs.SERVER_LOG).read_text()
+    for line in [*console.splitlines(), *kept.splitlines()]:
+        assert re.fullmatch(LINE, line), line
+    assert re.search(r"client 1, round 2: \d+ bytes in, \d+ bytes out, [\d.]+ s", console)
+    (up,) = {row["up"]["1"] for row in lines(tmp_path / "run" / runs.LEDGER) if row["round"] == 2}
+    assert f"{up} bytes out" in console
+    assert re.search(r"round 3 done in [\d.]+ s, accuracy 0\.\d+, 4 of 4 clients", kept)
+
+
+def test_lines_are_json_on_request(task, tmp_path, capfd):
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run", log="json")
+    for node in grid.nodes.values():
+        node.context.run_config["log"] = "json"
+    play(task, grid, how)
+    rows = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert all({"time", "level", "message"} <= row.keys() for row in rows)
+    turns = [row for row in rows if "bytes_out" in row]
+    assert {(row["client"], row["round"]) for row in turns} == {
+        (client, round) for client in range(4) for round in range(4)
+    }
+    assert [row["round"] for row in rows if "accuracy" in row] == [0, 1, 2, 3]
+    kept = (tmp_path / "run" / logs.SERVER_LOG).read_text().splitlines()
+    assert all(json.loads(line)["level"] == "info" for line in kept)
+
+
+def test_a_resumed_run_adds_to_its_log_and_counts_on_in_its_status(task, tmp_path):
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run", tries=1)
+    push = grid.push_messages
+
+    def leave(sent):
+        if sent[0].metadata.group_id == "2":
+            grid.pull_messages = lambda ids: []
+        return push(sent)
+
+    grid.push_messages = leave
+    with pytest.raises(TooFew):
+        play(task, grid, how)
+    first = (tmp_path / "run" / logs.SERVER_LOG).read_text()
+    failed = read_status(tmp_path / "run")
+    assert (failed["state"], failed["round"], failed["rounds"]) == ("failed", 2, 4)
+    assert failed["error"].startswith("TooFew: round 2 had fewer than 1 replies in 1 tries")
+    assert failed["missing"].keys() == {"0", "1", "2", "3"}
+    assert (tmp_path / "run" / runs.FAILED).is_file()
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run")
+    play(task, grid, how)
+    assert (tmp_path / "run" / logs.SERVER_LOG).read_text().startswith(first)
+    status, history = read_status(tmp_path / "run"), runs.load_run(tmp_path / "run")
+    assert (status["state"], status["round"], status["error"]) == ("finished", 4, None)
+    assert status["accuracy"] == history.accuracies[-1]
+    assert status["uplink_bytes"] == history.summary()["uplink_bytes"]
+    assert status["seconds"].keys() == {"0", "1", "2", "3"}
+    assert not (tmp_path / "run" / runs.FAILED).exists()
+
+
+def test_the_log_is_bounded_and_follows_no_link(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "LARGEST", 1000)
+    logs.start_logging("text")
+    with logs.logging_to(tmp_path, "text"):
+        for number in range(100):
+            logs.say(f"line {number}")
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 2000
+    assert {file.name for file in tmp_path.iterdir()} == {"server.log", "server.log.1"}
+    assert (tmp_path / "server.log").read_text().endswith("line 99\n")
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "server.log").unlink()
+    (tmp_path / "server.log").symlink_to(victim)
+    with (
+        pytest.raises(UserError, match=r"server.log is a link; remove it"),
+        logs.logging_to(tmp_path, "text"),
+    ):
+        pass
+    assert victim.read_text() == "mine"
+    assert not [h for h in logs.LOG.handlers if isinstance(h, logs.FolderLog)]
+
+
+def test_a_full_disk_costs_lines_of_the_log_and_not_the_run(tmp_path):
+    logs.start_logging("text")
+    with logs.logging_to(tmp_path, "text"):
+        (handler,) = [h for h in logs.LOG.handlers if isinstance(h, logs.FolderLog)]
+        assert handler.stream
+        handler.stream.close()
+        handler.stream = Path("/dev/full").open("a")
+        logs.say("a line")
+
+
+def test_an_unknown_form_of_log_is_an_error():
+    with pytest.raises(UserError, match="unknown form of log lines 'jsn'; did you mean 'json'"):
+        logs.start_logging("jsn")
+
+
+# --- status and figures ---
+
+EXAMPLE = Status(
+    "running",
+    rounds=9,
+    round=3,
+    accuracy=0.8125,
+    uplink_bytes=1200,
+    downlink_bytes=56000,
+    missing={2: "no reply within 120 s"},
+    seconds={0: 2.5, 1: 3.25},
+    round_seconds=4.0,
+    refused={77: 'its "public" set\nis not'},
+)
+
+
+def test_figures_for_prometheus_by_hand():
+    assert EXAMPLE.to_prometheus() == (
+        "# TYPE fedsift_state gauge\n"
+        'fedsift_state{state="waiting"} 0\n'
+        'fedsift_state{state="running"} 1\n'
+        'fedsift_state{state="finished"} 0\n'
+        'fedsift_state{state="failed"} 0\n'
+        "# TYPE fedsift_rounds gauge\n"
+        "fedsift_rounds 9\n"
+        "# TYPE fedsift_rounds_done gauge\n"
+        "fedsift_rounds_done 3\n"
+        "# TYPE fedsift_accuracy gauge\n"
+        "fedsift_accuracy 0.8125\n"
+        "# TYPE fedsift_bytes_total counter\n"
+        'fedsift_bytes_total{direction="up"} 1200\n'
+        'fedsift_bytes_total{direction="down"} 56000\n'
+        "# TYPE fedsift_missing_clients gauge\n"
+        "fedsift_missing_clients 1\n"
+        "# TYPE fedsift_client_missing gauge\n"
+        'fedsift_client_missing{client="2"} 1\n'
+        "# TYPE fedsift_client_seconds gauge\n"
+        'fedsift_client_seconds{client="0"} 2.500\n'
+        'fedsift_client_seconds{client="1"} 3.250\n'
+        "# TYPE fedsift_round_seconds gauge\n"
+        "fedsift_round_seconds 4.000\n"
+        "# TYPE fedsift_refused_nodes gauge\n"
+        "fedsift_refused_nodes 1\n"
+    )
+
+
+def test_the_endpoint_shows_the_run_while_it_lasts_and_only_that(task, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run", metrics_port=port)
+    seen, push = [], grid.push_messages
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def look(sent):
+        if sent[0].metadata.group_id == "2":
+            with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+                seen.append(reply.read().decode())
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                opener.open(f"http://127.0.0.1:{port}/etc/passwd", timeout=10)
+        return push(sent)
+
+    grid.push_messages = look
+    play(task, grid, how)
+    assert 'fedsift_state{state="running"} 1\n' in seen[0] and "fedsift_rounds_done 2\n" in seen[0]
+    with pytest.raises(urllib.error.URLError):
+        opener.open(f"http://127.0.0.1:{port}/metrics", timeout=2)
+
+
+def test_a_port_that_is_taken_is_said(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(UserError, match=f"metrics-port {port} cannot be used"),
+            Monitor(tmp_path, EXAMPLE).serving(port),
+        ):
+            pass
+
+
+def test_a_status_that_cannot_be_written_does_not_end_a_run(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    Monitor(tmp_path / "nowhere", EXAMPLE).update(state="finished")
+    assert "cannot write" in caplog.text
+
+
+def test_a_refused_node_is_in_the_status(task, tmp_path):
+    grid, how = federation(task, EVERYONE, 4, tmp_path / "run")
+    grid.nodes[17].config["partition-id"] = 9
+    status = read_status(play(task, grid, how).folder)
+    assert "partition-id=N" in status["refused"]["17"]
+    assert status["missing"] == {"1": "no node of this client is there"}
+    assert messages.REFUSED not in {m.metadata.message_type for m in grid.sent}  # it knows
