@@ -223,6 +223,7 @@ class Record:
     uploaded_labels: UploadedLabels | None = None
     distilled_labels: DistilledLabels | None = None
     steps: dict[int, int] = field(default_factory=dict)  # training steps of each simulated client
+    verdicts: dict[int, Any] = field(default_factory=dict)  # of an aggregator that judges clients
     server_steps: int = 0
     hostile: tuple[int, ...] = ()  # the hostile clients that took part, in a simulation
 
@@ -514,7 +515,7 @@ class Federation:
         state = replace(
             state,
             round=state.round + 1,
-            server=replace(server, memory=_normalise(server.memory), distilled=None),
+            server=replace(server, memory=_normalise(server.memory), distilled=None, verdicts={}),
             memories=state.memories | kept,
             reported_accuracies=state.reported_accuracies | reported,
         )
@@ -523,7 +524,7 @@ class Federation:
             raise Useless(_say_outputs(name), cause)
         uploaded = None if tally is None else tally.scores()
         record = replace(record, uploaded_labels=uploaded, distilled_labels=distilled)
-        return replace(record, server_steps=steps.steps)
+        return replace(record, server_steps=steps.steps, verdicts=server.verdicts)
 
     def _find_problem(self, server: Server, r: Round) -> Turn[str | None]:
         """Whether students, or what they say on some public samples, are not finite."""

@@ -458,6 +458,7 @@ class Server:
     memory: Any = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     distilled: SoftLabels | None = None  # indexes are into the public set
+    verdicts: dict[int, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         students = ", ".join(

@@ -18,12 +18,17 @@ from fedsift.aggregators.memory import LabelMemory
 from fedsift.aggregators.robust import Filter, TrimmedMean, cronus, geometric_median, median
 from fedsift.aggregators.rules import (
     Aggregator,
+    JudgesClients,
+    Seen,
     StatefulAggregator,
     Uploads,
+    Verdict,
     check_labels,
     forget_client,
     run_aggregator,
+    run_and_judge,
 )
+from fedsift.aggregators.trust import Trust
 
 AGGREGATORS: dict[str, Aggregator | type[Aggregator | StatefulAggregator]] = {
     "mean": mean,
@@ -36,6 +41,7 @@ AGGREGATORS: dict[str, Aggregator | type[Aggregator | StatefulAggregator]] = {
     "cronus": cronus,
     "filter": Filter,
     "memory": LabelMemory,
+    "trust": Trust,
 }
 
 __all__ = [
@@ -44,10 +50,14 @@ __all__ = [
     "EnhancedEra",
     "Era",
     "Filter",
+    "JudgesClients",
     "LabelMemory",
+    "Seen",
     "StatefulAggregator",
     "TrimmedMean",
+    "Trust",
     "Uploads",
+    "Verdict",
     "certainty",
     "check_labels",
     "cronus",
@@ -56,4 +66,5 @@ __all__ = [
     "mean",
     "median",
     "run_aggregator",
+    "run_and_judge",
 ]

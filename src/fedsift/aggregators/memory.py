@@ -55,7 +55,7 @@ class LabelMemory:
         self, uploads: Uploads, memory: LastUploads, r: Round
     ) -> tuple[SoftLabels, LastUploads]:
         for client, old in memory.by_client.items():  # it may come from a run folder
-            if not _is_of_earlier_round(old, r):
+            if not is_of_earlier_round(old, r):
                 raise UserError(
                     f"the memory of client {client}'s upload does not fit this run: it is damaged"
                 )
@@ -77,7 +77,7 @@ class LabelMemory:
         return replace(labels, weight=votes * self.decay**age)
 
 
-def _is_of_earlier_round(old: Remembered, r: Round) -> bool:
+def is_of_earlier_round(old: Remembered, r: Round) -> bool:
     """Whether an upload that was kept can be of this run: its round, samples, classes and votes."""
     index, probs, votes = old.labels.index, old.labels.probs, old.labels.weight
     return bool(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedsift import registry
 from fedsift.memory import from_tree, to_tree
-from fedsift.types import Round, SoftLabels, Tree, UserError
+from fedsift.types import Array, Round, SoftLabels, Tree, UserError
 
 Uploads = Iterable[tuple[int, SoftLabels]]
 Aggregator = Callable[[Uploads, int, int], SoftLabels]
@@ -33,11 +34,44 @@ class StatefulAggregator(Protocol):
         ...
 
 
-def resolve_inner(who: str, inner: str | Aggregator) -> Aggregator:
-    """The rule inside another one, by name or as an object: one without a memory."""
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the server has beside the uploads, for an aggregator that judges clients."""
+
+    predictions: Array | None = None  # [N, C]: the students' soft labels before this round
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """On one client in one round."""
+
+    trust: float  # from 0 to 1
+    rested: bool  # without a vote
+
+
+@runtime_checkable
+class JudgesClients(Protocol):
+    """A stateful aggregator that looks at more than the uploads, and says what it thinks of each
+    client."""
+
+    def judge(
+        self, uploads: Uploads, memory: Any, r: Round, seen: Seen
+    ) -> tuple[SoftLabels, Any, dict[int, Verdict]]:
+        """As `aggregate`, with a verdict on each client heard."""
+        ...
+
+
+def resolve(aggregator: Any) -> Aggregator | StatefulAggregator:
+    """A rule by name or as an object."""
     from fedsift.aggregators import AGGREGATORS  # here, as the table holds what looks into it
 
-    rule = registry.resolve(AGGREGATORS, "aggregator", inner)
+    rule: Aggregator | StatefulAggregator = registry.resolve(AGGREGATORS, "aggregator", aggregator)
+    return rule
+
+
+def resolve_inner(who: str, inner: str | Aggregator) -> Aggregator:
+    """The rule inside another one, by name or as an object: one without a memory."""
+    rule = resolve(inner)
     if isinstance(rule, StatefulAggregator):
         raise UserError(f"{who} takes a rule without a memory of its own, not {inner!r}")
     return rule
@@ -47,11 +81,27 @@ def run_aggregator(
     aggregator: Aggregator | StatefulAggregator, uploads: Uploads, memory: Tree, r: Round
 ) -> tuple[SoftLabels, Tree]:
     """The checked result of an aggregator, and its memory for the next round."""
+    return run_and_judge(aggregator, uploads, memory, r, Seen())[:2]
+
+
+def run_and_judge(
+    aggregator: Aggregator | StatefulAggregator,
+    uploads: Uploads,
+    memory: Tree,
+    r: Round,
+    seen: Seen,
+) -> tuple[SoftLabels, Tree, dict[int, Verdict]]:
+    """The same, and the verdicts of an aggregator that judges clients."""
+    verdicts: dict[int, Verdict] = {}
     if not isinstance(aggregator, StatefulAggregator):
         labels = aggregator(uploads, len(r.public), r.classes)
-        return check_labels(labels, len(r.public), r.classes), memory
-    labels, after = _check_pair(aggregator.aggregate(uploads, _restore(aggregator, memory), r))
-    return check_labels(labels, len(r.public), r.classes), to_tree(after)
+        return check_labels(labels, len(r.public), r.classes), memory, verdicts
+    restored = _restore(aggregator, memory)
+    if isinstance(aggregator, JudgesClients):
+        labels, after, verdicts = aggregator.judge(uploads, restored, r, seen)
+    else:
+        labels, after = _check_pair(aggregator.aggregate(uploads, restored, r))
+    return check_labels(labels, len(r.public), r.classes), to_tree(after), verdicts
 
 
 def forget_client(aggregator: Aggregator | StatefulAggregator, memory: Tree, client: int) -> Tree:

@@ -16,10 +16,12 @@ from fedsift import aggregators, registry, seeding
 from fedsift.aggregators import (
     AGGREGATORS,
     Aggregator,
+    JudgesClients,
     LabelMemory,
+    Seen,
     StatefulAggregator,
     mean,
-    run_aggregator,
+    run_and_judge,
 )
 from fedsift.algorithms import first_weights, students, weight_downlink
 from fedsift.algorithms.first_weights import FirstWeights
@@ -233,7 +235,10 @@ class SoftLabelFD:
         whole, r, memory = r, self._with_pool(r), server.memory
         references: dict[int, SoftLabels | None] = {}
         stream = _labels_of(uploads, references)
-        labels, aggregated = run_aggregator(self.aggregate, stream, memory.aggregator, r)
+        seen = yield from self._look(server, r)
+        labels, aggregated, verdicts = run_and_judge(
+            self.aggregate, stream, memory.aggregator, r, seen
+        )
         for _ in stream:  # an aggregator may stop early; every client has been heard all the same
             pass
         taught = yield [  # one per architecture, side by side
@@ -256,7 +261,7 @@ class SoftLabelFD:
         sent = memory.sent | {c: labels for c, labels in references.items() if labels is not None}
         distilled = self._on_whole_public(labels, whole)
         after = ServerMemory(sent, downlink, aggregated, first, weights_down)
-        return Server(new, after, distilled=distilled)
+        return Server(new, after, distilled=distilled, verdicts=verdicts)
 
     def uploaded_labels(self, upload: Upload, r: Round) -> SoftLabels:
         return self._on_whole_public(upload.labels, r)
@@ -336,6 +341,13 @@ class SoftLabelFD:
             weights = yield self._distil(client.model, weights, labels, r, client.id, number)
             students.check_distilled(weights)
         return weights, received, memory.held
+
+    def _look(self, server: Server, r: Round) -> Turn[Seen]:
+        """What an aggregator that judges clients wants to see; the others cost nothing."""
+        if not isinstance(self.aggregate, JudgesClients):
+            return Seen()
+        before = yield from self._predict(server.students, r)
+        return Seen(before.probs)
 
     def _predict(self, taught: Mapping[str, Weights], r: Round) -> Turn[SoftLabels]:
         """The students' soft labels on the whole public set, averaged over the architectures."""
