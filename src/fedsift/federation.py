@@ -58,6 +58,7 @@ from fedsift.types import (
     SoftLabels,
     Turn,
     UserError,
+    Verdict,
     Weights,
 )
 
@@ -223,7 +224,7 @@ class Record:
     uploaded_labels: UploadedLabels | None = None
     distilled_labels: DistilledLabels | None = None
     steps: dict[int, int] = field(default_factory=dict)  # training steps of each simulated client
-    verdicts: dict[int, Any] = field(default_factory=dict)  # of an aggregator that judges clients
+    verdicts: dict[int, Verdict] = field(default_factory=dict)  # on the clients heard, if judged
     server_steps: int = 0
     hostile: tuple[int, ...] = ()  # the hostile clients that took part, in a simulation
 

@@ -445,20 +445,28 @@ class Round:
         return self.key("pick"), self.key("pick", client)
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What an aggregator that judges clients thinks of one client in one round."""
+
+    trust: float  # from 0 to 1
+    rested: bool  # without a vote
+
+
 @dataclass(frozen=True, eq=False)
 class Server:
     """What the server keeps between rounds: one student per architecture, and its own memory.
 
     `counts` are figures of the last round that the algorithm wants in the metrics. `distilled` are
     the soft labels it taught its students in that round; a simulation scores them, nobody keeps
-    them.
+    them. `verdicts` are on the clients heard in that round.
     """
 
     students: dict[str, Weights]
     memory: Any = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     distilled: SoftLabels | None = None  # indexes are into the public set
-    verdicts: dict[int, Any] = field(default_factory=dict)
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         students = ", ".join(

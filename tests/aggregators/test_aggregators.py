@@ -16,6 +16,7 @@ from fedsift.aggregators import (
     Filter,
     LabelMemory,
     TrimmedMean,
+    Trust,
     certainty,
     cronus,
     geometric_median,
@@ -397,5 +398,6 @@ def test_the_registry_holds_the_aggregators_of_this_file():
         ("cronus", cronus),
         ("filter", Filter),
         ("memory", LabelMemory),  # tests/algorithms/test_stateful_aggregators.py
+        ("trust", Trust),  # tests/aggregators/test_trust.py
     ]
     assert list(AGGREGATORS.items()) == registered

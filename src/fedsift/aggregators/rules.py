@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedsift import registry
 from fedsift.memory import from_tree, to_tree
-from fedsift.types import Array, Round, SoftLabels, Tree, UserError
+from fedsift.types import Array, Round, SoftLabels, Tree, UserError, Verdict
 
 Uploads = Iterable[tuple[int, SoftLabels]]
 Aggregator = Callable[[Uploads, int, int], SoftLabels]
@@ -35,18 +35,19 @@ class StatefulAggregator(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Audit:
+    """Samples that all clients of a round were asked about, and the classes they answered."""
+
+    rows: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # [A], ascending
+    answers: Mapping[int, Array] = field(default_factory=dict)  # by client, [A] each
+
+
+@dataclass(frozen=True, eq=False)
 class Seen:
     """What the server has beside the uploads, for an aggregator that judges clients."""
 
     predictions: Array | None = None  # [N, C]: the students' soft labels before this round
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """On one client in one round."""
-
-    trust: float  # from 0 to 1
-    rested: bool  # without a vote
+    audit: Audit = field(default_factory=Audit)
 
 
 @runtime_checkable

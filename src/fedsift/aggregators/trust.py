@@ -6,15 +6,18 @@ the likeliest class of its row is the one
 
     students    that the server's students predicted before this round,
     overlaps    that other clients have for the same sample, now or in their last upload,
-    audits      that other clients answered when they were asked about it later (`Round` audits).
+    audits      that other clients answer when the server asks them about it a round later,
+    answers     and how often its own answers are those of the others.
 
-Both hypotheses on a client are about its rate of agreement. If it is honest, its rate is one of
-those that honest clients have: Beta with mean p, the cohort's median, and concentration `alike`. If
-it is hostile, it agrees by chance: Beta with mean 1 / C. The log ratio of the two likelihoods of its
-counts is the evidence, by kind. Few comparisons give little evidence, and a rate that nobody can
-tell from chance (as with students that have learnt nothing) gives none.
+Two hypotheses on a client are about its rate of agreement. If it is honest, its rate is one of
+those that honest clients have: Beta with the median rate of the others as mean and concentration
+`alike`. If it is hostile, it agrees by chance: Beta with mean 1 / C. The log ratio of the two
+likelihoods of its counts is the evidence, summed over the kinds. Few comparisons give little
+evidence. A usual rate near chance, as with students that have learnt nothing, gives none.
 
-    l <- decay l + evidence, within bounds;  trust = 1 / (1 + exp(-(l + PRIOR)))
+Trust is the probability that the client is honest, by what it did in this round or by all it did,
+whichever is less. A client trusted less than `REST` has no vote in this round. No client is surer
+of its rows than the median client.
 
 docs/trust.md has the formulas, what was measured, and what gets through.
 """
@@ -31,42 +34,49 @@ import numpy as np
 from fedsift.aggregators.memory import Remembered, is_of_earlier_round
 from fedsift.aggregators.rules import (
     Aggregator,
+    Audit,
     Seen,
     StatefulAggregator,
     Uploads,
-    Verdict,
     forget_client,
     resolve,
     run_aggregator,
 )
 from fedsift.checks import check_number, check_whole
-from fedsift.types import Array, Round, SoftLabels, Tree, UserError
+from fedsift.types import Array, Round, SoftLabels, Tree, UserError, Verdict
 
 PRIOR = float(np.log(9))  # log odds before any evidence: nine of ten clients are honest
-REST = 0.5  # a client trusted less has no vote
+REST = 0.2  # a client trusted less has no vote
 TURNS = 3  # of trust and agreement, each found from the other
-STUDENTS, OVERLAPS = range(2)  # the kinds of evidence
-KINDS = 2
+KINDS = ("students", "overlaps", "audits", "answers")
+MOST = 0.8  # as a usual rate: where all agree, a few rows of one are not yet suspicious
+LEAST = 1e-6  # votes below this are none
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
-    """Comparisons of clients, by kind of evidence. Counts may be parts of one."""
+class Counts:
+    """Of clients, by kind of evidence: [..., KINDS] each. They may be parts of one."""
 
-    compared: Array  # [K, KINDS]
-    agreed: Array  # [K, KINDS]
-    usual: Array  # [K, KINDS]: what would have agreed at the cohort's median rate
+    compared: Array
+    agreed: Array
+    usual: Array  # what would have agreed at the median rate of the others
+
+    @property
+    def parts(self) -> tuple[Array, Array, Array]:
+        return self.compared, self.agreed, self.usual
+
+    def add(self, other: Counts, decay: float = 1.0) -> Counts:
+        """`decay` of these and all of the others."""
+        return Counts(*(decay * a + b for a, b in zip(self.parts, other.parts, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
 class Standing:
     """What the server knows of one client."""
 
-    compared: Array  # [KINDS], as in Tally; what is older counts less
-    agreed: Array
-    usual: Array
+    counts: Counts  # [KINDS]; what is older counts less
+    last: Remembered  # its last upload
     trust: float
-    last: Remembered | None = None  # its last upload
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +90,10 @@ class Trust:
 
     inner: the rule for the votes, e.g. "era(0.1)" or "memory(era(0.1))"
     alike: how alike the agreement rates of honest clients are; more is stricter
-    decay: what evidence counts after one more round with this client
-    rounds: how many rounds a last upload can be compared with
+    decay: what comparisons count after one more round with this client
+    rounds: how many rounds a client's last upload can be compared with
+
+    It wants the students' predictions on the public set: one prediction more per round.
     """
 
     memory_type: ClassVar[type] = TrustMemory
@@ -118,177 +130,282 @@ class Trust:
         """The soft labels, the memory, and a verdict on every client that is heard."""
         _check_memory(memory, r)
         heard = dict(sorted(uploads))
-        old = {id: one for id, one in memory.by_client.items() if self._is_recent(one, r)}
-        trust, tally = self._weigh(heard, memory, old, r, seen)
-        least = min(REST, max(trust.values(), default=0.0))  # somebody always has a vote
-        rested = {id for id in trust if trust[id] < least}
+        trust, counts = self._weigh(heard, memory, r, seen)
+        rested = _choose_rested(trust)
         inner = memory.inner
         for id in rested:  # what the rule inside remembers of it has no vote either
             inner = forget_client(self.inner, inner, id)
-        level = _median(
-            np.array([_sureness(labels) for labels in heard.values()]),
-            np.array(list(trust.values())),
-        )
-        votes = [
-            (id, _scale(_soften(heard[id], level), trust[id])) for id in heard if id not in rested
-        ]
+        votes = _prepare_votes(heard, trust, rested)
         labels, inner = run_aggregator(self.inner, votes, inner, r)
-        kept = dict(memory.by_client)
-        for i, id in enumerate(heard):
-            last = Remembered(r.number, replace(heard[id], weight=None))
-            kept[id] = Standing(tally.compared[i], tally.agreed[i], tally.usual[i], trust[id], last)
+        after = self._remember(heard, trust, counts, memory, r)
         verdicts = {id: Verdict(trust[id], id in rested) for id in heard}
-        return labels, TrustMemory(kept, inner), verdicts
+        return labels, TrustMemory(after, inner), verdicts
 
     def forget(self, memory: TrustMemory, client: int) -> TrustMemory:
         kept = {id: one for id, one in memory.by_client.items() if id != client}
         return TrustMemory(kept, forget_client(self.inner, memory.inner, client))
 
-    def _is_recent(self, one: Standing, r: Round) -> bool:
-        return one.last is not None and one.last.round >= r.number - self.rounds
+    def choose_audit(
+        self, memory: TrustMemory, size: int, generator: np.random.Generator, r: Round
+    ) -> Array:
+        """Samples to ask about, ascending: of rows that clients have sent, equally many of each."""
+        asked: set[int] = set()
+        recent = self._find_recent(memory, r)
+        rows = [generator.permutation(one.last.labels.index) for one in recent.values()]
+        rows = [rows[i] for i in generator.permutation(len(rows))]
+        for place in range(max(map(len, rows), default=0)):
+            for one in rows:
+                if len(asked) < size and place < len(one):
+                    asked.add(int(one[place]))
+        return np.array(sorted(asked), np.int64)
+
+    def _find_recent(self, memory: TrustMemory, r: Round) -> dict[int, Standing]:
+        first = r.number - self.rounds
+        return {id: one for id, one in sorted(memory.by_client.items()) if one.last.round >= first}
 
     def _weigh(
-        self,
-        heard: Mapping[int, SoftLabels],
-        memory: TrustMemory,
-        old: Mapping[int, Standing],
-        r: Round,
-        seen: Seen,
-    ) -> tuple[dict[int, float], Tally]:
-        """The trust in every client heard. Whom to believe depends on it: a few turns."""
-        before = [memory.by_client.get(id) for id in heard]
-        trust = {
-            id: _trust_of(0.0) if one is None else one.trust
-            for id, one in zip(heard, before, strict=True)
-        }
-        past = _past(before, self.decay)
+        self, heard: Mapping[int, SoftLabels], memory: TrustMemory, r: Round, seen: Seen
+    ) -> tuple[dict[int, float], dict[int, Counts]]:
+        """The trust in every client heard, and the counts of these and of all who are audited.
+
+        Whom to believe depends on whom one believes: a few turns.
+        """
+        recent = self._find_recent(memory, r)
+        known = {id: one.trust for id, one in memory.by_client.items()}
+        trust = {id: known.get(id, _find_trust(0.0)) for id in heard}
+        past = {id: one.counts for id, one in memory.by_client.items()}
         for _ in range(TURNS):
-            counts = [
-                _compare_with_students(heard, old, seen.predictions),
-                _compare_with_others(heard, trust, old, r),
-            ]
-            compared, agreed = (np.stack(parts, 1) for parts in zip(*counts, strict=True))
-            usual = _find_usual(compared, agreed, np.array(list(trust.values())), r.classes)
-            now = Tally(compared, agreed, usual * compared)
-            both = Tally(*(a + b for a, b in zip(_parts(past), _parts(now), strict=True)))
-            odds = np.minimum(
-                self._find_evidence(now, r.classes), self._find_evidence(both, r.classes)
-            )
-            trust = {id: _trust_of(value) for id, value in zip(heard, odds, strict=True)}
+            believed = known | trust
+            found = _compare(heard, recent, believed, r, seen)
+            now = _add_usual(found, believed, r.classes)
+            both = {
+                id: past[id].add(counts, self.decay if id in heard else 1.0)
+                if id in past
+                else counts
+                for id, counts in now.items()
+            }
+            trust = {
+                id: _find_trust(min(self._find_evidence(c[id], r.classes) for c in (now, both)))
+                for id in heard
+            }
         return trust, both
 
-    def _find_evidence(self, tally: Tally, classes: int) -> Array:
-        """log P(agreed | honest) - log P(agreed | hostile), summed over the kinds. [K]"""
-        chance, found = 1 / classes, np.zeros(len(tally.compared))
-        for i, kind in np.argwhere(tally.compared > 0):
-            n, a, usual = (part[i, kind] for part in _parts(tally))
-            found[i] += _beta_binomial(a, n, self.alike, usual / n)
-            found[i] -= _beta_binomial(a, n, self.alike, chance)
-        return found
+    def _find_evidence(self, counts: Counts, classes: int) -> float:
+        """log P(agreed | honest) - log P(agreed | hostile), summed over the kinds.
+
+        Answers cost nothing to get right, so they can only speak against a client.
+        """
+        evidence = 0.0
+        for kind, n, a, usual in zip(KINDS, *counts.parts, strict=True):
+            if n > LEAST:
+                honest = _beta_binomial(a, n, self.alike, usual / n)
+                hostile = _beta_binomial(a, n, self.alike, 1 / classes)
+                evidence += min(honest - hostile, 0.0 if kind == "answers" else np.inf)
+        return evidence
+
+    def _remember(
+        self,
+        heard: Mapping[int, SoftLabels],
+        trust: Mapping[int, float],
+        counts: Mapping[int, Counts],
+        memory: TrustMemory,
+        r: Round,
+    ) -> dict[int, Standing]:
+        after = {
+            id: replace(one, counts=counts.get(id, one.counts))
+            for id, one in memory.by_client.items()
+        }
+        for id, labels in heard.items():
+            last = Remembered(r.number, SoftLabels(labels.index, labels.probs))
+            after[id] = Standing(counts[id], last, trust[id])
+        return after
 
 
-def _trust_of(log_odds: float) -> float:
+def _find_trust(evidence: float) -> float:
     """The probability that a client is honest."""
-    return float(1 / (1 + np.exp(-np.clip(log_odds + PRIOR, -30, 30))))
+    return float(1 / (1 + np.exp(-np.clip(evidence + PRIOR, -30, 30))))
 
 
-def _parts(tally: Tally) -> tuple[Array, Array, Array]:
-    return tally.compared, tally.agreed, tally.usual
+def _choose_rested(trust: Mapping[int, float]) -> set[int]:
+    """The clients without a vote; those trusted most always have one."""
+    least = min(REST, max(trust.values(), default=0.0))
+    return {id for id in trust if trust[id] < least}
 
 
-def _past(standings: Iterable[Standing | None], decay: float) -> Tally:
-    rows = [
-        np.zeros((3, KINDS))
-        if one is None
-        else decay * np.stack([one.compared, one.agreed, one.usual])
-        for one in standings
-    ]
-    return Tally(*np.stack(rows, 1))
+def _prepare_votes(
+    heard: Mapping[int, SoftLabels], trust: Mapping[int, float], rested: set[int]
+) -> list[tuple[int, SoftLabels]]:
+    """Votes count by trust, and none is surer than the median client is on average."""
+    if not heard:
+        return []
+    sure = np.array([_find_sureness(labels) for labels in heard.values()])
+    level = _find_median(sure, np.array([trust[id] for id in heard]))
+    votes = []
+    for id, labels in heard.items():
+        if id not in rested:
+            weight = np.ones(len(labels)) if labels.weight is None else labels.weight
+            votes.append((id, replace(_soften(labels, level), weight=weight * trust[id])))
+    return votes
 
 
-def _find_usual(compared: Array, agreed: Array, trust: Array, classes: int) -> Array:
-    """The median rate of agreement of the cohort, by kind; never below chance. [KINDS]"""
-    chance = 1 / classes
-    rate = (agreed + chance) / (compared + 1)
-    found = [
-        _median(rate[:, kind], trust * compared[:, kind]) if compared[:, kind].any() else chance
-        for kind in range(KINDS)
-    ]
-    return np.clip(found, chance, 1 - chance / 10)
+# --- comparisons ---
+
+
+def _compare(
+    heard: Mapping[int, SoftLabels],
+    recent: Mapping[int, Standing],
+    trust: Mapping[int, float],
+    r: Round,
+    seen: Seen,
+) -> dict[int, tuple[Array, Array]]:
+    """(compared, agreed) of all who are heard and of all whose rows are audited, [KINDS] each."""
+    shape = (len(r.public), r.classes)
+    opinions = np.zeros(shape)
+    for id, one in recent.items():
+        if id not in heard:
+            _add_opinion(opinions, one.last.labels, trust[id])
+    for id, given in heard.items():
+        _add_opinion(opinions, given, trust[id])
+    answers = np.zeros(shape)
+    for id, said in seen.audit.answers.items():
+        answers[seen.audit.rows, said] += trust.get(id, _find_trust(0.0))
+    audited = {
+        id for id, one in recent.items() if np.isin(one.last.labels.index, seen.audit.rows).any()
+    }
+    found = {}
+    for id in sorted(heard.keys() | audited):
+        old, labels = recent.get(id), heard.get(id)
+        parts = [
+            _compare_with_students(labels, old, seen.predictions),
+            _compare_with_others(labels, opinions, trust.get(id, 0.0)),
+            _compare_audited(old, answers, seen.audit, id, trust),
+            _compare_answers(answers, seen.audit, id, trust),
+        ]
+        found[id] = (np.array([n for n, _ in parts]), np.array([a for _, a in parts]))
+    return found
+
+
+def _add_opinion(opinions: Array, labels: SoftLabels, votes: float) -> None:
+    opinions[labels.index, labels.probs.argmax(1)] += votes
 
 
 def _compare_with_students(
-    heard: Mapping[int, SoftLabels], old: Mapping[int, Standing], predictions: Array | None
-) -> tuple[Array, Array]:
+    labels: SoftLabels | None, old: Standing | None, predictions: Array | None
+) -> tuple[float, float]:
     """Leaves out samples that the client labelled last time: the students learnt them from it."""
-    compared, agreed = np.zeros(len(heard)), np.zeros(len(heard))
-    if predictions is None:
-        return compared, agreed
-    top = predictions.argmax(1)
-    for i, (id, labels) in enumerate(heard.items()):
-        new = np.ones(len(labels), bool)
-        if id in old:
-            new = ~np.isin(labels.index, old[id].last.labels.index)
-        weights = _find_claims(labels) * new
-        compared[i] = weights.sum()
-        agreed[i] = weights @ (labels.probs.argmax(1) == top[labels.index])
-    return compared, agreed
+    if predictions is None or labels is None:
+        return 0.0, 0.0
+    claims = _find_claims(labels)
+    if old is not None:
+        claims = claims * ~np.isin(labels.index, old.last.labels.index)
+    same = labels.probs.argmax(1) == predictions[labels.index].argmax(1)
+    return float(claims.sum()), float(claims @ same)
 
 
 def _compare_with_others(
-    heard: Mapping[int, SoftLabels],
-    trust: Mapping[int, float],
-    old: Mapping[int, Standing],
-    r: Round,
-) -> tuple[Array, Array]:
-    """A sample counts as one comparison, or as less where those who labelled it are not trusted."""
-    votes = np.zeros((len(r.public), r.classes))
-    for id, one in old.items():
-        if id not in heard:
-            labels = one.last.labels
-            votes[labels.index, labels.probs.argmax(1)] += one.trust
-    for id, labels in heard.items():
-        votes[labels.index, labels.probs.argmax(1)] += trust[id]
-    compared, agreed = [], []
-    for id, labels in heard.items():
-        top = labels.probs.argmax(1)
-        others = votes[labels.index].sum(1) - trust[id]
-        for_it = votes[labels.index, top] - trust[id]
-        there = others > 1e-6
-        weights = (np.minimum(others, 1) * _find_claims(labels))[there]
-        compared.append(weights.sum())
-        agreed.append((weights * for_it[there] / others[there]).sum())
-    return np.array(compared), np.clip(agreed, 0, compared)
+    labels: SoftLabels | None, opinions: Array, own: float
+) -> tuple[float, float]:
+    """With all opinions but the client's own, which counted `own`."""
+    if labels is None:
+        return 0.0, 0.0
+    top = labels.probs.argmax(1)
+    others = opinions[labels.index].sum(1) - own
+    return _count(others, opinions[labels.index, top] - own, _find_claims(labels))
+
+
+def _compare_audited(
+    old: Standing | None, answers: Array, audit: Audit, id: int, trust: Mapping[int, float]
+) -> tuple[float, float]:
+    """What the client sent last time with what others answer now."""
+    if old is None or not len(audit.rows):
+        return 0.0, 0.0
+    labels = old.last.labels
+    asked = np.isin(labels.index, audit.rows)
+    rows, top = labels.index[asked], labels.probs[asked].argmax(1)
+    others, agree = answers[rows].sum(1), answers[rows, top]
+    if id in audit.answers:
+        said = audit.answers[id][np.searchsorted(audit.rows, rows)]
+        others, agree = others - trust[id], agree - trust[id] * (said == top)
+    return _count(others, agree, _find_claims(labels)[asked])
+
+
+def _compare_answers(
+    answers: Array, audit: Audit, id: int, trust: Mapping[int, float]
+) -> tuple[float, float]:
+    """The client's answers with those of the others."""
+    if id not in audit.answers:
+        return 0.0, 0.0
+    said = audit.answers[id]
+    others = answers[audit.rows].sum(1) - trust[id]
+    return _count(others, answers[audit.rows, said] - trust[id], np.ones(len(said)))
+
+
+def _count(others: Array, agree: Array, claims: Array) -> tuple[float, float]:
+    """A sample is one comparison, or less where its voters are doubted or the row says little."""
+    there = others > LEAST
+    weights = np.minimum(others, 1)[there] * claims[there]
+    agreed = float(weights @ (agree[there] / others[there]))
+    return float(weights.sum()), float(np.clip(agreed, 0, weights.sum()))
 
 
 def _find_claims(labels: SoftLabels) -> Array:
     """How much each row says: 0 where all classes are alike, 1 where it names one class. [m]"""
     even = 1 / labels.probs.shape[1]
-    return np.asarray((labels.probs.max(1) - even) / (1 - even))
+    return np.asarray(np.clip((labels.probs.max(1) - even) / (1 - even), 0, 1))
 
 
-def _sureness(labels: SoftLabels) -> float:
+def _add_usual(
+    found: Mapping[int, tuple[Array, Array]], trust: Mapping[int, float], classes: int
+) -> dict[int, Counts]:
+    """The usual rate for a client is the median over the others, from chance to `MOST`."""
+    if not found:
+        return {}
+    compared, agreed = (np.stack(parts) for parts in zip(*found.values(), strict=True))
+    weights = compared * np.array([trust[id] for id in found])[:, None]
+    rate = (agreed + 1 / classes) / (compared + 1)
+    counts = {}
+    for i, (id, (n, a)) in enumerate(found.items()):
+        others = np.arange(len(found)) != i
+        usual = _find_usual(rate[others], weights[others], 1 / classes)
+        counts[id] = Counts(n, a, usual * n)
+    return counts
+
+
+def _find_usual(rate: Array, weights: Array, chance: float) -> Array:
+    """The median over clients, by kind; chance where nobody was compared. [KINDS]"""
+    usual = [
+        _find_median(rate[:, kind], weights[:, kind]) if (weights[:, kind] > LEAST).any() else 0
+        for kind in range(len(KINDS))
+    ]
+    return np.clip(usual, chance, max(chance, MOST))
+
+
+# --- small things ---
+
+
+def _find_sureness(labels: SoftLabels) -> float:
     """The mean probability of the likeliest class."""
-    return float(labels.probs.max(1).mean())
+    return float(labels.probs.max(1).mean()) if len(labels) else 0.0
 
 
 def _soften(labels: SoftLabels, level: float) -> SoftLabels:
     """Rows mixed with the even distribution, if need be, so that they are no surer than that."""
-    even, sure = 1 / labels.probs.shape[1], _sureness(labels)
-    if sure <= level:
+    even, sure = 1 / labels.probs.shape[1], _find_sureness(labels)
+    if sure <= max(level, even):
         return labels
-    share = (level - even) / (sure - even)
+    share = (max(level, even) - even) / (sure - even)
     return replace(labels, probs=share * labels.probs + (1 - share) * even)
 
 
-def _median(values: Array, weights: Array) -> float:
+def _find_median(values: Array, weights: Array) -> float:
+    """The smallest value that has half of the weight at it or below."""
     order = np.argsort(values, kind="stable")
     total = weights[order].cumsum()
     return float(values[order][np.searchsorted(total, total[-1] / 2)])
 
 
 def _beta_binomial(agreed: float, compared: float, alike: float, mean: float) -> float:
-    """log B(a + alike p, n - a + alike (1 - p)) - log B(alike p, alike (1 - p))."""
+    """log of B(a + s p, n - a + s (1 - p)) / B(s p, s (1 - p)), s = alike, p = mean."""
     a, b = alike * mean, alike * (1 - mean)
     return _log_beta(agreed + a, compared - agreed + b) - _log_beta(a, b)
 
@@ -297,20 +414,18 @@ def _log_beta(a: float, b: float) -> float:
     return lgamma(a) + lgamma(b) - lgamma(a + b)
 
 
-def _scale(labels: SoftLabels, votes: float) -> SoftLabels:
-    weight = np.ones(len(labels)) if labels.weight is None else labels.weight
-    return replace(labels, weight=weight * votes)
-
-
 def _check_memory(memory: TrustMemory, r: Round) -> None:
     """It may come from a run folder."""
     for client, one in memory.by_client.items():
-        counts = [np.asarray(part) for part in (one.compared, one.agreed, one.usual)]
-        fits = all(
-            part.shape == (KINDS,) and np.isfinite(part).all() and (part >= 0).all()
-            for part in counts
-        )
-        fits = fits and bool((counts[1] <= counts[0]).all() and (counts[2] <= counts[0]).all())
-        fits = fits and 0 <= one.trust <= 1
-        if not fits or (one.last is not None and not is_of_earlier_round(one.last, r)):
+        if not (
+            _fits(one.counts.parts) and 0 <= one.trust <= 1 and is_of_earlier_round(one.last, r)
+        ):
             raise UserError(f"the memory of client {client} does not fit this run: it is damaged")
+
+
+def _fits(parts: Iterable[Array]) -> bool:
+    compared, agreed, usual = parts
+    return all(
+        part.shape == (len(KINDS),) and np.isfinite(part).all() and (part >= 0).all()
+        for part in (compared, agreed, usual)
+    ) and bool((agreed <= compared + LEAST).all() and (usual <= compared + LEAST).all())

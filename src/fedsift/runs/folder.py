@@ -128,6 +128,8 @@ def _check_metrics(row: Row) -> None:
     steps = row.get("steps", {})
     _expect(_is_table(steps, _is_count) and all(map(_is_id, steps)), "steps must be by client")
     _expect(_is_count(row.get("server_steps", 0)), "server_steps must be a number of steps")
+    trust = row.get("trust", {})
+    _expect(_is_table(trust, _is_number) and all(map(_is_id, trust)), "trust must be by client")
 
 
 def _check_ledger(row: Row) -> None:

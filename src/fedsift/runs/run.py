@@ -84,7 +84,8 @@ class Run:
         row |= {name: value for name, value in extra.items() if value is not None} | record.counts
         row |= {} if record.measured_on == TEST else {"measured_on": record.measured_on}
         row |= {"missing": record.bytes.missing} if record.bytes.missing else {}
-        row |= _label_rows(record) | _step_rows(record) | self._hostile_rows(record)
+        row |= _label_rows(record) | _step_rows(record)
+        row |= self._hostile_rows(record) | self._verdict_rows(record)
         files.append_row(self.folder / METRICS, row)
         files.append_row(self.folder / LEDGER, record.bytes.to_json())
         timing = {"round": record.round, "seconds": round(seconds + self.start_seconds, 4)}
@@ -101,6 +102,18 @@ class Run:
             "attack": threat.name,
             "attackers": threat.share,
             "hostile": list(record.hostile),
+        }
+
+    def _verdict_rows(self, record: Record) -> Row:
+        """Whom the server trusts; and, where a simulation has attackers, honest clients rested."""
+        if not record.verdicts:
+            return {}
+        rested = [id for id, verdict in record.verdicts.items() if verdict.rested]
+        alarms = {"false_alarms": len(set(rested) - set(record.hostile))}
+        return {
+            "trust": {id: round(one.trust, 4) for id, one in record.verdicts.items()},
+            "rested": rested,
+            **(alarms if self.federation.threat else {}),
         }
 
     def fail(self, error: Exception) -> None:

@@ -1,0 +1,338 @@
+"""`trust`: clients are judged by how often they agree with students, others and audits."""
+
+from math import exp, lgamma, log
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsift.aggregators import (
+    AGGREGATORS,
+    Seen,
+    Trust,
+    forget_client,
+    mean,
+    run_aggregator,
+    run_and_judge,
+)
+from fedsift.aggregators.rules import Audit
+from fedsift.registry import build
+from fedsift.types import Round, SoftLabels, UserError
+from tests.helpers import toys
+
+SAMPLES, CLASSES = 40, 4
+
+
+def a_round(number: int = 0) -> Round:
+    public = toys.samples(tuple((float(i), 0.0) for i in range(SAMPLES)))
+    models = (toys.model(),)
+    return Round(number, 0, public, CLASSES, models, lambda client: models[0])
+
+
+def says(classes: Any, index: Any = None, sure: float = 1.0) -> SoftLabels:
+    """Rows that name these classes."""
+    classes = np.asarray(classes)
+    probs = np.full((len(classes), CLASSES), (1 - sure) / (CLASSES - 1))
+    probs[np.arange(len(classes)), classes] = sure
+    return SoftLabels(np.arange(len(classes)) if index is None else np.asarray(index), probs)
+
+
+TRUTH = np.arange(SAMPLES) % CLASSES
+LIES = (TRUTH + 1) % CLASSES
+STUDENT = np.eye(CLASSES)[TRUTH]
+
+
+def log_beta(a: float, b: float) -> float:
+    return lgamma(a) + lgamma(b) - lgamma(a + b)
+
+
+# --- by hand ---
+
+
+def test_trust_is_the_posterior_of_a_beta_binomial():
+    # Four clients on samples that nobody shares, ten rows each. The student agrees with 10, 8, 8
+    # and 0 of them. Rates with one row by chance: 10.25 / 11, 8.25 / 11 twice, .25 / 11. For each
+    # client the median of the other three is .75.
+    rows = np.split(np.arange(40), 4)
+    right = (10, 8, 8, 0)
+    named = [np.r_[TRUTH[rows[i]][:n], LIES[rows[i]][n:]] for i, n in enumerate(right)]
+    uploads = [(i, says(named[i], rows[i])) for i in range(4)]
+    rule, s = Trust(alike=6.0), 6.0
+    _, _, found = run_and_judge(rule, uploads, {}, a_round(), Seen(STUDENT))
+    for client, agreed in enumerate(right):
+        honest = log_beta(agreed + s * 0.75, 10 - agreed + s * 0.25) - log_beta(s * 0.75, s * 0.25)
+        hostile = log_beta(agreed + s / 4, 10 - agreed + s * 3 / 4) - log_beta(s / 4, s * 3 / 4)
+        odds = 9 * exp(honest - hostile)
+        assert found[client].trust == pytest.approx(odds / (1 + odds))
+    assert [found[i].rested for i in range(4)] == [False, False, False, True]
+
+
+def test_a_rested_client_has_no_vote():
+    uploads = [(0, says(TRUTH[:20])), (1, says(TRUTH[:20])), (2, says(LIES))]
+    labels, _, found = run_and_judge(Trust(), uploads, {}, a_round(), Seen(STUDENT))
+    assert [found[i].rested for i in range(3)] == [False, False, True]
+    assert labels.index.tolist() == list(range(20))  # client 2 alone has the other samples
+    assert (labels.probs.argmax(1) == TRUTH[:20]).all()
+
+
+def test_students_that_know_nothing_prove_nothing():
+    flat = np.eye(CLASSES)[np.zeros(SAMPLES, int)]  # one class for all: a quarter agrees
+    rows = np.split(np.arange(SAMPLES), 2)
+    uploads = [(0, says(TRUTH[rows[0]], rows[0])), (1, says(LIES[rows[1]], rows[1]))]
+    _, _, found = run_and_judge(Trust(), uploads, {}, a_round(), Seen(flat))
+    assert found[0].trust == pytest.approx(0.9)  # the prior
+    assert found[1].trust == pytest.approx(0.9)
+
+
+def test_few_rows_are_little_evidence():
+    def trust_in_liar(rows: int) -> float:
+        new = np.arange(20, 20 + rows)
+        uploads = [(i, says(TRUTH[:20])) for i in range(3)] + [(3, says(LIES[new], new))]
+        return run_and_judge(Trust(), uploads, {}, a_round(), Seen(STUDENT))[2][3].trust
+
+    found = [trust_in_liar(rows) for rows in (1, 2, 4, 8, 16)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 0.5 > found[2]
+
+
+def test_others_are_enough_where_there_is_no_student():
+    uploads = [(i, says(TRUTH)) for i in range(3)] + [(3, says(LIES))]
+    labels, _ = run_aggregator(Trust(), uploads, {}, a_round())
+    assert (labels.probs.argmax(1) == TRUTH).all()
+    _, _, found = run_and_judge(Trust(), uploads, {}, a_round(), Seen())
+    assert [found[i].rested for i in range(4)] == [False, False, False, True]
+
+
+def test_unsure_rows_hardly_count():
+    # 12 rows of (.3 - .25) / .75 are 0.8 of a comparison.
+    new = np.arange(20, 32)
+    uploads = [(i, says(TRUTH[:20])) for i in range(3)]
+    for sure, rested in ((0.3, False), (1.0, True)):
+        liar = (3, says(LIES[new], new, sure))
+        _, _, found = run_and_judge(Trust(), [*uploads, liar], {}, a_round(), Seen(STUDENT))
+        assert found[3].rested == rested
+
+
+def test_nobody_is_surer_than_the_median_client():
+    # Sureness .5, .5 and 1; client 2 alone has sample 39: (1, 0, 0, 0) becomes (.5, 1/6, 1/6, 1/6).
+    uploads = [(0, says(TRUTH, sure=0.5)), (1, says(TRUTH, sure=0.5)), (2, says(TRUTH))]
+    labels, _ = run_aggregator(Trust(), uploads, {}, a_round())
+    assert labels.probs.max(1) == pytest.approx(np.full(SAMPLES, 0.5))
+    assert labels.probs.min(1) == pytest.approx(np.full(SAMPLES, 1 / 6))
+
+
+def test_samples_of_its_last_upload_are_not_held_against_the_student():
+    """The student may have learnt them from the client itself."""
+    fooled = np.eye(CLASSES)[np.r_[LIES[:20], TRUTH[20:]]]
+    rule, half = Trust(), np.arange(20)
+    first = [(0, says(TRUTH[20:], half + 20)), (1, says(LIES[:20], half))]
+    _, memory, _ = run_and_judge(rule, first, {}, a_round(0), Seen())
+    again = [(0, says(TRUTH[20:], half + 20)), (1, says(LIES[:20], half))]
+    _, _, found = run_and_judge(rule, again, memory, a_round(1), Seen(fooled))
+    assert found[1].trust == pytest.approx(0.9)  # nothing new was said
+
+
+# --- over rounds ---
+
+
+def test_a_sleeper_is_rested_in_the_round_in_which_it_turns():
+    rule = Trust()
+    memory: dict[str, Any] = {}
+    rows = np.split(np.arange(SAMPLES), 2)
+    for number in range(4):
+        pick = rows[number % 2]
+        said = LIES if number == 3 else TRUTH
+        uploads = [(0, says(TRUTH[pick], pick)), (1, says(TRUTH[pick], pick))]
+        uploads.append((2, says(said[pick], pick)))
+        _, memory, found = run_and_judge(rule, uploads, memory, a_round(number), Seen(STUDENT))
+        assert found[2].rested == (number == 3)
+
+
+def test_a_client_that_was_bad_comes_back_after_some_rounds():
+    rule = Trust()
+    memory: dict[str, Any] = {}
+    rested = []
+    for number in range(6):
+        pick = np.split(np.arange(SAMPLES), 2)[number % 2]
+        said = LIES if number == 0 else TRUTH
+        uploads = [(i, says(TRUTH[pick], pick)) for i in range(3)] + [(3, says(said[pick], pick))]
+        _, memory, found = run_and_judge(rule, uploads, memory, a_round(number), Seen(STUDENT))
+        rested.append(found[3].rested)
+    assert rested[0] and not rested[-1]
+
+
+def test_the_rule_inside_forgets_a_client_that_is_rested():
+    rule, rows = Trust("memory(mean, rounds=1)"), np.split(np.arange(SAMPLES), 4)
+    honest = [(i, says(TRUTH[rows[0]], rows[0])) for i in range(3)]
+    first = [*honest, (3, says(TRUTH[rows[3]], rows[3]))]
+    _, memory, _ = run_and_judge(rule, first, {}, a_round(0), Seen(STUDENT))
+    honest = [(i, says(TRUTH[rows[1]], rows[1])) for i in range(3)]
+    then = [*honest, (3, says(LIES[rows[2]], rows[2]))]
+    labels, memory, found = run_and_judge(rule, then, memory, a_round(1), Seen(STUDENT))
+    assert found[3].rested
+    assert labels.index.tolist() == rows[1].tolist()  # neither its new nor its old rows
+    assert memory["inner"]["by_client"].keys() == {"0", "1", "2"}
+
+
+def test_a_client_that_is_forgotten_starts_with_the_prior():
+    rule = Trust()
+    uploads = [(i, says(TRUTH)) for i in range(3)] + [(3, says(LIES))]
+    _, memory, _ = run_and_judge(rule, uploads, {}, a_round(), Seen(STUDENT))
+    assert memory["by_client"].keys() == {"0", "1", "2", "3"}
+    after = forget_client(rule, memory, 3)
+    assert after["by_client"].keys() == {"0", "1", "2"}
+
+
+def test_a_memory_that_does_not_fit_is_refused():
+    rule = Trust()
+    _, memory, _ = run_and_judge(rule, [(0, says(TRUTH))], {}, a_round(), Seen(STUDENT))
+    for path, value in (
+        (("counts", "agreed"), np.full(4, 1e9)),
+        (("counts", "compared"), np.full(4, np.nan)),
+        (("counts", "usual"), np.zeros(3)),
+        (("trust",), np.array(1.5)),
+        (("last", "round"), np.array(7)),
+    ):
+        broken = {"by_client": {"0": _changed(memory["by_client"]["0"], path, value)}}
+        with pytest.raises(UserError, match="damaged"):
+            run_and_judge(rule, [(0, says(TRUTH))], broken, a_round(1), Seen())
+
+
+def _changed(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    head, *rest = path
+    return tree | {head: _changed(tree[head], tuple(rest), value) if rest else value}
+
+
+# --- audits ---
+
+
+def test_what_others_answer_is_evidence_against_who_sent_the_row():
+    # Rows that nobody shares, and no student. Client 2 lied in round 0, and all are asked about it.
+    rule, rows = Trust(), np.split(np.arange(36), 3)
+    said = [TRUTH, TRUTH, LIES]
+    uploads = [(i, says(said[i][rows[i]], rows[i])) for i in range(3)]
+    _, memory, found = run_and_judge(rule, uploads, {}, a_round(0), Seen())
+    assert not found[2].rested
+    asked = np.arange(0, 36, 2)  # six rows of each
+    honest = Audit(asked, dict.fromkeys(range(3), TRUTH[asked]))
+    _, _, found = run_and_judge(rule, uploads, memory, a_round(1), Seen(None, honest))
+    assert [found[i].rested for i in range(3)] == [False, False, True]
+
+
+def test_one_that_contradicts_all_in_its_answers_is_rested():
+    rule, rows = Trust(), np.split(np.arange(40), 5)
+    uploads = [(i, says(TRUTH[rows[i]], rows[i])) for i in range(5)]
+    _, memory, _ = run_and_judge(rule, uploads, {}, a_round(0), Seen())
+    asked = np.arange(0, 40, 2)
+    answers = {i: (LIES if i == 2 else TRUTH)[asked] for i in range(5)}
+    _, _, found = run_and_judge(
+        rule, uploads, memory, a_round(1), Seen(None, Audit(asked, answers))
+    )
+    assert [id for id in found if found[id].rested] == [2]
+
+
+def test_an_absent_client_is_audited_too():
+    # Client 2 is absent in round 1, in which six of its rows are asked about. It comes back in
+    # round 2, in which nobody knows more: half of what was found still speaks against it.
+    rule, rows = Trust(), np.split(np.arange(36), 3)
+    said = [TRUTH, TRUTH, LIES]
+    uploads = [(i, says(said[i][rows[i]], rows[i])) for i in range(3)]
+    _, memory, _ = run_and_judge(rule, uploads, {}, a_round(0), Seen())
+    asked = np.arange(0, 36, 2)
+    audit = Audit(asked, dict.fromkeys(range(2), TRUTH[asked]))
+    _, memory, _ = run_and_judge(rule, uploads[:2], memory, a_round(1), Seen(None, audit))
+    counts = memory["by_client"]["2"]["counts"]
+    assert counts["compared"][2] == pytest.approx(6)
+    assert counts["agreed"][2] == 0
+    _, memory, found = run_and_judge(rule, uploads, memory, a_round(2), Seen())
+    assert found[2].trust < 0.5 < 0.8 < found[0].trust
+    assert memory["by_client"]["2"]["counts"]["compared"][2] == pytest.approx(3)
+
+
+def test_an_audit_asks_about_as_many_rows_of_each():
+    rule = Trust()
+    rows = np.split(np.arange(36), 3)
+    uploads = [(i, says(TRUTH[rows[i]], rows[i])) for i in range(3)]
+    _, memory = run_aggregator(rule, uploads, {}, a_round(0))
+    restored = _restored(rule, memory)
+    asked = rule.choose_audit(restored, 12, np.random.default_rng(0), a_round(1))
+    assert [np.isin(asked, one).sum() for one in rows] == [4, 4, 4]
+    assert (np.diff(asked) > 0).all()
+    again = rule.choose_audit(restored, 12, np.random.default_rng(1), a_round(1))
+    assert asked.tolist() != again.tolist()
+    assert len(rule.choose_audit(restored, 64, np.random.default_rng(0), a_round(1))) == 36
+    assert len(rule.choose_audit(restored, 12, np.random.default_rng(0), a_round(9))) == 0
+
+
+def _restored(rule: Trust, memory: Any) -> Any:
+    from fedsift.memory import from_tree
+
+    return from_tree(rule.memory_type, memory)
+
+
+# --- names ---
+
+
+def test_names_and_values():
+    rule = build(AGGREGATORS, "aggregator", "trust(memory(era(0.1)), alike=8)")
+    assert isinstance(rule, Trust)
+    assert rule.alike == 8
+    for bad, why in (
+        ("trust(alike=0)", "trust takes an alike above 0"),
+        ("trust(decay=2)", "trust takes"),
+        ("trust(rounds=0)", "trust takes"),
+        ("trust(trust)", "trust takes another rule"),
+        ("trust(eraa)", "did you mean 'era'"),
+    ):
+        with pytest.raises(UserError, match=why):
+            build(AGGREGATORS, "aggregator", bad)
+
+
+# --- properties ---
+
+
+@st.composite
+def many_uploads(draw):
+    clients = draw(st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True))
+    found = []
+    for client in clients:
+        index = sorted(draw(st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True)))
+        rows = np.array([[draw(st.floats(0.01, 1)) for _ in range(CLASSES)] for _ in index])
+        labels = SoftLabels(np.array(index), rows / rows.sum(1, keepdims=True))
+        found.append((client, labels))
+    return found
+
+
+@given(uploads=many_uploads(), data=st.data())
+def test_the_order_of_uploads_does_not_matter(uploads, data):
+    mixed = data.draw(st.permutations(uploads))
+    first = run_and_judge(Trust(), uploads, {}, a_round(), Seen(STUDENT))
+    second = run_and_judge(Trust(), mixed, {}, a_round(), Seen(STUDENT))
+    assert (first[0].probs == second[0].probs).all()
+    assert first[2] == second[2]
+
+
+@given(uploads=many_uploads())
+def test_somebody_always_has_a_vote_and_labels_are_probabilities(uploads):
+    labels, memory, found = run_and_judge(Trust(), uploads, {}, a_round(), Seen(STUDENT))
+    assert len(labels)
+    assert not all(verdict.rested for verdict in found.values())
+    assert all(0 <= verdict.trust <= 1 for verdict in found.values())
+    assert labels.probs.sum(1) == pytest.approx(np.ones(len(labels)))
+    run_and_judge(Trust(), uploads, memory, a_round(1), Seen(STUDENT))  # the memory fits
+
+
+@given(count=st.integers(2, 6))
+def test_clients_that_agree_have_the_mean(count):
+    uploads = [(i, says(TRUTH, sure=0.7)) for i in range(count)]
+    labels, _, found = run_and_judge(Trust(), uploads, {}, a_round(), Seen(STUDENT))
+    assert labels.probs == pytest.approx(mean(uploads, SAMPLES, CLASSES).probs)
+    assert min(verdict.trust for verdict in found.values()) > 0.9
+
+
+def test_the_prior_is_nine_to_one():
+    from fedsift.aggregators.trust import PRIOR
+
+    assert pytest.approx(log(9)) == PRIOR
