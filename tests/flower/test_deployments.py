@@ -72,15 +72,15 @@ class DeadDeployment(local_deployment.Deployment):
     """Its SuperLink runs until a run has begun."""
 
     def _start_link(self):
-        self.link = self._start("superlink", *SLEEP)
+        self._start("superlink", *SLEEP)
 
     def node(self, settings, key=None, trust=True, retries=None):
         pass
 
     def submit(self, app, run_config, nodes=None):
         Path(run_config["folder"]).mkdir(parents=True)
-        self.link.kill()
-        self.link.wait()
+        self.running["superlink"].kill()
+        self.running["superlink"].wait()
         return "1"
 
 

@@ -218,7 +218,7 @@ def test_mistakes_of_up_are_said_before_anything_is_started(tmp_path, monkeypatc
 class StoppedDeployment:
     """Ctrl-C comes once the run folder is there."""
 
-    def __init__(self, home, simulation):
+    def __init__(self, home, simulation, database):
         pass
 
     def __enter__(self):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +13,9 @@ from fedsift.cli import front_door
 from fedsift.cli.comparison import print_comparison
 from fedsift.cli.console import error_handler, say, user_error, warn
 from fedsift.cli.flower_check import check
-from fedsift.cli.progress import new_folder, resume_hint, show_progress
-
-if TYPE_CHECKING:
-    from fedsift.config import Experiment
+from fedsift.cli.flower_runs import keep_last, read_project, show_rounds
+from fedsift.cli.flower_submit import Supervise, Tries, submit
+from fedsift.cli.progress import new_folder, resume_hint
 
 app = typer.Typer(
     no_args_is_help=True, help="The same federations on Flower: other machines, real networks."
@@ -62,6 +59,8 @@ def up(
     deadline: Annotated[
         float | None, typer.Option("--deadline", help="Seconds a round may take.")
     ] = None,
+    supervised: Supervise = False,
+    tries: Tries = 10,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")
@@ -70,12 +69,12 @@ def up(
     """Run a project on this machine: start SuperLink and SuperNodes, run, stop all."""
     with error_handler():
         from fedsift import runs
-        from fedsift.flower import local_deployment
+        from fedsift.flower import local_deployment, superlink, supervisor
 
         settings = [*(overrides or []), *([] if nodes is None else [f"clients={nodes}"])]
-        experiment = _experiment(folder, settings, nodes)
+        experiment = read_project(folder, settings, nodes)
         settings += [] if nodes is None else [f"cohort={experiment.clients.cohort}"]
-        settings = _keep_last(settings)
+        settings = keep_last(settings)
         _check_resume(out, resume)
         if simulation:
             _check_ray()
@@ -96,17 +95,30 @@ def up(
             str(folder),
             *settings,
             *(["--simulation"] if simulation else []),
+            *(["--supervise"] if supervised else []),
         ]
         again += [] if deadline is None else ["--deadline", str(deadline)]
         command = shlex.join([*again, "--resume", "--out", str(run_folder)])
         with (
             resume_hint(command, run_folder),
-            local_deployment.Deployment(home, simulation=simulation) as deployment,
+            local_deployment.Deployment(
+                home, simulation=simulation, database=supervised
+            ) as deployment,
         ):
             for client in range(0 if simulation else experiment.clients.count):
                 deployment.node({"partition-id": client, "memory": str(home / "memory")})
-            run = deployment.submit(folder, how, experiment.clients.count)
-            _show(deployment, run, run_folder, experiment, quiet)
+
+            def send() -> str:
+                return deployment.submit(folder, how, experiment.clients.count)
+
+            rounds = experiment.rounds
+            if supervised:
+                patience = supervisor.Patience(tries)
+                saved = supervisor.supervise(deployment, send, run_folder, rounds, warn, patience)
+            else:
+                done = runs.rounds_played(run_folder)
+                saved = superlink.follow(deployment, send(), run_folder, done, rounds)
+            show_rounds(saved, run_folder, experiment, quiet)
         history = runs.load_run(run_folder)
         if as_json:
             typer.echo(json.dumps(history.summary()))
@@ -145,54 +157,6 @@ def certs(
         )
 
 
-def _experiment(folder: Path, settings: list[str], nodes: int | None) -> Experiment:
-    """What will be run, checked before anything is started; --nodes also limits the cohort."""
-    from fedsift import config
-    from fedsift.flower import project
-
-    if not (folder / project.EXPERIMENT).is_file():
-        raise user_error(
-            f"{folder} has no {project.EXPERIMENT}; make a project with: fedsift flower new"
-            f" {folder}"
-        )
-    experiment = config.read_experiment(str(folder / project.EXPERIMENT), settings)
-    if nodes is not None and experiment.clients.cohort > nodes:
-        experiment = config.read_experiment(
-            str(folder / project.EXPERIMENT), [*settings, f"cohort={nodes}"]
-        )
-    dealt = sum((experiment.clients.models or {"": experiment.clients.count}).values())
-    if dealt != experiment.clients.count:
-        raise user_error(
-            f"clients.models names {dealt} clients, but there are {experiment.clients.count}"
-        )
-    _check_algorithm(folder, experiment)
-    return experiment
-
-
-def _check_algorithm(folder: Path, experiment: Experiment) -> None:
-    """Its plug-ins must be in the project, and it must have a server."""
-    from fedsift import config
-    from fedsift.types import PeerToPeer
-
-    if (folder / "task.py").is_file():
-        config.check_project_plugins(experiment, "task")
-    with contextlib.chdir(folder):  # where its plug-ins are
-        algorithm = config.build_algorithm(experiment)
-    if isinstance(algorithm, PeerToPeer):
-        raise user_error(
-            f"{experiment.algorithm.name} has no server, so it cannot run on Flower; use"
-            " `fedsift run`"
-        )
-
-
-def _keep_last(settings: list[str]) -> list[str]:
-    """Each key once, with the value that counts: its last."""
-    from fedsift import config
-
-    last = {config.full_path(setting): setting for setting in settings}
-    return list(last.values())
-
-
 def _check_resume(out: Path | None, resume: bool) -> None:
     if resume and not out:
         raise user_error("--resume needs --out: the folder of the run to resume")
@@ -209,28 +173,5 @@ def _check_ray() -> None:
         ) from None
 
 
-def _show(deployment: Any, run: str, folder: Path, experiment: Experiment, quiet: bool) -> None:
-    """Rounds as they are finished, in the display of `fedsift run`; who was missing, in lines."""
-    from fedsift import runs
-    from fedsift.flower import superlink
-
-    done = runs.rounds_played(folder)
-    shown: Any = SimpleNamespace(
-        experiment=experiment, state=SimpleNamespace(round=done), finished=False
-    )
-    with show_progress([shown], quiet) as (tell, _):
-        for count in superlink.follow(deployment, run, folder, done, experiment.rounds):
-            history = runs.load_run(folder)
-            for row, sent in list(zip(history.metrics, history.ledger, strict=True))[done:count]:
-                record: Any = SimpleNamespace(
-                    round=row["round"], accuracy=row["accuracy"], uplink_bytes=sent.uplink
-                )
-                shown.state.round = row["round"] + 1
-                shown.finished = shown.state.round >= experiment.rounds
-                tell(shown, record)
-                for client, why in sent.missing.items():
-                    warn(f"round {row['round'] + 1} without client {client}: {why}")
-            done = count
-
-
-app.command()(check)
+for verb in (check, submit):
+    app.command()(verb)

@@ -63,7 +63,7 @@ def check(
 
         node = node_check.Node(
             folder,
-            read_node_config(node_config),
+            read_flower_config("--node-config", node_config),
             tuple(overrides or ()),
             expect,
             key,
@@ -81,8 +81,8 @@ def check(
             raise typer.Exit(1)
 
 
-def read_node_config(text: str) -> dict[str, object]:
-    """By Flower's own reader, so that it means the same here and at the SuperNode."""
+def read_flower_config(option: str, text: str) -> dict[str, object]:
+    """By Flower's own reader, so that it means the same here and there."""
     from click import ClickException
     from flwr.common.config import parse_config_args
 
@@ -90,5 +90,5 @@ def read_node_config(text: str) -> dict[str, object]:
         return parse_config_args([text] if text else None)
     except ClickException:
         raise user_error(
-            f"--node-config cannot be read: {text!r}; write 'partition-id=0 name=\"text\"'"
+            f"{option} cannot be read: {text!r}; write 'number=0 name=\"text\"'"
         ) from None

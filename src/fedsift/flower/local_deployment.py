@@ -41,7 +41,8 @@ class Deployment(SuperLink):
         super().__init__(f"{HOST}:{self.port}", home, certificates.ca if certificates else None)
         self.certificates, self.simulation, self.database = certificates, simulation, database
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.nodes = 0
+        self.nodes: dict[str, tuple[str, ...]] = {}  # the command of each
+        self.running: dict[str, subprocess.Popen[bytes]] = {}  # the newest process of a name
         self.mark = uuid.uuid4().hex
         self.seen: dict[int, str] = {}  # pid -> born
         self.guard: subprocess.Popen[bytes] | None = None
@@ -78,8 +79,7 @@ class Deployment(SuperLink):
         It tries to reach the SuperLink for ever, unless `retries` says how often: Flower's
         processes live on, deaf, when they have given up after they were connected.
         """
-        name = f"node-{self.nodes}"
-        self.nodes += 1
+        name = f"node-{len(self.nodes)}"
         where = ["--superlink", self.address, "--port", str(free_port())]
         if self.ca and trust:
             where += ["--root-certificates", str(self.ca)]
@@ -88,7 +88,8 @@ class Deployment(SuperLink):
         where += ["--auth-supernode-private-key", str(key)] if key else []
         where += [] if retries is None else ["--max-retries", str(retries)]
         config = write_toml(self.home / f"{name}.toml", settings)
-        return self._start(name, "flower-supernode", *where, "--node-config", str(config))
+        self.nodes[name] = ("flower-supernode", *where, "--node-config", str(config))
+        return self._start(name, *self.nodes[name])
 
     def _start_link(self) -> None:
         options = ["--host", HOST, "--port", str(self.port)]
@@ -99,10 +100,10 @@ class Deployment(SuperLink):
             options += ["--ssl-keyfile", str(c.server_key), "--enable-supernode-auth"]
         else:
             options += ["--insecure"]
-        self.link = self._start("superlink", "flower-superlink", *options)
+        link = self._start("superlink", "flower-superlink", *options)
         until = time.monotonic() + 60
         while not self.is_healthy():
-            if self.link.poll() is not None or time.monotonic() > until:
+            if link.poll() is not None or time.monotonic() > until:
                 raise UserError(f"the SuperLink did not start; see {self.home / 'superlink.log'}")
             time.sleep(0.2)
 
@@ -117,6 +118,7 @@ class Deployment(SuperLink):
                 start_new_session=True,
             )
         self.processes.append(process)
+        self.running[name] = process
         return process
 
     # --- watching ---
@@ -130,10 +132,18 @@ class Deployment(SuperLink):
         error of the system.
         """
         self.alive()
-        if (code := self.link.poll()) is not None:
+        if (code := self.running["superlink"].poll()) is not None:
             raise ConnectionError(
                 f"the SuperLink ended (exit code {code}); see {self.home / 'superlink.log'}"
             )
+
+    def revive(self) -> None:
+        """Start again what has ended: the SuperLink, then nodes."""
+        if self.running["superlink"].poll() is not None:
+            self._start_link()
+        for name, command in self.nodes.items():
+            if self.running[name].poll() is not None:
+                self._start(name, *command)
 
     # --- stopping ---
 

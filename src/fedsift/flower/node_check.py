@@ -11,7 +11,6 @@ import ssl
 import stat
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -29,7 +28,7 @@ import fedsift
 from fedsift.codecs import wire
 from fedsift.engines import choose_engine
 from fedsift.flower.keys import parse_public_key
-from fedsift.flower.settings import settings
+from fedsift.flower.project import read_settings
 from fedsift.flower.site import Site, make_site
 from fedsift.flower.superlink import open_health
 from fedsift.models import initial_state
@@ -114,10 +113,7 @@ def _look_at_versions() -> Finding:
 def _open_site(node: Node) -> Site:
     """As the SuperNode will: the project's own code loads the data."""
     folder = node.project.resolve()
-    about = folder / "pyproject.toml"
-    if not about.is_file() or not (folder / "task.py").is_file():
-        raise UserError(f"{node.project} is no project: make one with: fedsift flower new")
-    how = settings(tomllib.loads(about.read_text())["tool"]["flwr"]["app"].get("config", {}))
+    how = read_settings(folder)
     overrides = shlex.join([*shlex.split(how.overrides), *node.overrides])
     sys.path.insert(0, str(folder))
     try:

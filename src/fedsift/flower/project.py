@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from fedsift import config
 from fedsift.files import write_atomic
+from fedsift.flower.settings import Settings, settings
 from fedsift.types import UserError
 
 EXPERIMENT = "experiment.toml"
@@ -28,3 +32,15 @@ def create(folder: Path) -> list[Path]:
     for file, text in sorted(texts.items()):
         write_atomic(folder / file, text.encode())
     return [folder / file for file in sorted(texts)]
+
+
+def read_settings(folder: Path, changed: Mapping[str, Any] | None = None) -> Settings:
+    """How its runs behave: [tool.flwr.app.config] of pyproject.toml, and what is changed of it."""
+    about = folder / "pyproject.toml"
+    if not about.is_file() or not (folder / "task.py").is_file():
+        raise UserError(f"{folder} is no project; make one with: fedsift flower new {folder}")
+    try:
+        app = tomllib.loads(about.read_text())["tool"]["flwr"]["app"]
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise UserError(f"{about} is not the file of a Flower app: {error}") from None
+    return settings(app.get("config", {}) | dict(changed or {}))

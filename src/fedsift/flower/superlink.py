@@ -116,7 +116,12 @@ class SuperLink:
         return False
 
     def check(self) -> None:
-        """Look after what was started here; nothing was."""
+        """Raise ConnectionError if it is known to be gone; here it is not known."""
+
+    def revive(self) -> None:
+        """Make sure that it answers, as far as that is up to us."""
+        if not self.is_healthy():
+            raise ConnectionError(f"the SuperLink at {self.address} does not answer")
 
 
 def open_health(address: str, ca: Path | None, timeout: float) -> Any:

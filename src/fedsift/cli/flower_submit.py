@@ -1,0 +1,80 @@
+"""fedsift flower submit: give a project to a SuperLink, and again after every crash."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedsift.cli.comparison import print_comparison
+from fedsift.cli.console import error_handler, say, warn
+from fedsift.cli.flower_check import RootCertificates, read_flower_config
+from fedsift.cli.flower_runs import keep_last, read_project, show_rounds
+
+Supervise = Annotated[
+    bool,
+    typer.Option("--supervise", help="Watch the run; submit it again after a crash."),
+]
+Tries = Annotated[
+    int,
+    typer.Option("--tries", min=1, help="With --supervise: tries without a finished round."),
+]
+
+
+def submit(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
+    ] = None,
+    server: Annotated[
+        str,
+        typer.Option("--server", envvar="FEDSIFT_SUPERLINK", metavar="HOST:PORT"),
+    ] = "127.0.0.1:8000",
+    root_certificates: RootCertificates = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The run folder, on the server (default: runs/NAME)."),
+    ] = None,
+    run_config: Annotated[
+        str,
+        typer.Option(
+            "--run-config",
+            help="As for `flwr run`: 'deadline=120.0 minimum=3', or a .toml file.",
+            show_default=False,
+        ),
+    ] = "",
+    supervised: Supervise = False,
+    tries: Tries = 10,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
+) -> None:
+    """On the server: give a project to its SuperLink. An unfinished run in --out is resumed."""
+    with error_handler(), tempfile.TemporaryDirectory(prefix="fedsift-") as home:
+        from fedsift import runs
+        from fedsift.flower import project, supervisor
+        from fedsift.flower.superlink import SuperLink
+
+        how: dict[str, Any] = read_flower_config("--run-config", run_config)
+        behaviour = project.read_settings(folder, how)
+        changed = keep_last([*shlex.split(behaviour.overrides), *(overrides or [])])
+        experiment = read_project(folder, changed, None)
+        run_folder = (out or Path(behaviour.folder or Path("runs", experiment.name))).resolve()
+        how |= {"overrides": shlex.join(changed), "folder": str(run_folder)}
+        link = SuperLink(server, Path(home), root_certificates)
+        link.write_connection()
+
+        def send() -> str:
+            return link.submit(folder, how)
+
+        if not supervised:
+            say(f"run {send()} is submitted; its folder on the server: {run_folder}")
+            return
+        patience = supervisor.Patience(tries)
+        rounds = supervisor.supervise(link, send, run_folder, experiment.rounds, warn, patience)
+        show_rounds(rounds, run_folder, experiment, quiet)
+        if not quiet:
+            print_comparison([runs.load_run(run_folder)])

@@ -1,0 +1,163 @@
+"""A run is submitted again after a crash: how often, with which pauses, and when not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedsift import files
+from fedsift.flower import project, superlink, supervisor
+from fedsift.flower.superlink import RunEnded
+from fedsift.flower.supervisor import Patience, supervise
+from fedsift.types import UserError
+from tests.helpers.cli import fedsift
+
+CRASH = RunEnded("finished:failed", "see server.log")
+
+
+class Federation:
+    """Follows a script: each submission plays some rounds, and then fails as it says."""
+
+    def __init__(self, monkeypatch, *script):
+        self.rounds, self.script, self.said, self.pauses = 0, list(script), [], []
+        self.revived = 0
+        monkeypatch.setattr(supervisor, "rounds_played", lambda folder: self.rounds)
+        monkeypatch.setattr(supervisor, "follow", self.follow)
+        monkeypatch.setattr(supervisor.time, "sleep", self.pauses.append)
+
+    def revive(self):
+        self.revived += 1
+
+    def submit(self):
+        return str(len(self.pauses) + 1)
+
+    def follow(self, link, run, folder, done, rounds):
+        assert (link, done) == (self, self.rounds)
+        played, error = self.script.pop(0)
+        for _ in range(played):
+            self.rounds += 1
+            yield self.rounds
+        if error:
+            raise error
+
+    def run(self, folder, rounds, **patience):
+        return list(
+            supervise(self, self.submit, folder, rounds, self.said.append, Patience(**patience))  # type: ignore[arg-type]
+        )
+
+
+def test_a_run_is_submitted_again_until_all_rounds_are_saved(tmp_path, monkeypatch):
+    """Three crashes, the second and third without a round between them: the pause doubles, and
+    after a finished round it starts anew.
+    """
+    gone = ConnectionError("the SuperLink ended (exit code -9)")
+    there = Federation(monkeypatch, (1, CRASH), (0, gone), (1, CRASH), (2, None))
+    assert there.run(tmp_path, 4) == [1, 2, 3, 4]
+    assert there.pauses == [5.0, 10.0, 5.0] and there.revived == 4
+    assert there.said[0] == "run 1 is submitted at round 1 of 4"
+    assert there.said[3] == "the SuperLink ended (exit code -9); trying again in 10 s (2 of 9)"
+    assert len(there.said) == 7  # one line per event
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        RunEnded("finished:failed", "fedsift.types.UserError: a minimum of 4 in a cohort of 3"),
+        RunEnded("finished:stopped", "see server.log"),
+    ],
+)
+def test_a_mistake_or_an_operator_ends_it(end, tmp_path, monkeypatch):
+    there = Federation(monkeypatch, (1, end))
+    with pytest.raises(RunEnded):
+        there.run(tmp_path, 4)
+    assert there.pauses == []
+
+
+def test_a_folder_that_is_still_taken_is_no_mistake(tmp_path, monkeypatch):
+    busy = RunEnded("finished:failed", f"fedsift.types.UserError: {supervisor.BUSY} /srv/run")
+    assert supervisor.BUSY in str(files_lock_error(tmp_path))
+    there = Federation(monkeypatch, (0, busy), (2, None))
+    assert there.run(tmp_path, 2) == [1, 2]
+
+
+def files_lock_error(folder):
+    with files.lock_folder(folder), pytest.raises(UserError) as caught:
+        files.lock_folder(folder)
+    return caught.value
+
+
+def test_it_gives_up_after_so_many_tries_without_a_round(tmp_path, monkeypatch):
+    there = Federation(monkeypatch, (1, CRASH), (0, CRASH), (0, CRASH))
+    with pytest.raises(UserError, match=r"given up after 3 tries without a finished round"):
+        there.run(tmp_path, 4, tries=3)
+    assert there.pauses == [5.0, 10.0]
+
+
+def test_pauses_grow_to_the_longest():
+    assert [Patience().pause(n) for n in (1, 2, 3, 7, 1000)] == [5.0, 10.0, 20.0, 300.0, 300.0]
+
+
+def test_a_server_that_runs_already_is_watched(tmp_path, monkeypatch):
+    """As after a restart of the supervisor alone: nothing is submitted beside it."""
+    there = Federation(monkeypatch)
+    lock = files.lock_folder(tmp_path)
+
+    def play(_):
+        there.rounds += 1
+        if there.rounds == 2:
+            lock.release()
+
+    monkeypatch.setattr(supervisor.time, "sleep", play)
+    assert there.run(tmp_path, 2) == [1, 2]
+    assert there.said == [f"a server is running in {tmp_path}; watching it"]
+
+
+# --- the verb ---
+
+
+class Recorder(superlink.SuperLink):
+    """Takes what is submitted."""
+
+    asked: list[tuple[Path, dict[str, object]]] = []  # noqa: RUF012
+
+    def submit(self, app, run_config, nodes=None):
+        self.asked.append((app, dict(run_config)))
+        return "17"
+
+
+def test_submit_sends_the_projects_settings_with_what_is_changed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(superlink, "SuperLink", Recorder)
+    monkeypatch.setattr(Recorder, "asked", [])
+    project.create(Path("app"))
+    about = Path("app/pyproject.toml")
+    about.write_text(about.read_text().replace('overrides = ""', 'overrides = "rounds=3 seed=1"'))
+    words = ["app", "seed=2", "--run-config", "minimum=2", "--out", "mine"]
+    done = fedsift("flower", "submit", *words)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == f"run 17 is submitted; its folder on the server: {tmp_path / 'mine'}\n"
+    expected = {"minimum": 2, "overrides": "rounds=3 seed=2", "folder": str(tmp_path / "mine")}
+    assert Recorder.asked == [(Path("app"), expected)]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["nowhere"], "nowhere is no project; make one with: fedsift flower new nowhere"),
+        (["app", "--run-config", "deadlin=3.0"], "did you mean 'deadline'"),
+        (["app", "sampler=entropi"], "unknown sampler 'entropi'"),
+        (["app", "--server", "127.0.0.1:1", "--supervise", "--tries", "1"], "does not answer"),
+    ],
+)
+def test_mistakes_of_submit_are_said(words, complaint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project.create(Path("app"))
+    done = fedsift("flower", "submit", *words)
+    assert (done.exit_code, done.stdout) == (2, "") and complaint in done.stderr
+
+
+def test_the_file_of_an_app_must_be_one(tmp_path):
+    project.create(tmp_path / "app")
+    (tmp_path / "app" / "pyproject.toml").write_text(json.dumps({"a": 1}))
+    with pytest.raises(UserError, match="is not the file of a Flower app"):
+        project.read_settings(tmp_path / "app")
