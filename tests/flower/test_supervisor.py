@@ -1,6 +1,7 @@
 """A run is submitted again after a crash: how often, with which pauses, and when not."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,12 @@ class Federation:
     """Follows a script: each submission plays some rounds, and then fails as it says."""
 
     def __init__(self, monkeypatch, *script):
-        self.rounds, self.script, self.said, self.pauses = 0, list(script), [], []
-        self.revived = 0
+        self.rounds, self.revived, self.script = 0, 0, list(script)
+        self.said: list[str] = []
+        self.pauses: list[float] = []
         monkeypatch.setattr(supervisor, "rounds_played", lambda folder: self.rounds)
         monkeypatch.setattr(supervisor, "follow", self.follow)
-        monkeypatch.setattr(supervisor.time, "sleep", self.pauses.append)
+        monkeypatch.setattr(time, "sleep", self.pauses.append)
 
     def revive(self):
         self.revived += 1
@@ -107,7 +109,7 @@ def test_a_server_that_runs_already_is_watched(tmp_path, monkeypatch):
         if there.rounds == 2:
             lock.release()
 
-    monkeypatch.setattr(supervisor.time, "sleep", play)
+    monkeypatch.setattr(time, "sleep", play)
     assert there.run(tmp_path, 2) == [1, 2]
     assert there.said == [f"a server is running in {tmp_path}; watching it"]
 

@@ -173,5 +173,5 @@ def _check_ray() -> None:
         ) from None
 
 
-for verb in (check, submit):
-    app.command()(verb)
+app.command()(check)
+app.command()(submit)
