@@ -50,12 +50,13 @@ def check(*words, code=0):
 def test_a_node_in_order_has_no_error(app):
     found = check("--node-config", NODE)
     assert {finding.level for finding in found.values()} == {"ok"}
-    assert list(found) == ["versions", "project", "public set", "private data", "model", "memory"]
+    data = ["public set", "private data", "ranges", "model"]
+    assert list(found) == ["versions", "project", *data, "memory"]
     assert "app: fas, 5 rounds, 4 clients" in found["project"].text
     counts = found["private data"].text.split("(")[-1].split(")")[0]
     assert sum(map(int, counts.split())) == 200  # of one of four clients
     print_out = fedsift("flower", "check", "app", "--node-config", NODE).stdout.splitlines()
-    assert print_out[0].startswith("ok       versions: fedsift ") and len(print_out) == 6
+    assert print_out[0].startswith("ok       versions: fedsift ") and len(print_out) == 7
 
 
 def test_the_fingerprint_of_the_public_set_is_compared(app):
@@ -85,6 +86,13 @@ def test_private_data_that_do_not_fit_are_an_error(private, complaint, app):
     change_task(app, "from torch import nn", "import numpy as np\nfrom torch import nn")
     found = check("--node-config", NODE, code=1)["private data"]
     assert found.level == "error" and complaint in found.text
+
+
+def test_private_data_in_another_unit_are_a_warning(app):
+    unit = f"own = {PRIVATE}; values = own.samples.store.values.numpy()[own.samples.rows]"
+    change_task(app, f"return {PRIVATE}", f"{unit}; return values.astype(float) * 1e4, own.labels")
+    found = check("--node-config", NODE)["ranges"]
+    assert found.level == "warning" and "another unit or another scaling?" in found.text
 
 
 def test_values_that_are_not_finite_are_found_in_samples_too(app):

@@ -26,6 +26,7 @@ from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
 import fedsift
 from fedsift.codecs import wire
+from fedsift.data import compare_inputs
 from fedsift.engines import choose_engine
 from fedsift.flower.keys import parse_public_key
 from fedsift.flower.project import read_settings
@@ -152,6 +153,10 @@ def _look_at_client(site: Site) -> Findings:
         yield Finding(ERROR, "private data", _describe(error))
         return
     yield _look_at_private(client.data)
+    odd = compare_inputs(client.data.samples, site.public)
+    yield from (Finding(WARNING, "ranges", said) for said in odd)
+    if not odd:
+        yield Finding(OK, "ranges", "private inputs are like the public ones")
     yield from _try("model", lambda: _look_at_model(site, client))
 
 

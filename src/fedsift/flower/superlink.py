@@ -100,7 +100,8 @@ class SuperLink:
         except ValueError:
             answer = {}
         if done.returncode or not answer.get("success", True):
-            said = answer.get("error-message") or f"{done.stdout}{done.stderr}".strip()
+            said = answer.get("error-message") or f"{done.stdout}{done.stderr}"
+            said = " ".join(said.split())  # one line
             raise UserError(f"`flwr {' '.join(arguments[:2])}` failed: {said}")
         return dict(answer)
 
@@ -148,9 +149,17 @@ def follow(
             continue
         link.check()
         if time.monotonic() > checked + look:  # asking Flower takes seconds of work
-            checked, status = time.monotonic(), link.status(run)
+            checked, status = time.monotonic(), _ask_status(link, run)
             if status.startswith("finished") and rounds_played(folder) < rounds:
                 raise RunEnded(status, link.reason(run))
+
+
+def _ask_status(link: SuperLink, run: str) -> str:
+    try:
+        return link.status(run)
+    except UserError:
+        link.check()  # it may have ended while it was asked
+        raise
 
 
 def write_toml(path: Path, values: Mapping[str, Any]) -> Path:

@@ -1,0 +1,31 @@
+"""fedsift flower units: files that keep a server and its nodes running."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsift.cli.console import error_handler, say
+
+
+def units(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)
+    ],
+    programs: Annotated[
+        str, typer.Option("--programs", help="The virtual environment that has fedsift.")
+    ] = "/opt/fedsift",
+    state: Annotated[
+        str, typer.Option("--state", help="The one folder that services may write.")
+    ] = "/var/lib/fedsift",
+    user: Annotated[str, typer.Option("--user", help="Who they run as.")] = "fedsift",
+    gpu: Annotated[bool, typer.Option("--gpu", help="Let services use a GPU.")] = False,
+) -> None:
+    """Write systemd units, a Dockerfile and compose files into DIR/deploy."""
+    with error_handler():
+        from fedsift.flower import units as files
+
+        for file in files.write_units(folder, programs, state, user, gpu):
+            say(f"wrote {file}")
