@@ -242,9 +242,7 @@ def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp
     assert not deployment.alive()
 
 
-def test_up_ends_with_its_terminal_and_goes_on_as_it_says_and_leaves_nothing_behind(
-    tmp_path, monkeypatch
-):
+def test_up_ends_with_its_terminal_and_goes_on_also_after_a_dead_superlink(tmp_path, monkeypatch):
     mark = uuid.uuid4().hex
     environment = os.environ | {"FEDSIFT_TEST": mark}
 
@@ -283,15 +281,25 @@ def test_up_ends_with_its_terminal_and_goes_on_as_it_says_and_leaves_nothing_beh
     assert not list(left())
     go_on = shlex.split(said.decode().split("Resume with:\n")[1].strip().splitlines()[0])
     assert go_on[:3] == ["fedsift", "flower", "up"]
-    done = subprocess.run(
-        [*fedsift, *go_on[2:]], cwd=tmp_path, env=environment, capture_output=True, text=True
+    again = subprocess.Popen(
+        [*fedsift, *go_on[2:], "--supervise"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=open(tmp_path / "said", "w"),
+        text=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert (
-        "test accuracy" in done.stdout
-        and "run folder" in done.stdout
-        and "round 2/2" in done.stderr
-    )
+    with again:
+        until(lambda: "is submitted at round 2 of 2" in (tmp_path / "said").read_text())
+        for pid in left():
+            with contextlib.suppress(OSError):
+                if b"flower-superlink" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(int(pid), signal.SIGKILL)
+        shown, _ = again.communicate(timeout=PATIENCE)
+    told = (tmp_path / "said").read_text()
+    assert again.returncode == 0, told
+    assert "test accuracy" in shown and "run folder" in shown and "round 2/2" in told
+    assert "the SuperLink ended (exit code -9)" in told and "trying again in 5 s" in told
     assert not list(left())
     overrides = f"{TINY} rounds=2 clients=2 cohort=2 {shlex.quote(models)}"
     state = simulated(tmp_path / "app", tmp_path / "simulated", overrides, monkeypatch)

@@ -15,6 +15,7 @@ from fedsift.cli.console import error_handler, say, user_error, warn
 from fedsift.cli.flower_check import check
 from fedsift.cli.flower_runs import keep_last, read_project, show_rounds
 from fedsift.cli.flower_submit import Supervise, Tries, submit
+from fedsift.cli.flower_units import units
 from fedsift.cli.progress import new_folder, resume_hint
 
 app = typer.Typer(
@@ -175,3 +176,4 @@ def _check_ray() -> None:
 
 app.command()(check)
 app.command()(submit)
+app.command()(units)

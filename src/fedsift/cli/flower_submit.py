@@ -11,7 +11,7 @@ import typer
 
 from fedsift.cli.comparison import print_comparison
 from fedsift.cli.console import error_handler, say, warn
-from fedsift.cli.flower_check import RootCertificates, read_flower_config
+from fedsift.cli.flower_check import read_flower_config
 from fedsift.cli.flower_runs import keep_last, read_project, show_rounds
 
 Supervise = Annotated[
@@ -31,11 +31,20 @@ def submit(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
     ] = None,
+    certs: Annotated[
+        Path | None,
+        typer.Option(
+            "--certs",
+            envvar="FEDSIFT_CERTS",
+            help="The folder that `certs` made: SuperLink, authority and seats of nodes.",
+        ),
+    ] = None,
     server: Annotated[
         str,
-        typer.Option("--server", envvar="FEDSIFT_SUPERLINK", metavar="HOST:PORT"),
+        typer.Option(
+            "--server", metavar="HOST:PORT", help="Without --certs: the SuperLink, in plaintext."
+        ),
     ] = "127.0.0.1:8000",
-    root_certificates: RootCertificates = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="The run folder, on the server (default: runs/NAME)."),
@@ -56,15 +65,18 @@ def submit(
     with error_handler(), tempfile.TemporaryDirectory(prefix="fedsift-") as home:
         from fedsift import runs
         from fedsift.flower import project, supervisor
-        from fedsift.flower.superlink import SuperLink
+        from fedsift.flower.certificates import Certificates
+        from fedsift.flower.superlink import SuperLink, read_address
 
-        how: dict[str, Any] = read_flower_config("--run-config", run_config)
+        how: dict[str, Any] = _find_seats(certs)
+        how |= read_flower_config("--run-config", run_config)
         behaviour = project.read_settings(folder, how)
         changed = keep_last([*shlex.split(behaviour.overrides), *(overrides or [])])
         experiment = read_project(folder, changed, None)
         run_folder = (out or Path(behaviour.folder or Path("runs", experiment.name))).resolve()
         how |= {"overrides": shlex.join(changed), "folder": str(run_folder)}
-        link = SuperLink(server, Path(home), root_certificates)
+        ca = Certificates(certs).ca if certs else None
+        link = SuperLink(read_address(certs) if certs else server, Path(home), ca)
         link.write_connection()
 
         def send() -> str:
@@ -78,3 +90,11 @@ def submit(
         show_rounds(rounds, run_folder, experiment, quiet)
         if not quiet:
             print_comparison([runs.load_run(run_folder)])
+
+
+def _find_seats(certs: Path | None) -> dict[str, Any]:
+    """The table of which node may be which client, where there is one."""
+    from fedsift.flower.seats import TABLE
+
+    table = certs and (certs / TABLE).resolve()
+    return {"seats": str(table)} if table and table.is_file() else {}

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -123,6 +124,17 @@ class SuperLink:
         """Make sure that it answers, as far as that is up to us."""
         if not self.is_healthy():
             raise ConnectionError(f"the SuperLink at {self.address} does not answer")
+
+
+def read_address(home: Path) -> str:
+    """Where the SuperLink is that `write_connection` named in this folder."""
+    try:
+        text = (home / "flwr" / "config.toml").read_text()
+        return str(tomllib.loads(text)["superlink"][NAME]["address"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{home} does not say where the SuperLink is; make it with: fedsift flower certs"
+        ) from None
 
 
 def open_health(address: str, ca: Path | None, timeout: float) -> Any:
