@@ -281,15 +281,17 @@ def test_up_ends_with_its_terminal_and_goes_on_also_after_a_dead_superlink(tmp_p
     assert not list(left())
     go_on = shlex.split(said.decode().split("Resume with:\n")[1].strip().splitlines()[0])
     assert go_on[:3] == ["fedsift", "flower", "up"]
-    again = subprocess.Popen(
-        [*fedsift, *go_on[2:], "--supervise"],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=open(tmp_path / "said", "w"),
-        text=True,
-    )
-    with again:
+    with (
+        open(tmp_path / "said", "w") as said_file,
+        subprocess.Popen(
+            [*fedsift, *go_on[2:], "--supervise"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=said_file,
+            text=True,
+        ) as again,
+    ):
         until(lambda: "is submitted at round 2 of 2" in (tmp_path / "said").read_text())
         for pid in left():
             with contextlib.suppress(OSError):

@@ -25,10 +25,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
 import fedsift
-from fedsift.codecs import wire
 from fedsift.data import compare_inputs
 from fedsift.engines import choose_engine
 from fedsift.flower.keys import parse_public_key
+from fedsift.flower.messages import PROTOCOL
 from fedsift.flower.project import read_settings
 from fedsift.flower.site import Site, make_site
 from fedsift.flower.superlink import open_health
@@ -106,7 +106,7 @@ def _look_at_versions() -> Finding:
     return Finding(
         OK,
         "versions",
-        f"fedsift {fedsift.__version__}, wire format {wire.VERSION}, flwr {version('flwr')}, "
+        f"fedsift {fedsift.__version__}, wire protocol {PROTOCOL}, flwr {version('flwr')}, "
         f"torch {torch.__version__}, Python {platform.python_version()}",
     )
 
