@@ -15,7 +15,7 @@ def test_a_lock_that_is_a_link_leaves_the_file_it_points_to_alone(tmp_path):
     folder.mkdir()
     victim.write_text("precious")
     (folder / files.LOCK).symlink_to(victim)
-    with pytest.raises(UserError, match="is a link, not a lock file; remove it"):
+    with pytest.raises(UserError, match="is a link, not a file; remove it"):
         files.lock_folder(folder)
     assert victim.read_text() == "precious"
 

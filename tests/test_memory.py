@@ -83,7 +83,11 @@ def test_plain_dicts_get_string_keys_and_arrays(table):
     [
         (Outer, {"other": np.array(1)}, "has 'other', which this version does not know"),
         (Outer, {"inner": np.array(1)}, "memory.inner should be a table"),
-        (Outer, {"share": np.array([1.0, 2.0])}, "memory.share should be one number"),
+        (Outer, {"share": np.array([1.0, 2.0])}, "memory.share should be one float"),
+        (Outer, {"share": np.array("1")}, "memory.share should be one float"),
+        (Outer, {"share": np.array(1j)}, "memory.share should be one float"),
+        (dict[int, int], {"1": np.array(float("nan"))}, "memory.1 should be one int"),
+        (dict[int, int], {"1": np.array(True)}, "memory.1 should be one int"),
         (Outer, {"share": {"a": np.array(1)}}, "memory.share should be float"),
         (Outer, {"by_client": {"x": {}}}, "has the key 'x', which is not a number"),
         (Outer, {"model": {"w": np.array(1.0)}}, "memory.model.w should be Tensor"),

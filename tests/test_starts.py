@@ -214,6 +214,10 @@ def damage_epoch(path):
     save_file(load_file(path), path, {"epoch": "99"})
 
 
+def damage_epoch_badly(path):
+    save_file(load_file(path), path, {"epoch": "9" * 5000})
+
+
 @pytest.mark.parametrize("damage", [damage_bytes, damage_shape, damage_values, damage_names])
 def test_a_damaged_start_is_made_again(damage, own_data_folder):
     first = make(wanted())
@@ -226,7 +230,8 @@ def test_a_damaged_start_is_made_again(damage, own_data_folder):
 
 
 @pytest.mark.parametrize(
-    "damage", [damage_bytes, damage_shape, damage_values, damage_names, damage_epoch]
+    "damage",
+    [damage_bytes, damage_shape, damage_values, damage_names, damage_epoch, damage_epoch_badly],
 )
 def test_a_damaged_stage_is_made_again(damage, monkeypatch, own_data_folder):
     monkeypatch.setattr(starts, "STAGE", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import IO, Any, TypeVar
@@ -20,6 +21,8 @@ from fedsift.models import initial_state
 from fedsift.types import Server, SoftLabels, Tree, UserError, Weights
 
 K = TypeVar("K")
+LONGEST_HEAD = 100_000_000  # bytes, as in the library that reads the rest
+DEEPEST = 20  # trees in trees
 PARTS = ("students", "memory", "memories", "last_rounds", "reported_accuracies")
 
 
@@ -54,7 +57,9 @@ def restore_state(stored: FederationState, federation: Federation) -> Federation
     algorithm, r = federation.algorithm, federation.round(0)
     new = algorithm.start(r)
     _check_students(stored.server.students, new.students)
-    for id in stored.memories.keys() | stored.last_rounds.keys():
+    for id in (
+        stored.memories.keys() | stored.last_rounds.keys() | stored.reported_accuracies.keys()
+    ):
         if not 0 <= id < len(federation.clients):
             raise UserError(f"it has a client {id} of {len(federation.clients)}")
     kinds = (getattr(algorithm, kind, dict) for kind in ("server_memory", "client_memory"))
@@ -92,6 +97,8 @@ def tree_from_bytes(blob: bytes) -> Tree:
     tree: Tree = {}
     for key, value in load(blob).items():
         kind, *path, name = json.loads(key)
+        if len(path) > DEEPEST:
+            raise UserError("its memories are nested too deeply")
         here = tree
         for step in path:
             here = here.setdefault(step, {})
@@ -101,8 +108,24 @@ def tree_from_bytes(blob: bytes) -> Tree:
 
 def rounds_of(checkpoint: IO[bytes]) -> int:
     """How many rounds a checkpoint has seen; only its head is read."""
+    return int(_read_head(checkpoint)["__metadata__"]["round"])
+
+
+def check_size(checkpoint: IO[bytes]) -> None:
+    """The head says as many bytes as there are: looked at before the rest is read."""
+    head = _read_head(checkpoint)
+    places = [about["data_offsets"] for name, about in head.items() if name != "__metadata__"]
+    told = checkpoint.tell() + max((int(end) for _, end in places), default=0)
+    if (found := checkpoint.seek(0, os.SEEK_END)) != told:
+        raise UserError(f"it has {found:,} bytes, and its head says {told:,}")
+
+
+def _read_head(checkpoint: IO[bytes]) -> dict[str, Any]:
     size = int.from_bytes(checkpoint.read(8), "little")
-    return int(json.loads(checkpoint.read(size))["__metadata__"]["round"])
+    if size > LONGEST_HEAD:
+        raise UserError(f"its head is said to have {size:,} bytes; {LONGEST_HEAD:,} are the most")
+    head: dict[str, Any] = json.loads(checkpoint.read(size))
+    return head
 
 
 def _leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:

@@ -46,11 +46,37 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Add one line of JSON; it is on disk when this returns."""
-    with open(path, "a") as file:
+    """Add one line of JSON; it is on disk when this returns. A link is not followed."""
+    with os.fdopen(_open_regular(path, os.O_WRONLY | os.O_APPEND), "a") as file:
         file.write(json.dumps(row) + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The content of a plain file of at most so many bytes; ValueError for any other.
+
+    A link may be read. A pipe or a device is not waited for.
+    """
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is not a plain file")
+        if found.st_size > most:
+            raise ValueError(f"it has {found.st_size:,} bytes; {most:,} are the most")
+        return file.read(most)
+
+
+def check_no_link(path: Path, within: Path) -> None:
+    """Refuse a path that leads through a link below the folder `within`, which the user named.
+
+    What lies in that folder may come from a stranger, and a link in it lead anywhere.
+    """
+    for place in (path, *path.parents):
+        if place == within:
+            return
+        if place.is_symlink():
+            raise UserError(f"{place} is a link, and none is followed in {within}; remove it")
 
 
 def is_temporary(path: Path) -> bool:
@@ -65,7 +91,7 @@ class Lock:
 
     def __init__(self, path: Path, message: str) -> None:
         """`message` is what the user reads when another process holds the lock."""
-        self._handle = _open_regular(path)
+        self._handle = _open_regular(path, os.O_RDWR)
         try:
             import fcntl
 
@@ -99,14 +125,16 @@ def lock_folder(folder: Path) -> Lock:
     return lock
 
 
-def _open_regular(path: Path) -> int:
-    """A lock file is never followed, emptied or waited for: the folder may come from a stranger."""
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+def _open_regular(path: Path, flags: int) -> int:
+    """Open or make a file to write to. It is never a link that is followed, never emptied, and
+    never waited for: the folder may come from a stranger.
+    """
+    flags |= os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(path, flags, 0o644)
     except OSError as error:
         if path.is_symlink():
-            raise UserError(f"{path} is a link, not a lock file; remove it") from None
+            raise UserError(f"{path} is a link, not a file; remove it") from None
         raise error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)

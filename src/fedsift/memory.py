@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedsift.checks import describe
 from fedsift.types import Tree, UserError, Weights
 
 _NUMBERS = (bool, int, float)
+_KINDS = {bool: "b", int: "iu", float: "iuf"}  # of arrays that each may be stored as
 
 
 def to_tree(memory: Any) -> Tree:
@@ -61,8 +63,10 @@ def from_tree(kind: Any, tree: Any, path: str = "memory") -> Any:
     ):
         raise UserError(f"{path} should be {getattr(origin, '__name__', origin)}")
     if origin in _NUMBERS:
-        if tree.size != 1:
-            raise UserError(f"{path} should be one number, not {tree.shape}")
+        if tree.size != 1 or tree.dtype.kind not in _KINDS[origin]:
+            raise UserError(
+                f"{path} should be one {origin.__name__}, not {tree.dtype} {tree.shape}"
+            )
         return origin(tree.item())
     return tree.tobytes() if origin is bytes and isinstance(tree, np.ndarray) else tree
 
@@ -125,7 +129,7 @@ def _to_key(kind: Any, key: str, path: str) -> Any:
     try:
         return kind(key)
     except ValueError:
-        raise UserError(f"{path} has the key {key!r}, which is not a number") from None
+        raise UserError(f"{path} has the key {describe(key)}, which is not a number") from None
 
 
 def _without_none(kind: Any) -> Any:

@@ -270,7 +270,7 @@ class Shelf:
         """Epochs done and the snapshot after them, or the one given where none was kept."""
         found = self._read(PART, _join(first))
         epoch = found[1].get("epoch", "") if found else ""
-        if not found or not (epoch.isdecimal() and 0 < int(epoch) <= epochs):
+        if not found or not (re.fullmatch("[0-9]{1,9}", epoch) and 0 < int(epoch) <= epochs):
             return 0, first
         return int(epoch), _part(found[0])
 

@@ -150,7 +150,7 @@ def begin_sweep(
     if old:
         _check_old(folder, sweep, resume)
     cells = {folder / name: experiment for name, experiment in sweep.cells.items()}
-    group = Group(cells, kind="cell", accept_changes=accept_changes)
+    group = Group(cells, kind="cell", accept_changes=accept_changes, within=folder)
     folder.mkdir(parents=True, exist_ok=True)
     group.hold(files.lock_folder(folder))
     try:

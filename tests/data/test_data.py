@@ -231,6 +231,32 @@ def test_a_file_that_is_no_npz_is_named(tmp_path, content):
         )  # (a file left open would be a ResourceWarning, and so an error)
 
 
+def test_an_npz_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "MOST_UNPACKED", 2**20)
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, x=np.zeros((2**19, 4), np.uint8), y=np.arange(2**19) % 2)
+    with pytest.raises(
+        UserError, match=r"bomb.npz has [\d,]+ bytes and would unpack to 6,\d{3},\d"
+    ):
+        data.load_dataset(str(path))
+    monkeypatch.setattr(data, "MOST_UNPACKED", 2**23)
+    assert len(data.load_dataset(str(path)).x) == 2**19
+
+
+def test_a_device_is_not_read_as_a_data_set():
+    with pytest.raises(UserError, match="/dev/zero is not a plain file"):
+        data.load_dataset("npz:/dev/zero")
+
+
+@pytest.mark.parametrize("label", [1001, 2**40, 2**63 - 1])
+def test_a_label_far_beyond_the_others_is_refused(label, tmp_path):
+    y = np.arange(20) % 3
+    y[0] = label
+    np.savez(tmp_path / "far.npz", x=np.zeros((20, 4)), y=y)
+    with pytest.raises(UserError, match=f"labels go up to {label}, but only 4 different ones"):
+        data.load_dataset(str(tmp_path / "far.npz"))
+
+
 def test_a_single_saved_array_is_no_npz(tmp_path):
     with (tmp_path / "odd.npz").open("wb") as file:
         np.save(file, np.zeros(3))

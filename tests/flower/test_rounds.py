@@ -3,6 +3,7 @@ lost or killed.
 """
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from fedsift.codecs import SoftLabelCodec
 from fedsift.engines import choose_engine
 from fedsift.federation import Federation, FederationState, start_federations
 from fedsift.flower import messages
-from fedsift.flower.client_state import ClientState, RunStore
+from fedsift.flower.client_state import ClientState, DiskStore, RunStore
 from fedsift.flower.messages import Answer
+from fedsift.flower.server import TOKEN, _token
 from fedsift.flower.settings import Settings
 from fedsift.flower.site import make_site
 from fedsift.ledger import RoundBytes
@@ -427,3 +429,28 @@ def test_a_finished_run_is_not_played_again(task, tmp_path):
     play(task, grid, how)
     with pytest.raises(UserError, match="is finished; set folder"):
         play(task, grid, how)
+
+
+@pytest.mark.parametrize("odd", ["folder", "pipe", "device", "tensors"])
+def test_a_memory_on_the_disk_of_a_node_that_cannot_be_read_is_a_lost_one(odd, tmp_path):
+    file = tmp_path / "3.safetensors"
+    if odd == "folder":
+        file.mkdir()
+    elif odd == "pipe":
+        os.mkfifo(file)
+    elif odd == "device":
+        file.symlink_to("/dev/zero")
+    else:
+        file.write_bytes(b"\0" * 100)
+    assert ClientState(DiskStore(tmp_path)).load(3, ClientMemory) is None
+
+
+@pytest.mark.parametrize("content", ["", "null", "{}", '{"run": 3}', '{"run": "../../x"}', "\xff"])
+def test_a_damaged_name_of_a_run_is_one_sentence(content, tmp_path):
+    (tmp_path / TOKEN).write_bytes(content.encode("latin-1"))
+    with pytest.raises(UserError, match=f"cannot read .*{TOKEN}: "):
+        _token(tmp_path)
+
+
+def test_the_name_of_a_run_is_made_once(tmp_path):
+    assert _token(tmp_path) == _token(tmp_path)

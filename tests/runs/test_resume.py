@@ -12,6 +12,7 @@ import torch
 
 from fedsift import files as file_module
 from fedsift import runs
+from fedsift.data import load_dataset
 from fedsift.engines import choose_engine
 from fedsift.federation import FederationState
 from fedsift.runs import (
@@ -308,6 +309,37 @@ def test_a_run_may_go_on_with_another_bound_of_memory_and_with_nothing_else_chan
     assert metrics[0] == metrics[1]
 
 
+# --- data that have changed ---
+
+
+@pytest.mark.parametrize("what", ["pixel", "label", "order"])
+def test_a_run_is_not_resumed_with_other_data(what, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    digits = load_dataset("digits")
+    x, y = digits.x[:300].copy(), digits.y[:300].copy()
+    np.savez("mine.npz", x=x, y=y)
+    folder = straight(Path("run"), tiny("digits-fas", "data.name=npz:mine.npz"), 2)
+    before = bits(folder)
+    if what == "pixel":
+        x[:, 0, 0, 0] += 1
+    elif what == "label":
+        y[:] = (y + 1) % 10
+    else:
+        x, y = x[::-1], y[::-1]
+    np.savez("other.npz", x=x, y=y)
+    Path("mine.npz").rename("kept.npz")
+    Path("other.npz").rename("mine.npz")
+    result = cli("run", "--resume", "--out", "run")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: the data are not those run was made with; resume with the same file or start a new"
+        " run\n",
+    )
+    assert bits(folder) == before
+    Path("kept.npz").rename("mine.npz")
+    assert runs.is_finished(resumed(folder))
+
+
 # --- a checkpoint that does not fit the experiment ---
 
 
@@ -327,6 +359,10 @@ def of_a_client(state: FederationState) -> dict[str, Any]:
 
 def posted(state: FederationState) -> dict[str, Any]:
     return next(iter(state.server.memory["downlink"]["posted"].values()))
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return {"x": nested(depth - 1) if depth else np.ones(1)}
 
 
 CHANGES = {
@@ -364,6 +400,14 @@ CHANGES = {
         "the memory of client ",
     ),
     "more rounds than asked for": (lambda s: replace(s, round=4), "it has 4 rounds, the config 3"),
+    "an accuracy of a client that is not there": (
+        lambda s: s.reported_accuracies.update({5: 0.5}),
+        "it has a client 5 of 4",
+    ),
+    "trees in trees": (
+        lambda s: s.server.memory.update(deep=nested(30)),
+        "its memories are nested too deeply",
+    ),
     "posted labels lost": (
         lambda s: s.server.memory["downlink"].pop("posted") and None,
         "KeyError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 TRACEBACK = "FEDSIFT_TRACEBACK"  # set it to see where own code failed, frame by frame
+_OBEYED = re.compile(r"(?!\x1b\[[\d;]*m)[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 PIPED = 120  # columns of a table that does not go to a terminal
 
 
@@ -34,19 +36,30 @@ def replace_closed_streams() -> None:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """A line on stdout; where its encoding lacks a character, something else in its place."""
-    typer.echo(_make_encodable(text), nl=False, color=True)
+    """A line on stdout, as `make_printable` leaves it; where its encoding lacks a character,
+    something else in its place.
+    """
+    typer.echo(_make_encodable(make_printable(text)), nl=False, color=True)
     typer.echo(end, nl=False)
 
 
 def warn(text: str) -> None:
-    """A line on stderr; where nobody can read it, as on a closed terminal, it is dropped."""
+    """A line on stderr, as `make_printable` leaves it; where nobody can read it, as on a closed
+    terminal, it is dropped.
+    """
     with contextlib.suppress(OSError):
-        typer.echo(text, err=True)
+        typer.echo(make_printable(text), err=True)
 
 
 def note(text: str) -> None:
     warn(f"note: {text}")
+
+
+def make_printable(text: str) -> str:
+    """The same with \\x07 for a letter that a terminal obeys: a text may be of a stranger's file.
+    Lines stay lines, and colours and weights of letters stay what they are.
+    """
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _make_encodable(text: str) -> str:

@@ -53,7 +53,7 @@ def demo(
             for seed in range(seeds)
         }
         with resume_hint(again, folder):
-            group = runs.Group(experiments)
+            group = runs.Group(experiments, within=folder)
             group.begin(resume=True, note=why)
             raise_first_error(group)
             say(

@@ -223,7 +223,7 @@ def _run_missing(
     every, cells = _select_runs(experiments, out, part.only)
     engine, why = choose_engine(*next(iter(every.values())).where)
     with resume_hint("the same command again", out):
-        group = Group(every, strict=False)
+        group = Group(every, strict=False, within=out)
         group.begin(resume=True, note=why)
         left_out |= _find_failed(group, cells)
         if left_out.keys() >= set(cells.values()):

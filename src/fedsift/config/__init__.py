@@ -24,6 +24,7 @@ from fedsift.config.read import differences as differences
 from fedsift.config.read import flat as flat
 from fedsift.config.read import presets as presets
 from fedsift.config.read import read_experiment as read_experiment
+from fedsift.config.read import read_toml as read_toml
 from fedsift.config.read import read_values as read_values
 from fedsift.config.read import resolve_values as resolve_values
 from fedsift.config.read import to_toml as to_toml

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import re
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
@@ -13,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedsift import registry
+from fedsift import files, registry
 from fedsift.algorithms import ALGORITHMS
 from fedsift.config.schema import Experiment, describe_keys, is_section, section_type
 from fedsift.data import DATASETS
@@ -28,15 +29,18 @@ from fedsift.overrides import (
 )
 from fedsift.types import UserError
 
+MOST_BYTES = 2**20  # of a TOML file
+LONGEST_KEY = 200  # dots: the time to read a key grows with the square of its parts
+
 
 def presets() -> dict[str, str]:
     """Preset name -> its TOML text."""
     folder = resources.files("fedsift").joinpath("presets")
-    files = sorted(
+    found = sorted(
         (f for f in folder.iterdir() if f.name.endswith(".toml")),
         key=lambda f: f.name.removesuffix(".toml"),
     )
-    return {file.name.removesuffix(".toml"): file.read_text() for file in files}
+    return {file.name.removesuffix(".toml"): file.read_text() for file in found}
 
 
 def read_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
@@ -58,19 +62,12 @@ def read_experiment(source: str, overrides: Sequence[str] = ()) -> Experiment:
 def read_values(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Axes]:
     """The content of a preset or TOML file with overrides: the values, and the axes of [sweep]."""
     if source.endswith(".toml") or Path(source).is_file():
-        try:
-            text = Path(source).read_text()
-        except FileNotFoundError:
-            raise UserError(f"no such file: {source}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {source}: {error}") from None
-        found = _parse_toml(text, source)
+        found = read_toml(source)
         if not found:
             raise UserError(f"{source} is empty; `fedsift new PRESET FILE.toml` writes all keys")
         values = {"name": Path(source).stem} | found
     else:
-        text = _find_preset(source)
-        values = {"name": source} | _parse_toml(text, source)
+        values = {"name": source} | _parse_toml(_find_preset(source), source)
     axes = read_axes(values.pop("sweep", {}))
     for override in overrides:
         apply_override(values, axes, override)
@@ -98,13 +95,26 @@ def check_experiment(values: dict[str, Any]) -> Experiment:
         raise UserError("; ".join(_complaint(e) for e in error.errors())) from None
 
 
-def _parse_toml(text: str, source: str) -> dict[str, Any]:
+def read_toml(source: str) -> dict[str, Any]:
+    """The values of a TOML file, which may be a stranger's: its size and depth are bounded."""
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        text = files.read_bounded(Path(source), MOST_BYTES).decode()
+    except FileNotFoundError:
+        raise UserError(f"no such file: {source}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {source}: {error}") from None
+    return _parse_toml(text, source)
+
+
+def _parse_toml(text: str, source: str) -> dict[str, Any]:
+    values = None
+    try:
+        if max(piece.count(".") for piece in re.split(r"[=,\[\]{}\n]", text)) < LONGEST_KEY:
+            values = tomllib.loads(text)
+    except ValueError as error:  # one of TOML, or a number of thousands of digits
         raise UserError(f"{source} is not valid TOML: {error}") from None
     except RecursionError:
-        values = None
+        pass
     if values is None or is_too_deep(values):
         raise UserError(f"{source} is not an experiment: its values are nested too deeply")
     return values

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from fedsift.data.task import VALIDATION as VALIDATION
 from fedsift.data.task import Task as Task
 from fedsift.data.task import split as split
 from fedsift.types import Array, UserError
+
+MOST_UNPACKED = 2**30  # bytes of a compressed file that is never refused
+MOST_COMPRESSED = 100  # to one, of a larger one
 
 
 def digits() -> Dataset:
@@ -65,12 +68,15 @@ def npz(path: str) -> Dataset:
 
 def _read_npz(path: str) -> dict[str, Array]:
     name = ""
+    if Path(path).exists() and not Path(path).is_file():  # a device may have no end
+        raise UserError(f"{path} is not a plain file, so it is not an npz file")
     try:
         with open(path, "rb") as file:
             if not zipfile.is_zipfile(file):
                 raise UserError(
                     f"{path} is not an npz file; write one with np.savez(path, x=x, y=y)"
                 )
+            _check_unpacked(file)
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
                 found = {}
@@ -86,6 +92,18 @@ def _read_npz(path: str) -> dict[str, Array]:
             cure = NUMBER_THEM if name.startswith("y") else "save an array of numbers"
             raise UserError(f"{path}: {name} holds Python objects, not numbers; {cure}") from None
         raise UserError(f"cannot read {path} as an npz file: {error}") from None
+
+
+def _check_unpacked(file: IO[bytes]) -> None:
+    """Arrays may be compressed, but not so well that a small file fills the memory."""
+    with zipfile.ZipFile(file) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    packed = file.seek(0, os.SEEK_END)
+    if unpacked > max(MOST_UNPACKED, MOST_COMPRESSED * packed):
+        raise UserError(
+            f"{file.name} has {packed:,} bytes and would unpack to {unpacked:,}; if it is yours, "
+            "write it with np.savez, which does not compress"
+        )
 
 
 def load_fetched(name: str) -> Dataset:

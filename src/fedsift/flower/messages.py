@@ -112,13 +112,18 @@ def _payload(records: RecordDict) -> bytes:
 
 def _check(message: FedsiftMessage) -> None:
     if isinstance(message, Call) and not (
-        _TOKEN.fullmatch(message.run) and message.round > message.last >= NEVER
+        is_token(message.run) and message.round > message.last >= NEVER
     ):
         raise WireError("malformed message: an impossible run or round")
     if isinstance(message, Answer) and not (isnan(message.accuracy) or 0 <= message.accuracy <= 1):
         raise WireError("malformed message: an impossible accuracy")
     if isinstance(message, Refusal | Objection) and message.why != one_line(message.why):
         raise WireError("malformed message: a refusal of many lines or without end")
+
+
+def is_token(text: str) -> bool:
+    """Whether a text is the name of a run: it becomes the name of a folder on a node."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 def one_line(text: str) -> str:

@@ -31,6 +31,7 @@ from fedsift.flower.status import Monitor, Status
 from fedsift.flower.transport import GREETING, Answers, Limits, Traffic, Transport
 from fedsift.ledger import RoundBytes
 from fedsift.runs import Run
+from fedsift.runs.folder import read_json
 from fedsift.turns import run_turn
 from fedsift.types import Client, Engine, Forgets, Model, Round, Server, UserError
 
@@ -396,4 +397,11 @@ def _token(folder: Path) -> str:
     path = folder / TOKEN
     if not path.is_file():
         files.write_atomic(path, json.dumps({"run": uuid.uuid4().hex}).encode())
-    return str(json.loads(path.read_text())["run"])
+    return read_json(path, _check_token)
+
+
+def _check_token(content: Any) -> str:
+    run = content.get("run") if isinstance(content, dict) else None
+    if not isinstance(run, str) or not messages.is_token(run):
+        raise ValueError("run must be a name of 32 hexadecimal digits")
+    return run

@@ -137,8 +137,8 @@ class Plan:
     def _find_recipe(self) -> dict[str, Any]:
         if self.recipe.endswith(".toml"):
             try:
-                return tomllib.loads(Path(self.recipe).read_text())
-            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+                return config.read_toml(self.recipe)
+            except UserError as error:
                 raise UserError(f"cannot read the recipe {self.recipe}: {error}") from None
         known = self.paper.recipes(self.setting)
         where = f"{self.setting} has {', '.join(known)}; or a TOML file"

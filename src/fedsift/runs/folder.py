@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedsift import files
+from fedsift.overrides import is_too_deep
 from fedsift.types import UserError
 
 CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients.json", "data.json"
@@ -21,6 +22,7 @@ FINISHED = "finished.json"  # in the place of a checkpoint that was deleted
 OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
 SWEEP = "sweep.toml"  # of the folder that holds the runs of a sweep
 FORMAT = 2  # of a run folder; fedsift 0.1.0 wrote no number
+MOST_BYTES = 2**30  # of a file of JSON
 
 Row = dict[str, Any]
 Checked = TypeVar("Checked")
@@ -36,7 +38,7 @@ def read_json(path: Path, check: Callable[[Any], Checked]) -> Checked:
     """A JSON file whose content has passed `check`, which raises ValueError for what is wrong."""
     try:
         _expect(path.is_file(), "there is no such file")
-        return check(json.loads(path.read_bytes()))
+        return check(_parse(files.read_bounded(path, MOST_BYTES)))
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, error) from None
 
@@ -46,11 +48,18 @@ def read_rows(path: Path) -> list[Row]:
     if not path.is_file():
         return []
     try:
-        *lines, torn = path.read_bytes().split(b"\n")
+        *lines, torn = files.read_bounded(path, MOST_BYTES).split(b"\n")
         _expect(torn[:1] in (b"", b"{"), "its last line is not the beginning of a row")
-        return [json.loads(line) for line in lines]
+        return [_parse(line) for line in lines]
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, error) from None
+
+
+def _parse(text: bytes) -> Any:
+    content = json.loads(text)
+    if is_too_deep(content):
+        raise RecursionError
+    return content
 
 
 def check_rows(path: Path, rows: list[Row]) -> None:
@@ -82,7 +91,7 @@ def check_clients(content: Any) -> list[Row]:
     for client in content:
         _expect(isinstance(client, dict), "a client must be an object")
         _expect(_is_count(client.get("client")), "a client must have a number")
-        _expect(_is_text(client.get("model")), "a client must have the name of a model")
+        _expect(_is_plain(client.get("model")), "a client must have the name of a model")
         labels = client.get("labels")
         _expect(
             isinstance(labels, list) and all(map(_is_count, labels)),
@@ -95,7 +104,7 @@ def check_environment(content: Any) -> Row:
     """Texts that `show` prints, and what a resume adds to; all may be missing."""
     _check_object(content)
     for key in ("fedsift", "engine", "torch", "processor"):
-        _expect(_is_text(content.get(key, "")), f"{key} must be a text")
+        _expect(_is_plain(content.get(key, "")), f"{key} must be a text")
     _expect(isinstance(content.get("resumed", []), list), "resumed must be a list")
     _expect(_is_count(content.get("format", 1)), "format must be a number")
     return dict(content)
@@ -112,7 +121,7 @@ def _check_object(content: Any) -> None:
 
 def _check_row(row: Any, number: int, check: Callable[[Row], None]) -> None:
     _check_object(row)
-    _expect(row.get("round") == number, f"it must be of round {number}")
+    _expect(_is_count(row.get("round")) and row["round"] == number, f"it must be of round {number}")
     check(row)
 
 
@@ -172,6 +181,11 @@ def _is_count(value: Any) -> bool:
 def _is_text(value: Any) -> bool:
     """A text that can be printed: JSON can hold halves of a letter."""
     return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _is_plain(value: Any) -> bool:
+    """A text that does nothing to a terminal but fill it."""
+    return isinstance(value, str) and value.isprintable()
 
 
 def _is_id(text: str) -> bool:

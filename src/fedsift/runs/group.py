@@ -42,8 +42,10 @@ class Group:
         kind: str = "run",
         strict: bool = True,
         accept_changes: bool = False,
+        within: Path | None = None,
     ) -> None:
-        """`kind` is the word for one of them in an error, where there are several.
+        """`kind` is the word for one of them in an error, where there are several. `within` is the
+        folder around them that the user named: no link below it is followed.
 
         Where it is not `strict`, an experiment that cannot be built fails alone too. Plug-ins that
         have changed since a folder was made are refused unless `accept_changes`.
@@ -55,16 +57,18 @@ class Group:
         self._locks: list[files.Lock] = []
         self._built: dict[Path, Built] = {}
         for folder, experiment in self.experiments.items():
-            if not is_finished_as(folder, experiment):
-                try:
+            try:
+                if within is not None:
+                    files.check_no_link(folder, within)
+                if not is_finished_as(folder, experiment):
                     check_code(folder, experiment, accept_changes)
                     self._built[folder] = build(experiment)
-                except UserError as error:
-                    if strict:
-                        alone = len(self.experiments) == 1
-                        label = "" if alone else f"{kind} {folder.name}: "
-                        raise UserError(f"{label}{error}") from None
-                    self.errors[folder] = error
+            except UserError as error:
+                if strict:
+                    alone = len(self.experiments) == 1
+                    label = "" if alone else f"{kind} {folder.name}: "
+                    raise UserError(f"{label}{error}") from None
+                self.errors[folder] = error
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Group:

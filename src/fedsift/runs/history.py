@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from fedsift import __version__, config, evaluation, ledger
-from fedsift.checkpoints import from_bytes, restore_state, rounds_of
+from fedsift.checkpoints import check_size, from_bytes, restore_state, rounds_of
 from fedsift.config import Experiment
 from fedsift.data import TEST, VALIDATION
 from fedsift.federation import FederationState, ModelLike, build_network
@@ -84,8 +84,9 @@ class History:
             raise UserError(f"{self.folder} has no {CHECKPOINT}, so its model is lost")
         try:
             students = restore_state(state, federation).server.students
-        except UserError as error:
-            raise UserError(f"cannot read {self.folder / CHECKPOINT}: {error}") from None
+        except Exception as error:  # as in `last_state`
+            reason = describe_error(error)
+            raise UserError(f"cannot read {self.folder / CHECKPOINT}: {reason}") from None
         if not students:
             raise UserError(
                 f"{self.folder} has no model: with {self.experiment.algorithm.name} the server "
@@ -214,11 +215,14 @@ def blame_version(folder: Path, error: UserError) -> UserError:
 
 def rounds_played(folder: Path) -> int:
     """How many rounds of a run, perhaps of another process, are saved for good."""
-    try:
-        with open(folder / CHECKPOINT, "rb") as file:
-            return rounds_of(file)
-    except FileNotFoundError:
+    path = folder / CHECKPOINT
+    if not path.is_file():
         return 0
+    try:
+        with open(path, "rb") as file:
+            return rounds_of(file)
+    except Exception as error:  # as below
+        raise UserError(f"cannot read {path}: {describe_error(error)}") from None
 
 
 def last_state(folder: Path) -> FederationState | None:
@@ -226,9 +230,12 @@ def last_state(folder: Path) -> FederationState | None:
     if not path.is_file():
         return None
     try:
-        return from_bytes(path.read_bytes())
+        with open(path, "rb") as file:
+            check_size(file)
+            file.seek(0)
+            return from_bytes(file.read())
     except Exception as error:  # a damaged file fails in many ways; the user needs one answer
-        raise UserError(f"cannot read {path}: {error}") from None
+        raise UserError(f"cannot read {path}: {describe_error(error)}") from None
 
 
 def describe_error(error: Exception) -> str:

@@ -298,8 +298,8 @@ def _read_checkpoint(
         if not 0 <= saved.round <= experiment.rounds:
             raise UserError(f"it has {saved.round} rounds, the config {experiment.rounds}")
         return restore_state(saved, federation)
-    except UserError as error:
-        raise UserError(f"cannot read {folder / CHECKPOINT}: {error}") from None
+    except Exception as error:  # as in `last_state`: one answer for all ways to fail
+        raise UserError(f"cannot read {folder / CHECKPOINT}: {describe_error(error)}") from None
 
 
 # --- what a run writes down at its start ---

@@ -19,6 +19,7 @@ from fedsift.algorithms.weights import FedAvg
 from fedsift.papers.sift.items import FEDAVG
 from fedsift.reproduction.paper import Paper
 from fedsift.reproduction.plans import Cell, Plan
+from fedsift.types import UserError
 
 FILE = "measured.json"
 ITEM = "frontier"
@@ -65,11 +66,14 @@ class Setting:
 
 def read_measured() -> list[Setting]:
     """The settings that come with the package; none until a frontier has been committed."""
-    content = json.loads((resources.files(__package__) / FILE).read_text(encoding="utf-8"))
-    return [
-        Setting(**(one | {"points": tuple(Point(**point) for point in one["points"])}))
-        for one in content
-    ]
+    try:
+        content = json.loads((resources.files(__package__) / FILE).read_text(encoding="utf-8"))
+        return [
+            Setting(**(one | {"points": tuple(Point(**point) for point in one["points"])}))
+            for one in content
+        ]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UserError(f"{FILE} of fedsift is damaged ({error}); install fedsift again") from None
 
 
 def pack_reports(paper: Paper, results: Path) -> str:
