@@ -171,6 +171,28 @@ def test_a_view_of_more_samples_than_there_are_is_a_mistake():
 # --- label skew ---
 
 
+def concentration(shares: Array) -> float:
+    """The mean sum of squares of shares: (1 + alpha) / (1 + n alpha) of Dirichlet(alpha) over n."""
+    return float((shares**2).sum(1).mean())
+
+
+def test_alpha_is_the_alpha_of_the_draws():
+    # (1 + .3) / (1 + 10 x .3) = .325; with .3 squared it would be .57, with its root .24. Clients
+    # that come last find classes used up, which adds a little.
+    labels = np.repeat(np.arange(10), 1000)
+    dealt = [Dirichlet(0.3)(labels, 100, np.random.default_rng(seed)) for seed in range(3)]
+    held = [np.bincount(labels[part], minlength=10) / 100 for parts in dealt for part in parts]
+    assert concentration(np.array(held)) == pytest.approx(0.325, abs=0.06)
+    assert concentration(histograms(Views(0.3, 100), clients=400) / 100) == pytest.approx(
+        0.325, abs=0.03
+    )
+    # (1 + .5) / (1 + 10 x .5) = .25; with .5 squared it would be .36, with its root .21.
+    labels = np.repeat(np.arange(200), 500)
+    parts = DirichletFree(0.5)(labels, 10, np.random.default_rng(0))
+    cuts = np.array([np.bincount(labels[part], minlength=200) for part in parts]).T / 500
+    assert concentration(cuts) == pytest.approx(0.25, abs=0.02)
+
+
 def test_a_small_alpha_gives_few_classes_to_a_client():
     # Ten clients of 100: fewer than 4 of the 10 classes on average, and the commonest makes up more
     # than half.
