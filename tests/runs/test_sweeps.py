@@ -339,7 +339,8 @@ def test_a_cell_has_the_bits_of_the_same_experiment_alone(whole):
 @pytest.mark.parametrize("steps", slow_but(range(8), 3))
 def test_a_sweep_stopped_anywhere_goes_on_to_the_same_bits(steps, whole):
     play(Path("sweep"), tiny(*GRID), steps)
-    assert sum(rounds_in(Path("sweep") / cell) for cell in CELLS) == steps
+    begun = -(-steps // len(CELLS))  # the cells save a round at the same time
+    assert [rounds_in(Path("sweep") / cell) for cell in CELLS] == [begun] * len(CELLS)
     play(Path("sweep"), sweeps.read(f"sweep/{SWEEP}"))
     assert all_bits(Path("sweep")) == whole
 
