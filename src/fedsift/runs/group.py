@@ -134,10 +134,12 @@ class Group:
                 turns = [run.federation.round_turn(run.state) for run in active]
                 outcomes = run_turns(turns, engine)
                 share = (time.perf_counter() - begun) / len(active)  # of the time, each run's
-                save = partial(self._save, seconds=share)
+                write = partial(_write, seconds=share)
                 with ThreadPoolExecutor(SAVERS) as savers:  # they mostly wait for the disk
-                    saved = list(savers.map(save, active, outcomes))
-                yield from zip(active, saved, strict=True)
+                    written = list(savers.map(write, active, outcomes))
+                for run, outcome in zip(active, written, strict=True):
+                    self._settle(run, outcome)
+                    yield run, outcome
                 longest = max(longest, time.perf_counter() - begun)
         finally:
             self.release()
@@ -185,16 +187,22 @@ class Group:
             else:
                 run.state, run.waits, run.start_seconds = state, False, seconds
 
-    def _save(self, run: Run, outcome: Record | Exception, seconds: float) -> Record | Exception:
-        try:
-            if isinstance(outcome, Record):
-                run.save(outcome, seconds)
-                return outcome
-        except Exception as error:
-            outcome = error
-        self.errors[run.folder] = outcome
-        run.fail(outcome)
-        return outcome
+    def _settle(self, run: Run, outcome: Record | Exception) -> None:
+        """A run goes on when its round is told, and not while others are still being written."""
+        if isinstance(outcome, Record):
+            run.go_on(outcome)
+        else:
+            self.errors[run.folder] = outcome
+            run.fail(outcome)
+
+
+def _write(run: Run, outcome: Record | Exception, seconds: float) -> Record | Exception:
+    try:
+        if isinstance(outcome, Record):
+            run.write(outcome, seconds)
+    except Exception as error:
+        return error
+    return outcome
 
 
 def is_finished_as(folder: Path, experiment: Experiment) -> bool:

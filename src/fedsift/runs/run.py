@@ -75,6 +75,11 @@ class Run:
 
     def save(self, record: Record, seconds: float, **measured: int) -> None:
         """Save a finished round. Seconds and what is `measured` differ between equal runs."""
+        self.write(record, seconds, **measured)
+        self.go_on(record)
+
+    def write(self, record: Record, seconds: float, **measured: int) -> None:
+        """The first half of `save`: the files."""
         row: dict[str, Any] = {
             "round": record.round,
             "accuracy": record.accuracy,
@@ -92,6 +97,9 @@ class Run:
         timing |= {"start_seconds": round(self.start_seconds, 4)} if self.start_seconds else {}
         files.append_row(self.folder / TIMING, timing | measured)
         files.write_atomic(self.folder / CHECKPOINT, to_bytes(record.state))
+
+    def go_on(self, record: Record) -> None:
+        """The other half of `save`: from here the next round goes on."""
         self.state, self.start_seconds = record.state, 0.0
 
     def _hostile_rows(self, record: Record) -> Row:
