@@ -165,11 +165,10 @@ def count_alarms(runs: Sequence[History]) -> Mapping[str, Any]:
     turns, rested = {True: 0, False: 0}, {True: 0, False: 0}
     for run in runs:
         for row in run.metrics:
-            hostile = set(row.get("hostile", []))
-            for client, verdict in row.get("verdicts", {}).items():
-                guilty = int(client) in hostile
-                turns[guilty] += 1
-                rested[guilty] += bool(verdict["rested"])
+            hostile, without_vote = set(row.get("hostile", [])), set(row.get("rested", []))
+            for client in map(int, row.get("trust", {})):
+                turns[client in hostile] += 1
+                rested[client in hostile] += client in without_vote
     return {
         "false_alarms": round(rested[False] / turns[False], 6) if turns[False] else None,
         "caught": round(rested[True] / turns[True], 6) if turns[True] else None,
