@@ -18,7 +18,7 @@ WHOLE, SMALL = Plan(PAPER, "digits", "main"), Plan(PAPER, "digits-small", "main"
 
 def test_the_grid_has_every_attack_every_share_and_every_skew():
     cells = PAPER.items["grid"].cells(WHOLE)
-    assert len(cells) == len(set(cells)) == 1023
+    assert len(cells) == len(set(cells)) == 1089
     for rule in list_rules():
         for attack in ATTACKS:
             own = [c for c in cells if c.curve.startswith(f"{rule}+{attack}+")]

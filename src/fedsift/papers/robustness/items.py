@@ -25,7 +25,8 @@ RULES = {
 }
 ATTACKS = (
     *("random", "fixed", "flipped", "runner-up", "lma", "cpa", "hips-lma", "hips-cpa"),
-    *("wrong", "colluding", "hollow", "adaptive", "over-budget", "sleeper", "poison"),
+    *("wrong", "colluding", "hollow", "adaptive", "adaptive-bold", "over-budget", "sleeper"),
+    "poison",
 )
 SHARES = ("share-10", "share-20", "share-30", "share-45")
 FIFTH, TENTH = "share-20", "share-10"
