@@ -39,8 +39,7 @@ def test_a_cell_is_compared_with_honest_clients_under_the_same_rule():
 
 @pytest.mark.parametrize("plan", [WHOLE, SMALL], ids=["digits", "digits-small"])
 def test_one_cell_of_every_rule_and_every_attack_can_be_built(plan):
-    known = [rule for rule in list_rules() if "trust" not in rule]
-    names = {f"{rule}+wrong+share-20" for rule in known}
+    names = {f"{rule}+wrong+share-20" for rule in list_rules()}
     names |= {f"fd+median+{attack}+share-20" for attack in ATTACKS}
     for name in sorted(names):
         experiment = plan.experiment(Cell(name, 1.0), 0)
