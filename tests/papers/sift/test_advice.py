@@ -60,6 +60,15 @@ def test_new_measurements_change_the_answer_and_no_code():
     assert found.cases[1].advised == better
 
 
+def test_methods_are_ranked_by_the_best_of_each_that_fits():
+    """400 bytes on the digits: FedPAQ does not fit, with a model of half the size it does."""
+    labels = ["sift in 4 bits, 300 B", "sift, 150 B"]
+    ranked = advice.rank_methods(Question(400, 20, 10), DIGITS, 0.1)
+    assert [point.label for point in ranked] == labels
+    small = advice.rank_methods(Question(400, 20, 10, weights=3100), DIGITS, 0.1)
+    assert [point.label for point in small] == ["FedPAQ with parts, 4 bits", *labels]
+
+
 def test_models_that_differ_leave_labels_only():
     found = ask(Question(7000, 20, 10, 0.1, mixed=True))
     assert found.method == "sift"

@@ -133,6 +133,14 @@ def _list_fitting(question: Question, setting: Setting, alpha: float) -> list[Po
     ]
 
 
+def rank_methods(question: Question, setting: Setting, alpha: float) -> list[Point]:
+    """Of each method the best point that fits; the best method first."""
+    points = _list_fitting(question, setting, alpha)
+    methods = dict.fromkeys(point.method for point in points)
+    found = [best for method in methods if (best := _best_of(method, points))]
+    return sorted(found, key=lambda point: -point.accuracy)
+
+
 def estimate_bytes(point: Point, setting: Setting, weights: int | None) -> float:
     """The largest upload, with a model of so many weights where weights are uploaded."""
     if weights is None or setting.weights is None or point.uploads != WEIGHTS:
