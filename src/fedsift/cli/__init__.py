@@ -10,6 +10,7 @@ import typer
 
 from fedsift.cli import (
     advise,
+    audit,
     bench,
     compare,
     console,
@@ -50,6 +51,7 @@ app.command(cls=run.RunCommand)(run.run)
 for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, advise.advise):
     app.command()(verb)
 app.command()(reproduce.reproduce)
+app.command()(audit.audit)
 app.command()(theory.theory)
 for name, group in (("data", data.app), ("flower", flower.app), ("bench", bench.app)):
     app.add_typer(group, name=name)
