@@ -93,7 +93,7 @@ def a_federation(*settings: str) -> Federation:
 def test_listening_changes_nothing_and_hears_every_upload():
     federation, engine = a_federation("local.epochs=2", "distill.epochs=1"), choose_engine()[0]
     (heard,) = privacy.overhear([federation], 2, engine)
-    state, sizes = federation.start(), []
+    state, sizes = federation.start(), list[dict[int, int]]()
     for _ in range(2):
         record = run_turn(federation.round_turn(state), engine)
         state, sizes = record.state, [*sizes, record.bytes.up]

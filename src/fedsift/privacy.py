@@ -169,7 +169,7 @@ def score(federation: Federation, overheard: Overheard) -> dict[str, Any]:
     for attack in ATTACKS:
         for name, seen in ((attack, overheard.labels), (f"{attack}_first", first)):
             found[name] = _rate(shares, guess_shares(attack, seen, sampler, truth, classes))
-    usual = np.mean(list(shares.values()), axis=0)
+    usual: Array = np.mean(list(shares.values()), axis=0)
     found["even"] = _rate(shares, dict.fromkeys(shares, np.full(classes, 1 / classes)))
     found["usual"] = _rate(shares, dict.fromkeys(shares, usual))
     return found | {"clients": len(shares), "bytes": _correlate_bytes(shares, overheard.bytes)}

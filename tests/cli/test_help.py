@@ -20,6 +20,7 @@ VERBS = [
     "plot",
     "advise",
     "reproduce",
+    "audit",
     "theory",
     "data",
     "flower",
@@ -77,6 +78,7 @@ def test_help_names_every_verb_and_needs_neither_torch_nor_numpy():
             "--engine",
             "--json",
         ],
+        "audit": ["SOURCE", "key=value", "--seeds", "--output", "--json"],
         "advise": ["--bytes", "--clients", "--classes", "--skew", "--alpha", "--models", "--json"],
     }.items(),
 )

@@ -1,6 +1,4 @@
-"""The command line, one file per verb: the only place that prints. Torch and other heavy packages
-are imported inside each verb, so that help stays fast.
-"""
+"""The command line, one file per verb; nothing else prints. Verbs import heavy packages inside."""
 
 from __future__ import annotations
 
@@ -50,9 +48,8 @@ app.command()(demo.demo)
 app.command(cls=run.RunCommand)(run.run)
 for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, advise.advise):
     app.command()(verb)
-app.command()(reproduce.reproduce)
-app.command()(audit.audit)
-app.command()(theory.theory)
+for study in (reproduce.reproduce, audit.audit, theory.theory):
+    app.command()(study)
 for name, group in (("data", data.app), ("flower", flower.app), ("bench", bench.app)):
     app.add_typer(group, name=name)
 
