@@ -3,13 +3,14 @@
     python tools/try_advice.py --out advice data.name=fashion-mnist data.test=700 \\
         "clients.model=cnn(width=0.25)"
 
-For each number of bytes it asks without naming the skew, and runs what is advised. Beside it run
-the other methods of the frontier that fit, those that were best there first.
+For each number of bytes it asks with and without naming the skew, and runs what is advised. Beside
+that run the other methods of the frontier that fit, those that were best there first.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -51,25 +52,30 @@ def main() -> None:
     print("| bytes | alpha | setting | accuracy | largest upload |")
     print("|---|---|---|---|---|")
     for (bytes_, alpha), found in points.items():
-        for number, point in enumerate(found):
+        for point, label in found.items():
             accuracy, largest = read_runs(folders[point.curve, alpha])
-            label = f"**{point.label}** (advised)" if number == 0 else point.label
             print(f"| {bytes_:,} | {alpha:g} | {label} | {accuracy:.3f} | {largest:,} B |")
 
 
 def choose_points(
     setting: Setting, plan: Plan, bytes_: int, alpha: float, most: int
-) -> list[Point]:
-    """The advised point at this skew, and then the best of other methods."""
+) -> dict[Point, str]:
+    """What is advised, then the best of other methods; and what a table calls them."""
     experiment = plan.experiment(Cell("fedavg", alpha), 0)
     clients = config.build_clients(experiment)
     (model,) = clients.models
     weights = sum(value.numel() for value in initial_state(model, 0).values())
-    question = Question(bytes_, len(clients), model.classes, None, weights=weights)
-    method = advise(question, [setting], PAPER).method
+    question = Question(bytes_, len(clients), model.classes, weights=weights)
+    named = replace(question, alpha=alpha)
+    notes: dict[str, list[str]] = {}
+    for asked, note in ((question, "advised"), (named, "advised where the skew is named")):
+        notes.setdefault(advise(asked, [setting], PAPER).method, []).append(note)
     ranked = rank_methods(question, setting, alpha)
-    ranked.sort(key=lambda point: point.method != method)
-    return ranked[:most]
+    ranked.sort(key=lambda point: point.method not in notes)
+    return {
+        point: " ".join([point.label, *(f"({note})" for note in notes.get(point.method, []))])
+        for point in ranked[:most]
+    }
 
 
 def run_missing(plan: Plan, folders: dict[tuple[str, float], list[Path]]) -> None:
