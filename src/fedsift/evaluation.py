@@ -78,6 +78,9 @@ class LabelTally:
     def __init__(self, truth: Array) -> None:
         self._truth, self._votes, self._right = truth, np.zeros(len(truth), np.int64), 0
 
+    def clear(self) -> None:
+        self._votes[:], self._right = 0, 0
+
     def add(self, labels: SoftLabels) -> None:
         self._votes[labels.index] += 1
         self._right += _count_right(labels, self._truth)

@@ -296,6 +296,16 @@ def describe_problem(error: Exception) -> str:
 
 
 @dataclass(frozen=True, eq=False)
+class Rereadable:
+    """What can be read again; uploads are then decoded again."""
+
+    read: Callable[[], Iterator[tuple[int, Any]]]
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        return self.read()
+
+
+@dataclass(frozen=True, eq=False)
 class Answers:
     """What came from the clients of a round."""
 
@@ -502,8 +512,7 @@ class Federation:
         r = self.round(state.round)
         truth, steps = self.task.public_labels, StepCounter()
         tally = None if truth is None else LabelTally(truth)
-        checked = self._check_uploads(state.server, answers, missing, r)
-        uploads = self._score_uploads(checked, tally, r)
+        uploads = Rereadable(partial(self._read_uploads, state.server, answers, missing, tally, r))
         turn = self.algorithm.server_turn(state.server, uploads, r)
         server = yield from watch_turn(turn, steps)
         cause = "distill.lr" if steps.steps else "local.lr"
@@ -587,6 +596,19 @@ class Federation:
             yield client, found
         if not heard:
             raise NothingUsable(r.number, missing)
+
+    def _read_uploads(
+        self,
+        server: Server,
+        answers: Answers,
+        missing: dict[int, str],
+        tally: LabelTally | None,
+        r: Round,
+    ) -> Iterator[tuple[int, Any]]:
+        """Once more from the beginning."""
+        if tally is not None:
+            tally.clear()
+        yield from self._score_uploads(self._check_uploads(server, answers, missing, r), tally, r)
 
     def _score_uploads(
         self, uploads: Iterable[tuple[int, Any]], tally: LabelTally | None, r: Round

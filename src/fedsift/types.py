@@ -389,6 +389,9 @@ class Link:
         1.0  # the most votes a row may stand for: 1 from a client, more from an edge server
     )
     before: bytes = b""  # what stands before the message: its checksum covers it
+    fewest: int = 0  # rows
+    most: int | None = None  # rows; None: all samples
+    drawn: int | None = None  # the place in `drawn_from` of the only seed that picks; None: any set
 
 
 @dataclass(frozen=True, eq=False)
@@ -584,7 +587,10 @@ class Algorithm(Protocol):
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, Any]], r: Round
     ) -> Turn[Server]:
-        """The server's round, given each client's id and checked upload. Returns the new server."""
+        """The server's round, given each client's id and checked upload. Returns the new server.
+
+        Uploads are decoded one at a time as they are read; reading them again decodes them again.
+        """
         ...
 
     def models_to_evaluate(

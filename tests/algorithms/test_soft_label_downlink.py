@@ -283,7 +283,7 @@ def test_cfd_teaches_the_students_predictions_not_the_aggregate():
 
 
 def test_students_of_several_architectures_teach_their_mean():
-    soft = fd(1, download="soft-labels", teach="predictions")
+    soft = fd(1, sampler="low-entropy", download="soft-labels", teach="predictions")
     r = toys.a_round(models=[toys.model(name="one"), toys.model(name="two")])
     turn = toys.serve(soft, soft.start(r), {0: upload([1], [[1, 0]], r, 0)}, r)
     next(turn)

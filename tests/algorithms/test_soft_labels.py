@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import fedsift
+from fedsift.algorithms.averages import average
 from fedsift.algorithms.soft_label_downlink import DownlinkMemory
 from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, check_picks, fit_to_bytes
 from fedsift.algorithms.students import apply_ema
 from fedsift.algorithms.weights import ServerMemory as FedAvgMemory
-from fedsift.algorithms.weights import average
 from fedsift.codecs import CODECS, WEIGHT_CODECS, WireError
 from fedsift.memory import is_empty
 from fedsift.models import initial_state
@@ -164,7 +164,7 @@ def test_a_sampler_cannot_change_what_is_sent():
 def test_the_server_distils_per_index_means_on_the_union():
     """Sample 0: one vote (1, 0). Sample 2: votes (.6, .4) and (.2, .8), mean (.4, .6). Sample 3:
     one vote (.5, .5). Sample 1 was uploaded by nobody and is not distilled."""
-    fd, r = fedsift.fd(2, distill=DISTILL), toys.a_round(4)
+    fd, r = fedsift.fd(2, sampler="low-entropy", distill=DISTILL), toys.a_round(4)
     uploads = {
         3: upload([0, 2], [[1, 0], [0.6, 0.4]], r, 3),
         5: upload([2, 3], [[0.2, 0.8], [0.5, 0.5]], r, 5),
@@ -202,7 +202,7 @@ def test_a_moving_average_that_keeps_nothing_is_the_new_state_bit_for_bit():
 @pytest.mark.parametrize(("ema", "value"), [(0.0, 9.0), (0.5, 5.0), (0.75, 3.0)])
 def test_the_server_keeps_a_share_of_each_students_old_weights(ema, value):
     """From 1 to 9: half way is 5."""
-    fd, r = fedsift.fd(1, ema=ema), toys.a_round()
+    fd, r = fedsift.fd(1, sampler="low-entropy", ema=ema), toys.a_round()
     turn = toys.serve(fd, at(1), {0: upload([1], [[1, 0]], r, 0)}, r)
     (fit,) = next(turn)
     assert torch.equal(fit.state["1.weight"], weights(1)["1.weight"])
@@ -212,7 +212,7 @@ def test_the_server_keeps_a_share_of_each_students_old_weights(ema, value):
 
 def test_with_several_architectures_each_student_moves_from_its_own_weights():
     models = [toys.model(), toys.model(toys.with_batch_norm)]
-    fd, r = fedsift.fd(1, ema=0.5), toys.a_round(models=models)
+    fd, r = fedsift.fd(1, sampler="low-entropy", ema=0.5), toys.a_round(models=models)
     server = fd.start(r)
     turn = toys.serve(fd, server, {0: upload([1], [[0.3, 0.7]], r, 0)}, r)
     next(turn)
@@ -225,7 +225,7 @@ def test_with_several_architectures_each_student_moves_from_its_own_weights():
 
 
 def test_predictions_sent_down_are_those_of_the_moved_student():
-    fd, r = fedsift.cfd(1, ema=0.5), toys.a_round()
+    fd, r = fedsift.cfd(1, sampler="low-entropy", ema=0.5), toys.a_round()
     labels = SoftLabels(np.array([1]), np.array([[1.0, 0.0]]))
     message, _ = fd.up.encode_stateful(labels, r.link(0), None)
     turn = toys.serve(fd, at(1), {0: message}, r)
@@ -333,14 +333,14 @@ def test_a_pool_cannot_go_with_what_looks_back_at_earlier_rounds(settings):
 
 
 def test_the_temperature_reaches_the_students_loss():
-    fd, r = fedsift.fd(1, temperature=3.0), toys.a_round()
+    fd, r = fedsift.fd(1, sampler="low-entropy", temperature=3.0), toys.a_round()
     (fit,) = next(toys.serve(fd, at(1), {0: upload([1], [[1, 0]], r, 0)}, r))
     assert fit.temperature == 3.0
 
 
 def test_one_student_per_architecture_learns_from_the_same_aggregate():
     models = [toys.model(), toys.model(toys.with_batch_norm)]
-    fd, r = fedsift.fd(1), toys.a_round(models=models)
+    fd, r = fedsift.fd(1, sampler="low-entropy"), toys.a_round(models=models)
     server = fd.start(r)
     fits = next(toys.serve(fd, server, {0: upload([1], [[0.3, 0.7]], r, 0)}, r))
     assert [fit.model for fit in fits] == models
@@ -349,7 +349,7 @@ def test_one_student_per_architecture_learns_from_the_same_aggregate():
 
 def test_every_client_downloads_the_student_of_its_own_architecture():
     models = [toys.model(), toys.model(toys.with_batch_norm)]
-    fd, r = fedsift.fd(1), toys.a_round(models=models)
+    fd, r = fedsift.fd(1, sampler="low-entropy"), toys.a_round(models=models)
     server = fd.start(r)
     clients = [toys.client(0), toys.client(1, factory=toys.with_batch_norm), toys.client(2)]
     downloads = fd.prepare_downloads(server, clients, r)

@@ -33,6 +33,8 @@ from fedsift.types import (
     Weights,
 )
 
+SUM_OFF = 0.5  # rounding to float16 adds up over many rounds, but never to this
+
 
 @dataclass(frozen=True, eq=False)
 class GossipMemory:
@@ -164,7 +166,11 @@ class Gossip:
         return mixture
 
     def _decode(self, message: bytes, round: int, r: Round) -> Array:
-        return self.codec.decode(message, round, self.budget, r.classes)
+        """Rows sum to 1 but for rounding: neither mixing nor a change of soft labels alters it."""
+        table = self.codec.decode(message, round, self.budget, r.classes)
+        if not (np.abs(table.sum(1) - 1) <= SUM_OFF).all():
+            raise WireError("estimates whose rows do not sum to 1")
+        return table
 
 
 @lru_cache(maxsize=32)

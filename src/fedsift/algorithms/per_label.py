@@ -8,8 +8,10 @@ works here too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -112,7 +114,7 @@ class JeongFD:
         return JeongClientMemory(weights), self.up.encode(means, _link(r))
 
     def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> SoftLabels:
-        return self.up.decode(upload, _link(r))
+        return self.up.decode(upload, _upload_link(r))
 
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, SoftLabels]], r: Round
@@ -215,7 +217,7 @@ class Mix2FLD:
         if first_time != bool(upload[end:]):
             raise WireError("mixtures are sent with the first upload of a client, and only then")
         mixtures = self._codec(r).decode(upload[end:], r.number) if first_time else None
-        return Mix2FLDUpload(self.up.decode(upload[4:end], _link(r)), mixtures)
+        return Mix2FLDUpload(self.up.decode(upload[4:end], _upload_link(r)), mixtures)
 
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, Mix2FLDUpload]], r: Round
@@ -234,6 +236,7 @@ class Mix2FLD:
         ]
         taught = (yield fits) if len(made) else [server.students[m.name] for m in r.models]
         new = {model.name: weights for model, weights in zip(r.models, taught, strict=True)}
+        WeightDownlink(self.down).check_students(new)
         downlink = WeightDownlink(self.down).record(server.memory.downlink, server, heard, r)
         return Server(new, MixturesReceived(mixtures, downlink), {"unpaired_mixtures": alone})
 
@@ -249,7 +252,7 @@ class Mix2FLD:
         return Server(server.students, MixturesReceived(left, downlink))
 
     def _codec(self, r: Round) -> MixtureCodec:
-        return MixtureCodec(r.public.shape, r.classes, self.mixtures)
+        return MixtureCodec(r.public.shape, r.classes, self.mixtures, *_find_range(r.public))
 
 
 def _means_of(
@@ -335,6 +338,24 @@ def unmix(mixtures: Mapping[int, Mixtures], lam: float, classes: int) -> tuple[A
 
 def _link(r: Round) -> Link:
     return Link(r.number, r.classes, r.classes)
+
+
+def _upload_link(r: Round) -> Link:
+    """A client has at least one label."""
+    return replace(_link(r), fewest=1)
+
+
+@lru_cache(maxsize=8)  # samples compare by identity
+def _find_range(public: Samples) -> tuple[float, float]:
+    """The least and the largest input of the public samples; none are there: any."""
+    if not len(public):
+        return -math.inf, math.inf
+    starts = range(0, len(public), 1000)
+    ends = [
+        torch.aminmax(public[np.arange(start, min(start + 1000, len(public)))].tensor())
+        for start in starts
+    ]
+    return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
 
 
 def fd_jeong(

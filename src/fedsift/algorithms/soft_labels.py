@@ -58,6 +58,7 @@ from fedsift.types import (
     Client,
     Fit,
     LabelAnswer,
+    Link,
     Model,
     Predict,
     Recipe,
@@ -92,6 +93,7 @@ class ServerMemory:
     # soft labels down: weights that clients start from
     first: FirstWeights = field(default_factory=FirstWeights)
     weights: WeightDownlinkMemory = field(default_factory=WeightDownlinkMemory)
+    counts: dict[int, int] = field(default_factory=dict)  # of sift's weights: claimed samples
 
 
 class Upload(NamedTuple):
@@ -223,10 +225,8 @@ class SoftLabelFD:
             raise WireError(f"an upload of {len(upload)} bytes where {self.max_bytes} are allowed")
         reference = server.memory.sent.get(client)
         claims, message = self.votes.split(upload, r.classes)
-        link = replace(r.link(client), before=claims)
+        link = replace(self._link(client, r), before=claims)
         labels, reference = self.up.decode_stateful(message, link, reference)
-        if not 0 < len(labels) <= self.budget:
-            raise WireError(f"{len(labels)} soft labels where the budget is {self.budget}")
         return Upload(self.votes.decode(claims, labels), reference)
 
     def server_turn(
@@ -257,6 +257,7 @@ class SoftLabelFD:
             downlink_code = SoftLabelDownlink(self.down, self.absent)
             downlink = downlink_code.record(downlink, posted, references, r)
         else:
+            WeightDownlink(self.down).check_students(new)
             weights_down = WeightDownlink(self.down).record(weights_down, server, references, r)
         sent = memory.sent | {c: labels for c, labels in references.items() if labels is not None}
         distilled = self._on_whole_public(labels, whole)
@@ -291,6 +292,7 @@ class SoftLabelFD:
             aggregators.forget_client(self.aggregate, old.aggregator, client),
             old.first.forget(client),
             weight_downlink.forget(old.weights, client),
+            old.counts,
         )
         return Server(server.students, memory)
 
@@ -310,6 +312,16 @@ class SoftLabelFD:
         if answer.rows is None or not answer.chooses:
             return self.sampler(answer.predicted, client.label_counts, budget, r.draws(client.id))
         return answer.rows[:budget]
+
+    def _link(self, client: int, r: Round) -> Link:
+        """What the server knows of an upload: the most rows, and which ones if both ends draw them.
+
+        Where nothing shortens uploads, drawn rows are exactly as many as the budget.
+        """
+        drawn = DERIVED.index(self.sampler) if self.sampler in DERIVED else None
+        exact = drawn is not None and self.max_bytes is None
+        least = self.budget if exact else 1
+        return replace(r.link(client), fewest=least, most=self.budget, drawn=drawn)
 
     def _with_pool(self, r: Round) -> Round:
         """The round with its part of the public set. Both ends draw the same: nothing is sent."""

@@ -10,10 +10,12 @@ keeps its own model unrounded, Philippenko and Dieuleveut 2021.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
+
+import torch
 
 from fedsift.algorithms.students import drop
 from fedsift.codecs import Updates, WeightCodec, WireError, grid
@@ -111,6 +113,20 @@ class WeightDownlink:
             kept = {number: code for number, code in updates.items() if number > oldest}
             posted[model.name] = Posted(grid.encode(public.ticks, start), kept)
         return WeightDownlinkMemory(posted, received)
+
+    def check_students(self, students: Mapping[str, Weights]) -> None:
+        """Students that could not be sent down in the next round are refused in this one."""
+        if isinstance(self.codec, Updates):
+            limit = grid.TICK * grid.FARTHEST / 2
+        else:
+            limit = torch.finfo(self.codec.dtype).max
+        for model, weights in students.items():
+            for name, value in weights.items():
+                if value.is_floating_point() and (value.abs() > limit).any():
+                    raise UserError(
+                        f"weights {name!r} of model {model} are too large to be sent down;"
+                        " lower the learning rate, or use down_codec=float32"
+                    )
 
     def add_remainder(
         self,

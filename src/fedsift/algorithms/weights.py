@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from fedsift.algorithms import students, weight_downlink
+from fedsift.algorithms.averages import Averaging, check_count
 from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
 from fedsift.algorithms.presets import preset
+from fedsift.algorithms.weight_bounds import check_weights
 from fedsift.algorithms.weight_downlink import (
     WeightDownlink,
     WeightDownlinkMemory,
@@ -54,6 +55,7 @@ class ClientMemory:
 @dataclass(frozen=True, eq=False)
 class ServerMemory:
     weights: WeightDownlinkMemory = field(default_factory=WeightDownlinkMemory)
+    counts: dict[int, int] = field(default_factory=dict)  # samples, as each client first claimed
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class FedAvg:
     distill: Recipe | None = None
     replay: int | None = 0  # public samples a client adds to its own; None: as many as it has
     ema: float = 0.0  # how much of its old weights the server keeps after each round
+    # what a client counts, and how far it may move the average
+    averaging: Averaging = field(default_factory=Averaging)
 
     client_memory: ClassVar[type] = ClientMemory
     server_memory: ClassVar[type] = ServerMemory
@@ -130,24 +134,31 @@ class FedAvg:
     def check_upload(
         self, server: Server, client: int, upload: bytes, r: Round
     ) -> tuple[Weights, int]:
-        downlink, model = WeightDownlink(self.down), r.model_of(client)
-        base = downlink.held_by_clients(server.memory.weights, server, model, r)
-        return self.up.decode(upload, r.number, base)
+        model = r.model_of(client)
+        base = self._base(server, model, r)
+        weights, samples = self.up.decode(upload, r.number, base)
+        check_count(samples, server.memory.counts.get(client))
+        check_weights(weights, base, model, r.seed)
+        return weights, samples
 
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, tuple[Weights, int]]], r: Round
     ) -> Turn[Server]:
         if not self.distill:
-            heard: list[int] = []
             (model,) = r.models
-            averages = {model.name: average(_weights_of(uploads, heard))}
-            return self._finish(server, self._add_remainders(server, averages, r), heard, r)
-        by_client = dict(uploads)
-        averages = {}
+            found, claimed = self.averaging.average(uploads, self._base(server, model, r))
+            averages = self._add_remainders(server, {model.name: found}, r)
+            return self._finish(server, averages, claimed, r)
+        by_client, averages, claimed = dict(uploads), {}, dict[int, int]()
         for model in r.models:
-            mine = [upload for client, upload in by_client.items() if r.model_of(client) == model]
+            base = self._base(server, model, r)
+            mine = {id: upload for id, upload in by_client.items() if r.model_of(id) == model}
+            by_client |= self.averaging.clip_updates(mine, base)
             if mine:
-                averages[model.name] = average(mine)
+                whole = replace(self.averaging, clip=None)
+                lot = [(id, by_client[id]) for id in mine]
+                averages[model.name], counts = whole.average(lot, base)
+                claimed |= counts
         averages = server.students | self._add_remainders(server, averages, r)
         outputs = yield [
             Predict(r.model_of(client), weights, r.public)
@@ -162,7 +173,7 @@ class FedAvg:
             for m in r.models
         ]
         new = {m.name: weights for m, weights in zip(r.models, taught, strict=True)}
-        return replace(self._finish(server, new, by_client, r), distilled=labels)
+        return replace(self._finish(server, new, claimed, r), distilled=labels)
 
     def models_to_evaluate(
         self, server: Server, memories: Mapping[int, Any], r: Round
@@ -170,9 +181,13 @@ class FedAvg:
         return students.models_to_evaluate(server, r)
 
     def forget(self, server: Server, client: int) -> Server:
-        """As if this client had never downloaded anything."""
+        """As if this client had never downloaded anything; what it claimed still holds."""
         left = weight_downlink.forget(server.memory.weights, client)
         return replace(server, memory=replace(server.memory, weights=left))
+
+    def _base(self, server: Server, model: Model, r: Round) -> Weights:
+        """What clients of this round train from."""
+        return WeightDownlink(self.down).held_by_clients(server.memory.weights, server, model, r)
 
     def _add_remainders(
         self, server: Server, averages: dict[str, Weights], r: Round
@@ -192,45 +207,13 @@ class FedAvg:
         }
 
     def _finish(
-        self, server: Server, new: dict[str, Weights], heard: Iterable[int], r: Round
+        self, server: Server, new: dict[str, Weights], claimed: Mapping[int, int], r: Round
     ) -> Server:
-        weights = WeightDownlink(self.down).record(server.memory.weights, server, heard, r)
+        downlink, memory = WeightDownlink(self.down), server.memory
         new = students.apply_ema_to_all(server.students, new, self.ema)
-        return Server(new, replace(server.memory, weights=weights))
-
-
-def _weights_of(
-    uploads: Iterable[tuple[int, tuple[Weights, int]]], heard: list[int]
-) -> Iterator[tuple[Weights, int]]:
-    """One upload at a time; whom they are from is noted on the way."""
-    for client, upload in uploads:
-        heard.append(client)
-        yield upload
-
-
-def average(uploads: Iterable[tuple[Weights, int]]) -> Weights:
-    """Weighted mean in one pass, in float64. Of integer buffers (counters) the largest is kept."""
-    total: Weights = {}
-    types: dict[str, torch.dtype] = {}
-    weight = 0
-    for state, samples in uploads:
-        weight += samples
-        for name, value in state.items():
-            types[name] = value.dtype
-            if not value.is_floating_point():
-                total[name] = torch.maximum(total.get(name, value), value)
-            elif name in total:
-                total[name].add_(
-                    value, alpha=samples
-                )  # a float32 times a count is exact in float64
-            else:
-                total[name] = value.double() * samples
-    if weight == 0:
-        raise UserError("nothing to average: no client has any samples")
-    return {
-        name: (value / weight if types[name].is_floating_point else value).to(types[name])
-        for name, value in total.items()
-    }
+        downlink.check_students(new)
+        weights = downlink.record(memory.weights, server, claimed, r)
+        return Server(new, replace(memory, weights=weights, counts=memory.counts | dict(claimed)))
 
 
 def fedavg(
@@ -239,6 +222,8 @@ def fedavg(
     down_codec: str | WeightCodec | Updates = "float32",
     replay: int = 0,
     ema: float = 0.0,
+    counts: str = "claimed",
+    clip: float | None = None,
     local: Recipe | None = None,
 ) -> FedAvg:
     """FedAvg: weights up and down, averaged by data size (McMahan et al. 2017).
@@ -247,10 +232,14 @@ def fedavg(
     down_codec: of the downlink: float32, float16 or updates(bits)
     replay: public samples a client adds to its own in training, labelled by the model it received
     ema: share of its old weights that the server keeps each round
+    counts: what a client counts in the average: the samples it has "claimed", or "equal"
+    clip: the longest update, in medians of the cohort; longer ones are shortened (default: none)
     local: how clients train
     """
     down = down_weight_codec(down_codec)
-    return FedAvg(check_recipe("local", local), weight_codec(codec), down, None, replay, ema)
+    averaging = Averaging(counts, clip)
+    recipe = check_recipe("local", local)
+    return FedAvg(recipe, weight_codec(codec), down, None, replay, ema, averaging)
 
 
 fedpaq = preset(
@@ -264,6 +253,8 @@ def feddf(
     down_codec: str | WeightCodec | Updates = "float32",
     replay: int = 0,
     ema: float = 0.0,
+    counts: str = "claimed",
+    clip: float | None = None,
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> FedAvg:
@@ -274,9 +265,12 @@ def feddf(
     down_codec: of the downlink: float32, float16 or updates(bits)
     replay: public samples a client adds to its own in training, labelled by the model it received
     ema: share of its old weights that the server keeps each round
+    counts: what a client counts in the average: the samples it has "claimed", or "equal"
+    clip: the longest update, in medians of the cohort; longer ones are shortened (default: none)
     local: how clients train
     distill: how the ensemble of client models is distilled
     """
     down = down_weight_codec(down_codec)
     recipes = check_recipe("local", local), check_recipe("distill", distill)
-    return FedAvg(recipes[0], weight_codec(codec), down, recipes[1], replay, ema)
+    averaging = Averaging(counts, clip)
+    return FedAvg(recipes[0], weight_codec(codec), down, recipes[1], replay, ema, averaging)

@@ -10,7 +10,7 @@ from fedsift.codecs import wire
 from fedsift.codecs.wire import WireError
 from fedsift.types import Array, UserError
 
-LARGEST = 1e4  # estimates stay near [0, 1]; whatever is far from it is an attack or a defect
+LARGEST = 16.0  # estimates stay near [0, 1]; whatever is far from it is an attack or a defect
 
 
 @dataclass(frozen=True)

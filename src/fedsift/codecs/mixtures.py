@@ -14,6 +14,10 @@ from fedsift.types import Array
 
 _COUNT = struct.Struct("<I")
 CODEC = 1
+# Private inputs need not be in the public range, but near it. In widths of that range: as
+# `fedsift.data.compare_inputs` has it, which tells a client about its own inputs.
+FARTHEST = 10.0  # no value is further outside
+MARGIN, SHARE = 1.0, 0.05  # and no more than this share further than that
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +36,8 @@ class MixtureCodec:
     shape: tuple[int, ...]
     classes: int
     most: int
+    low: float = -math.inf  # the range of public inputs
+    high: float = math.inf
 
     def encode(self, mixtures: Mixtures, round: int) -> bytes:
         labels = np.stack([mixtures.a, mixtures.b], 1).astype("<u2")
@@ -68,4 +74,16 @@ class MixtureCodec:
                 "mixtures with labels that are not two different classes, or values that are "
                 "not finite"
             )
+        self._check_range(x)
         return Mixtures(x, labels[:, 0], labels[:, 1])
+
+    def _check_range(self, x: Array) -> None:
+        width = (self.high - self.low) or max(1.0, abs(self.high))
+        if not x.size or math.isinf(width):
+            return
+        away = np.maximum(self.low - x, x - self.high) / width
+        if away.max() > FARTHEST or (away > MARGIN).mean() > SHARE:
+            raise WireError(
+                f"mixtures from {x.min():.3g} to {x.max():.3g}, where public inputs go from"
+                f" {self.low:.3g} to {self.high:.3g}"
+            )

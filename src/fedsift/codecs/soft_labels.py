@@ -62,7 +62,10 @@ class SoftLabelCodec:
         weighted, rows = bool(rows & _WEIGHTED), rows & ~_WEIGHTED
         if rows > link.samples:
             raise WireError(f"{rows} soft labels for a public set of {link.samples}")
+        if not link.fewest <= rows <= _most(link):
+            raise WireError(f"{rows} soft labels where the budget is {_most(link)}")
         index, rest = self._indexes(payload[_PREFIX.size :], mode, rows, link)
+        _check_drawn(index, mode, link)
         known = self._known(index, link, reference)
         wire.verify(message, _implied(index, link, known))
         votes, rest = _unpack_votes(rest, rows, link) if weighted else (None, rest)
@@ -87,8 +90,9 @@ class SoftLabelCodec:
         return labels, _merge(reference, labels)
 
     def _largest_payload(self, link: Link) -> int:
-        indexes_and_votes = _LENGTH.size + link.samples // 8 + 64 + 4 * link.samples
-        return _PREFIX.size + indexes_and_votes + self.values.max_bytes(link.samples, link.classes)
+        rows = _most(link)
+        indexes_and_votes = _LENGTH.size + link.samples // 8 + 64 + 4 * rows
+        return _PREFIX.size + indexes_and_votes + self.values.max_bytes(rows, link.classes)
 
     def _known(self, index: Array, link: Link, reference: SoftLabels | None) -> Array | None:
         """The reference's rows for these samples, nan where it has none."""
@@ -110,6 +114,19 @@ class SoftLabelCodec:
         if len(rest) < end:
             raise WireError("truncated message: the indexes are cut short")
         return indexes.decode(rest[_LENGTH.size : end], link.samples, rows), rest[end:]
+
+
+def _most(link: Link) -> int:
+    return link.samples if link.most is None else min(link.most, link.samples)
+
+
+def _check_drawn(index: Array, mode: int, link: Link) -> None:
+    """Where both ends know the samples, no others are taken."""
+    if link.drawn is None or mode == link.drawn:
+        return
+    names = link.drawn_from[link.drawn]
+    if not np.array_equal(index, seeding.subset(seeding.rng(*names), link.samples, len(index))):
+        raise WireError("soft labels on other samples than those of this round's draw")
 
 
 def _merge(old: SoftLabels | None, new: SoftLabels) -> SoftLabels:

@@ -10,6 +10,7 @@ import torch
 
 from fedsift import seeding
 from fedsift.codecs import entropy, wire
+from fedsift.codecs.weights import check_variance
 from fedsift.codecs.wire import WireError
 from fedsift.types import Array, UserError, Weights
 
@@ -104,6 +105,7 @@ class Qsgd:
     def _check_finite(self, name: str, value: torch.Tensor) -> torch.Tensor:
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise WireError(f"weights {name!r} are not finite")
+        check_variance(name, value)
         return value
 
     def _max_bytes(self, name: str, value: torch.Tensor) -> int:

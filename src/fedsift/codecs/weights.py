@@ -57,6 +57,8 @@ class WeightCodec:
         }
         if name := find_not_finite(state):
             raise WireError(f"weights {name!r} are not finite")
+        for name, value in state.items():
+            check_variance(name, value)
         return state, _SAMPLES.unpack_from(payload)[0]
 
     def _narrow(self, value: torch.Tensor) -> torch.Tensor:
@@ -70,6 +72,12 @@ class WeightCodec:
                 f"{tuple(expected.shape)} {sent}"
             )
         return found.to(expected.dtype)
+
+
+def check_variance(name: str, value: torch.Tensor) -> None:
+    """A network with a running variance below 0 predicts NaN."""
+    if name.rpartition(".")[2] == "running_var" and (value < 0).any():
+        raise WireError(f"a variance {name!r} below 0")
 
 
 def find_not_finite(state: Weights) -> str | None:
