@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fedsift.flower import certificates, project
+from fedsift.flower import certificates, keys, project
 from fedsift.flower.node_check import Finding, judge_clock, look_at_server
 from tests.helpers.cli import fedsift
 
@@ -132,9 +132,9 @@ def test_settings_come_from_the_environment(app, monkeypatch):
 
 
 def test_folder_and_key_must_be_for_their_owner_alone(app, tmp_path):
-    made = certificates.create(tmp_path / "certs", 1)
+    key = tmp_path / "node.key"
+    keys.create_key(key)
     words = ("--node-config", f'{NODE} memory="{tmp_path / "memory"}"', "--key")
-    key = made.node_key(0)
     found = check(*words, str(key), code=1)
     assert "install -d -m 700" in found["memory"].text and found["key"].level == "ok"
     (tmp_path / "memory").mkdir(mode=0o755)
@@ -219,10 +219,11 @@ def test_a_server_in_plaintext_is_a_warning(serve):
     assert levels(serve(late=400.0))["clock"] == "error"
 
 
-def test_the_certificate_is_checked_against_the_authority(serve, tmp_path):
-    made = certificates.create(tmp_path / "ours", 0, days=60)
-    short = certificates.create(tmp_path / "short", 0, days=10)
-    elsewhere = certificates.create(tmp_path / "elsewhere", 0, ["server.example"])
+def test_the_certificate_is_checked_against_the_authority(serve, tmp_path, monkeypatch):
+    made = certificates.create(tmp_path / "ours", days=60)
+    short = certificates.create(tmp_path / "short", days=10)
+    monkeypatch.setattr(certificates, "LOOPBACK", ())
+    elsewhere = certificates.create(tmp_path / "elsewhere", ["server.example"])
     address = serve(made)
     assert set(levels(address, made.ca).values()) == {"ok"}
     assert levels(address, short.ca) == {"server": "ok", "certificate": "error"}

@@ -1,9 +1,8 @@
-"""The user's side of Flower: tasks, settings, projects, certificates, messages, and the verbs of
+"""The user's side of Flower: tasks, settings, projects, messages, and the verbs of
 the command line.
 """
 
 import shlex
-import stat
 import subprocess
 import sys
 import time
@@ -13,15 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsift import config, runs
 from fedsift.codecs import WireError
-from fedsift.flower import certificates, local_deployment, messages, processes, project
+from fedsift.flower import local_deployment, messages, processes, project
 from fedsift.flower.messages import Answer, Call, Hello, Refusal
 from fedsift.flower.settings import Settings, settings
 from fedsift.flower.site import make_site
@@ -137,7 +134,7 @@ def server_size(message):
     return sum(len(thing.deflate()) for thing in get_all_nested_objects(message).values())
 
 
-# --- projects, certificates, the command line ---
+# --- projects, the command line ---
 
 
 def test_a_new_project_is_a_whole_flower_app(tmp_path):
@@ -158,44 +155,6 @@ def test_a_new_project_is_a_whole_flower_app(tmp_path):
     assert (experiment.clients.count, experiment.clients.model) == (4, "task:network")
     with pytest.raises(UserError, match="exists and is not empty"):
         project.create(tmp_path / "My App!")
-
-
-def test_the_server_certificate_is_for_the_hosts_and_signed_by_the_authority(tmp_path):
-    made = certificates.create(tmp_path / "certs", 2, ["10.0.0.7", "server.example"], days=3)
-    authority, server = (
-        x509.load_pem_x509_certificate(file.read_bytes()) for file in (made.ca, made.server)
-    )
-    server.verify_directly_issued_by(authority)
-    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert [str(name.value) for name in names] == ["10.0.0.7", "server.example"]
-    assert 2 <= (server.not_valid_after_utc - server.not_valid_before_utc).days <= 3
-    keys = [made.node_key(0), made.node_key(1), made.server_key, tmp_path / "certs" / "ca.key"]
-    assert len({key.read_bytes() for key in keys}) == 4
-    assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
-    for node in range(2):
-        key = serialization.load_ssh_private_key(made.node_key(node).read_bytes(), None)
-        public = key.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
-        assert public == made.node_public_key(node).read_bytes()
-    with pytest.raises(UserError, match="has certificates already"):
-        certificates.create(tmp_path / "certs", 2)
-
-
-def test_certs_prints_commands_for_every_machine(tmp_path):
-    done = fedsift(
-        "flower", "certs", str(tmp_path / "certs"), "--nodes", "2", "--host", "server.example"
-    )
-    assert done.exit_code == 0
-    assert (tmp_path / "certs" / "commands.txt").read_text() in done.stdout
-    assert (
-        "--superlink server.example:8000 --root-certificates ca.crt "
-        "--auth-supernode-private-key node-1.key" in done.stdout
-    )
-    assert (
-        "--enable-supernode-auth" in done.stdout
-        and "flwr supernode register node-0.pub ours" in done.stdout
-    )
 
 
 def test_mistakes_of_up_are_said_before_anything_is_started(tmp_path, monkeypatch):

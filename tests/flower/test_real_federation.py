@@ -18,7 +18,7 @@ import pytest
 from fedsift import config, runs
 from fedsift.engines import choose_engine
 from fedsift.federation import FederationState
-from fedsift.flower import certificates, local_deployment, processes, project
+from fedsift.flower import certificates, keys, local_deployment, processes, project
 from tests.helpers.runs import lines
 
 pytestmark = pytest.mark.flower
@@ -221,12 +221,15 @@ def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
 
 
 def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp_path, monkeypatch):
-    made = certificates.create(tmp_path / "certificates", 2)
+    made = certificates.create(tmp_path / "certificates")
+    known, unknown = tmp_path / "known.key", tmp_path / "unknown.key"
+    for key in (known, unknown):
+        keys.create_key(key)
     with local_deployment.Deployment(tmp_path / "home", made) as deployment:
-        deployment.register(made.node_public_key(0))
-        known = deployment.node({"partition-id": 0}, made.node_key(0))
+        deployment.register(keys.public_path(known))
+        node = deployment.node({"partition-id": 0}, known)
         strangers = {
-            "unregistered key": deployment.node({"partition-id": 0}, made.node_key(1)),
+            "unregistered key": deployment.node({"partition-id": 0}, unknown),
             "no key": deployment.node({"partition-id": 0}),
             "plaintext": deployment.node({"partition-id": 0}, trust=False, retries=3),
         }
@@ -236,7 +239,7 @@ def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp
         assert server_bits(state) == server_bits(
             simulated(app, tmp_path / "simulated", overrides, monkeypatch)
         )
-        assert known.poll() is None
+        assert node.poll() is None
         refused = {name: until(lambda node=node: node.poll()) for name, node in strangers.items()}
         assert all(refused.values()), refused
     assert not deployment.alive()

@@ -22,7 +22,14 @@ app = typer.Typer(
     no_args_is_help=True, help="The same federations on Flower: other machines, real networks."
 )
 
-for verb in (front_door.key,):
+for verb in (
+    front_door.certs,
+    front_door.proxy,
+    front_door.key,
+    front_door.admit,
+    front_door.revoke,
+    front_door.nodes,
+):
     app.command()(verb)
 
 Project = Annotated[
@@ -126,36 +133,6 @@ def up(
         elif not quiet:
             print_comparison([history])
             say(f"{history.seconds:.1f} s; run folder: {run_folder}; logs of Flower: {home}")
-
-
-@app.command()
-def certs(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder for the files.", show_default=False)
-    ],
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes to make keys for.")] = 4,
-    host: Annotated[
-        list[str] | None,
-        typer.Option("--host", help="Name or address nodes reach the server by; may be repeated."),
-    ] = None,
-    days: Annotated[
-        int, typer.Option("--days", min=1, help="How long the certificates are good for.")
-    ] = 365,
-) -> None:
-    """Make certificates and a key per node, and print the commands that use them."""
-    with error_handler():
-        from fedsift.files import write_atomic
-        from fedsift.flower import certificates
-
-        hosts = host or ["127.0.0.1", "localhost"]
-        made = certificates.create(folder, nodes, hosts, days)
-        text = certificates.commands(made, nodes, hosts[0])
-        write_atomic(folder / "commands.txt", text.encode())
-        say(text)
-        say(
-            f"wrote these commands, certificates and keys to {folder}; ca.key can stay off line"
-            " from now on"
-        )
 
 
 def _check_resume(out: Path | None, resume: bool) -> None:

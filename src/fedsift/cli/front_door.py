@@ -1,13 +1,71 @@
-"""Verbs of `fedsift flower` for who may come in."""
+"""Verbs of `fedsift flower` for who may come in: certificates, keys, the proxy, the table."""
 
 from __future__ import annotations
 
+import shlex
+import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsift.cli.console import error_handler, say
+from fedsift.cli.console import error_handler, say, user_error, warn
+
+if TYPE_CHECKING:
+    from fedsift.flower.admission import Register
+    from fedsift.flower.proxy import Proxy
+
+Folder = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="The folder that `certs` made.", show_default=False),
+]
+Client = Annotated[
+    int, typer.Argument(metavar="CLIENT", min=0, help="Its partition-id.", show_default=False)
+]
+Listen = Annotated[str, typer.Option("--listen", help="Where nodes reach the proxy.")]
+Link = Annotated[str, typer.Option("--link", help="Where the SuperLink listens: on loopback.")]
+LISTEN, LINK = "0.0.0.0:8443", "127.0.0.1:8000"
+
+
+def certs(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder for the files.", show_default=False)
+    ],
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that will come.")] = 4,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", help="Name or address nodes reach the server by; may be repeated."),
+    ] = None,
+    days: Annotated[
+        int, typer.Option("--days", min=1, help="How long the server's certificate is good for.")
+    ] = 365,
+    listen: Listen = LISTEN,
+    link: Link = LINK,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="A new server certificate; the authority stays.")
+    ] = False,
+) -> None:
+    """Make certificates and the front door of a server, and print the commands for all machines."""
+    with error_handler():
+        from fedsift.files import write_atomic
+        from fedsift.flower import certificates, instructions
+        from fedsift.flower.proxy import Proxy
+
+        if renew:
+            certificates.renew(folder, host, days)
+            say(f"renewed {folder / 'server.crt'}; restart the SuperLink and the proxy")
+            return
+        hosts = host or list(certificates.LOOPBACK)
+        front = Proxy(certificates.Certificates(folder), listen, link)
+        certificates.create(folder, hosts, days)
+        _write_server_side(front)
+        text = instructions.write_out(front, nodes, hosts[0])
+        write_atomic(folder / "commands.txt", text.encode())
+        say(text)
+        say(
+            f"wrote these commands, certificates and the proxy's configuration to {folder}; ca.key"
+            " can stay off line from now on"
+        )
 
 
 def key(
@@ -23,3 +81,113 @@ def key(
         say(made.text)
         say(f"wrote {file} (keep it here) and {keys.public_path(file)} (send it to the operator)")
         say(f"fingerprint, to compare by telephone: {made.fingerprint}")
+
+
+def proxy(
+    folder: Folder,
+    listen: Listen = LISTEN,
+    link: Link = LINK,
+    body: Annotated[
+        int | None,
+        typer.Option("--body", min=1, help="MiB of the largest body (default: what Flower sends)."),
+    ] = None,
+    rate: Annotated[
+        int | None, typer.Option("--rate", min=1, help="Requests a second of one node.")
+    ] = None,
+) -> None:
+    """Write the proxy's configuration again: nginx lets admitted nodes in, and nobody else."""
+    with error_handler():
+        from fedsift.flower import proxy as proxies
+        from fedsift.flower.certificates import Certificates
+
+        made = Certificates(folder)
+        if not made.ca.is_file():
+            raise user_error(f"{folder} has no certificates; make them with: fedsift flower certs")
+        front = proxies.Proxy(made, listen, link, body or proxies.BODY, rate or proxies.RATE)
+        _write_server_side(front)
+        say(f"wrote {front.config}; start it with:\n{shlex.join(front.command())}")
+
+
+def admit(
+    folder: Folder,
+    client: Client,
+    file: Annotated[
+        Path, typer.Argument(metavar="KEY.pub", help="Its public key.", show_default=False)
+    ],
+) -> None:
+    """Let a node in, as this client. A key that the client had before is revoked."""
+    with error_handler():
+        from fedsift.flower import keys
+
+        public = keys.read_public_key(file)
+        register = _open_register(folder)
+        seat = register.admit(client, public).of_client(client)
+        assert seat is not None
+        say(f"client {client} is node {seat.node}, with the key {public.fingerprint}")
+        _reload(folder)
+
+
+def revoke(folder: Folder, client: Client) -> None:
+    """Shut a node out for good. Its client's seat is free for a new key."""
+    with error_handler():
+        _open_register(folder).revoke(client)
+        say(f"client {client} has no key any more")
+        _reload(folder)
+
+
+def nodes(
+    folder: Folder,
+    again: Annotated[
+        bool,
+        typer.Option("--register", help="Register all keys with a SuperLink that has lost them."),
+    ] = False,
+) -> None:
+    """List who is admitted as which client, and whether the node is online."""
+    with error_handler():
+        from fedsift.flower import seats
+
+        register = _open_register(folder)
+        table = register.register_again() if again else seats.read_table(register.path)
+        known = register.list_nodes()
+        for seat in table.seats:
+            status = known.pop(seat.node, "not registered: run this again with --register")
+            say(f"client {seat.client}  {seat.key.fingerprint}  node {seat.node}  {status}")
+        for node, status in known.items():
+            warn(f"node {node} ({status}) has no client: remove it with: flwr supernode unregister")
+
+
+def _write_server_side(front: Proxy) -> None:
+    """The proxy's configuration, Flower's own for the operator, and an empty table."""
+    from fedsift.flower import seats
+    from fedsift.flower.superlink import SuperLink
+
+    folder = front.certificates.folder
+    front.write()
+    SuperLink(front.link, folder, front.certificates.ca).write_connection()
+    if not (folder / seats.TABLE).exists():
+        seats.write_table(folder / seats.TABLE, seats.Table())
+
+
+def _open_register(folder: Path) -> Register:
+    """The nodes of a deployment, with the SuperLink that `certs` or `proxy` named."""
+    from fedsift.flower.admission import Register
+    from fedsift.flower.certificates import Certificates
+    from fedsift.flower.superlink import NAME, SuperLink
+
+    try:
+        text = (folder / "flwr" / "config.toml").read_text()
+        address = str(tomllib.loads(text)["superlink"][NAME]["address"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise user_error(
+            f"{folder} does not say where the SuperLink is; make it with: fedsift flower certs, or"
+            " mend it with: fedsift flower proxy"
+        ) from None
+    return Register(folder, SuperLink(address, folder, Certificates(folder).ca))
+
+
+def _reload(folder: Path) -> None:
+    """A running proxy reads the keys again."""
+    from fedsift.flower import proxy as proxies
+
+    if (command := proxies.reload(folder)) is not None:
+        warn(f"the proxy does not know yet; where it runs, reload it with:\n{shlex.join(command)}")

@@ -1,22 +1,29 @@
-"""A private certificate authority, server certificate and node keys, for TLS and authentication."""
+"""A private certificate authority and the server's certificate, for TLS."""
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsift.files import write_atomic
+from fedsift.flower.keys import SECRET, private_bytes, read_bounded
 from fedsift.types import UserError
 
-SECRET = 0o600
+# Flower's own processes on the server, and the proxy, reach the SuperLink by these.
+LOOPBACK = ("127.0.0.1", "localhost")
+LARGEST = 1 << 16  # bytes of a certificate or its key
+AUTHORITY_DAYS = 3650  # nodes have a copy of ca.crt, so it outlives the server's certificates
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,10 @@ class Certificates:
         return self.folder / "ca.crt"
 
     @property
+    def ca_key(self) -> Path:
+        return self.folder / "ca.key"
+
+    @property
     def server(self) -> Path:
         return self.folder / "server.crt"
 
@@ -37,70 +48,85 @@ class Certificates:
     def server_key(self) -> Path:
         return self.folder / "server.key"
 
-    def node_key(self, node: int) -> Path:
-        return self.folder / f"node-{node}.key"
 
-    def node_public_key(self, node: int) -> Path:
-        return self.folder / f"node-{node}.pub"
-
-
-def create(
-    folder: Path, nodes: int, hosts: Sequence[str] = ("127.0.0.1", "localhost"), days: int = 365
-) -> Certificates:
-    """An authority, a server certificate signed for `hosts`, node key pairs. Old files stay."""
+def create(folder: Path, hosts: Sequence[str] = LOOPBACK, days: int = 365) -> Certificates:
+    """An authority, and a server certificate signed for `hosts` and loopback. Old files stay."""
     made = Certificates(folder)
     if made.ca.exists():
         raise UserError(
-            f"{folder} has certificates already; choose another folder, or remove it to start again"
+            f"{folder} has certificates already; add --renew for a new server certificate of the"
+            " same authority, or choose another folder"
         )
+    _check_hosts(hosts)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    authority, authority_key = _authority(days)
-    server_key = ec.generate_private_key(ec.SECP384R1())
-    certificate = _sign(
-        "fedsift server", server_key.public_key(), authority, authority_key, hosts, days
-    )
-    for node in range(nodes):
-        key = ec.generate_private_key(ec.SECP384R1())
-        write_atomic(
-            made.node_key(node), _private(key, serialization.PrivateFormat.OpenSSH), SECRET
-        )
-        write_atomic(made.node_public_key(node), _public(key))
-    write_atomic(folder / "ca.key", _private(authority_key), SECRET)
-    write_atomic(made.server_key, _private(server_key), SECRET)
-    write_atomic(made.server, certificate.public_bytes(serialization.Encoding.PEM))
+    authority, authority_key = _authority(max(days, AUTHORITY_DAYS))
+    write_atomic(made.ca_key, private_bytes(authority_key), SECRET)
+    _write_server(made, authority, authority_key, hosts, days)
     write_atomic(
         made.ca, authority.public_bytes(serialization.Encoding.PEM)
     )  # last: now it is complete
     return made
 
 
-def commands(made: Certificates, nodes: int, host: str) -> str:
-    """How to start a federation with these files: each block on its own machine."""
-    ca, home = made.ca.name, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1"
-    lines = [
-        "# on the server (it needs ca.crt, server.crt and server.key)",
-        f"{home} flower-superlink --host 0.0.0.0 --port 8000 --ssl-ca-certfile {ca} "
-        f"--ssl-certfile {made.server.name} "
-        f"--ssl-keyfile {made.server_key.name} --enable-supernode-auth",
-        "",
-        "# where you submit from: ~/.flwr/config.toml",
-        f'#   [superlink]\n#   default = "ours"\n#   [superlink.ours]\n#   address = "{host}:8000"',
-        f'#   root-certificates = "{made.ca.resolve()}"',
-        *(
-            f"flwr supernode register {made.node_public_key(node).name} ours"
-            for node in range(nodes)
-        ),
-        "flwr run PROJECT ours --stream",
-    ]
-    for node in range(nodes):
-        lines += [
-            "",
-            f"# on node {node} (it needs ca.crt and node-{node}.key)",
-            f"flower-supernode --superlink {host}:8000 --root-certificates {ca} "
-            f"--auth-supernode-private-key {made.node_key(node).name} "
-            f"--node-config 'partition-id={node} memory=\"/var/lib/fedsift\"'",
-        ]
-    return "\n".join(lines) + "\n"
+def renew(folder: Path, hosts: Sequence[str] | None = None, days: int = 365) -> Certificates:
+    """A new key and certificate of the server from the same authority: nodes need nothing new.
+
+    Without `hosts`, those of the old certificate.
+    """
+    made = Certificates(folder)
+    authority, content = _read_certificate(made.ca), _read(made.ca_key)
+    try:
+        key = serialization.load_pem_private_key(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != (
+        authority.public_key()
+    ):
+        raise UserError(f"{made.ca_key} is not the key of {made.ca}; bring back the right one")
+    left = (authority.not_valid_after_utc - datetime.now(UTC)).days
+    if left < 1:
+        raise UserError(f"the authority in {folder} has expired; make new ones in another folder")
+    _check_hosts(hosts or ())
+    _write_server(made, authority, key, hosts or read_hosts(made), min(days, left))
+    return made
+
+
+def read_hosts(made: Certificates) -> list[str]:
+    """The names and addresses that the server's certificate is for, in their order."""
+    extensions = _read_certificate(made.server).extensions
+    with contextlib.suppress(x509.ExtensionNotFound):
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return [str(name.value) for name in names]
+    raise UserError(f"{made.server} names no host; renew it with --host NAME")
+
+
+def _write_server(
+    made: Certificates,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    hosts: Sequence[str],
+    days: int,
+) -> None:
+    key = ec.generate_private_key(ec.SECP384R1())
+    names = list(dict.fromkeys([*hosts, *LOOPBACK]))
+    signed = _sign("fedsift server", key.public_key(), authority, authority_key, names, days)
+    write_atomic(made.server_key, private_bytes(key), SECRET)
+    write_atomic(made.server, signed.public_bytes(serialization.Encoding.PEM))
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    content = _read(path)
+    try:
+        return x509.load_pem_x509_certificate(content)
+    except ValueError:
+        raise UserError(f"{path} is not a certificate") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_bounded(path, LARGEST)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _authority(days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -150,6 +176,12 @@ def _start_certificate(
     )
 
 
+def _check_hosts(hosts: Sequence[str]) -> None:
+    for host in hosts:
+        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9a-f:]{2,39}", host):
+            raise UserError(f"{host!r} is not a name or an address of a host")
+
+
 def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
@@ -159,16 +191,3 @@ def _host(host: str) -> x509.GeneralName:
 
 def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _private(
-    key: ec.EllipticCurvePrivateKey,
-    format: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
-) -> bytes:
-    return key.private_bytes(serialization.Encoding.PEM, format, serialization.NoEncryption())
-
-
-def _public(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )

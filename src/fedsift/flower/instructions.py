@@ -1,0 +1,67 @@
+"""The commands that start a deployment with TLS, a proxy and node keys: each machine's own."""
+
+from __future__ import annotations
+
+import shlex
+
+from fedsift.flower.proxy import Proxy
+from fedsift.flower.seats import TABLE
+from fedsift.flower.superlink import NAME, QUIET
+
+DATABASE = "superlink.db"  # in the folder of certificates: keys and runs survive a restart
+
+
+def superlink_command(proxy: Proxy) -> list[str]:
+    """On loopback, with what it must remember in a file."""
+    made, folder = proxy.certificates, proxy.certificates.folder.resolve()
+    host, _, port = proxy.link.rpartition(":")
+    return [
+        *("flower-superlink", "--host", host.strip("[]"), "--port", port),
+        *("--database", str(folder / DATABASE)),
+        *("--ssl-ca-certfile", str(folder / made.ca.name)),
+        *("--ssl-certfile", str(folder / made.server.name)),
+        *("--ssl-keyfile", str(folder / made.server_key.name)),
+        "--enable-supernode-auth",
+    ]
+
+
+def supernode_command(address: str, ca: str, key: str, settings: str) -> list[str]:
+    return [
+        *("flower-supernode", "--superlink", address, "--root-certificates", ca),
+        *("--auth-supernode-private-key", key, "--node-config", settings),
+    ]
+
+
+def write_out(proxy: Proxy, nodes: int, host: str) -> str:
+    """All of it, to be read from top to bottom."""
+    folder = proxy.certificates.folder.resolve()
+    quoted = shlex.quote(str(folder))
+    # Nothing is sent to Flower's makers, looked for or installed while a federation runs.
+    settings = " ".join(
+        f"{name}={value}" for name, value in QUIET.items() if name.startswith("FLWR")
+    )
+    seats = shlex.quote(f'seats="{folder / TABLE}"')
+    address = f"{f'[{host}]' if ':' in host else host}:{proxy.listen.rpartition(':')[2]}"
+    node = supernode_command(
+        address, "ca.crt", "node.key", 'partition-id=0 memory="/var/lib/fedsift"'
+    )
+    lines = [
+        "# On the server, for ever (systemd: Restart=always). nginx: apt-get install nginx-light",
+        f"{settings} {shlex.join(superlink_command(proxy))}",
+        f"{shlex.join(proxy.command())} -g 'daemon off;'",
+        "",
+        "# At each node, once: its private key stays there. Send node.key.pub to the operator.",
+        "fedsift flower key node.key",
+        "",
+        "# On the server, when a node's public key has come: which client it is",
+        *(f"fedsift flower admit {quoted} {node} node-{node}.key.pub" for node in range(nodes)),
+        "",
+        f"# At each node, for ever (Restart=always): it needs ca.crt, and calls {address} only.",
+        f"# partition-id is the number of the client: 0 to {nodes - 1}.",
+        f"{settings} {shlex.join(node)}",
+        "",
+        "# On the server: submit the project",
+        f"export FLWR_HOME={shlex.quote(str(folder / 'flwr'))} {settings}",
+        f"flwr run PROJECT {NAME} --run-config {seats} --stream",
+    ]
+    return "\n".join(lines) + "\n"

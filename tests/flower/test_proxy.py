@@ -1,0 +1,279 @@
+"""Certificates, the proxy's configuration, the printed commands, and admitting nodes: without a
+network. The proxy at work is in test_front_door.
+"""
+
+import re
+import shlex
+import stat
+import subprocess
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from fedsift.flower import admission, certificates, keys, proxy, seats
+from fedsift.flower.proxy import Proxy
+from fedsift.types import UserError
+from tests.helpers.cli import fedsift
+
+
+def read_certificate(path):
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def test_the_server_certificate_is_for_the_hosts_and_signed_by_the_authority(tmp_path):
+    made = certificates.create(tmp_path / "certs", ["10.0.0.7", "server.example"], days=3)
+    authority, server = read_certificate(made.ca), read_certificate(made.server)
+    server.verify_directly_issued_by(authority)
+    hosts = ["10.0.0.7", "server.example", "127.0.0.1", "localhost"]
+    assert certificates.read_hosts(made) == hosts
+    assert 2 <= (server.not_valid_after_utc - server.not_valid_before_utc).days <= 3
+    assert (authority.not_valid_after_utc - authority.not_valid_before_utc).days >= 3650
+    secret = [made.server_key, made.ca_key]
+    assert len({file.read_bytes() for file in secret}) == 2
+    assert {stat.S_IMODE(file.stat().st_mode) for file in secret} == {0o600}
+    assert stat.S_IMODE(made.folder.stat().st_mode) == 0o700
+    with pytest.raises(UserError, match="has certificates already; add --renew"):
+        certificates.create(tmp_path / "certs")
+
+
+def test_a_renewed_certificate_is_of_the_same_authority_and_for_the_same_hosts(tmp_path):
+    made = certificates.create(tmp_path, ["server.example"], days=1)
+    authority, old = made.ca.read_bytes(), read_certificate(made.server)
+    certificates.renew(tmp_path, days=300)
+    new = read_certificate(made.server)
+    assert made.ca.read_bytes() == authority
+    new.verify_directly_issued_by(read_certificate(made.ca))
+    assert new.not_valid_after_utc > old.not_valid_after_utc
+    assert certificates.read_hosts(made) == ["server.example", "127.0.0.1", "localhost"]
+    key = serialization.load_pem_private_key(made.server_key.read_bytes(), None)
+    assert key.public_key() == new.public_key() != old.public_key()
+    certificates.renew(tmp_path, ["other.example"])
+    assert certificates.read_hosts(made)[0] == "other.example"
+    made.ca_key.write_bytes(made.server_key.read_bytes())
+    with pytest.raises(UserError, match="is not the key of"):
+        certificates.renew(tmp_path)
+    made.ca_key.unlink()
+    with pytest.raises(UserError, match=r"ca.key: it cannot be read"):
+        certificates.renew(tmp_path)
+
+
+@pytest.mark.parametrize("host", ["", "a b", "server.example;", "ä.example", "x" * 300, "-x"])
+def test_a_host_that_cannot_be_is_refused(host, tmp_path):
+    with pytest.raises(UserError, match="is not a name or an address of a host"):
+        certificates.create(tmp_path, [host])
+    assert not list(tmp_path.iterdir())
+
+
+# --- the configuration ---
+
+
+def test_every_path_has_its_rule_and_goes_on_to_loopback_under_its_own_name(tmp_path):
+    made = certificates.create(tmp_path / "certs")
+    text = Proxy(made, "0.0.0.0:8443", "127.0.0.1:8000").text()
+    assert "<" not in text
+    found = re.findall(r"location = (\S+) \{(.*?)\n        \}", text, re.DOTALL)
+    assert [path for path, _ in found] == [
+        *(f"/v1/fleet/{name}" for name in (*proxy.FLEET, proxy.UPLOAD)),
+        "/health",
+    ]
+    for path, rule in found:
+        assert f"proxy_pass https://127.0.0.1:8000{path};" in rule
+        assert ("if ($is_node = 0) { return 401; }" in rule) == (path != "/health")
+    sizes = {path: re.findall(r"max_body_size (\d+)m", rule) for path, rule in found}
+    assert sizes["/v1/fleet/push-object"] == ["6"] and sizes["/v1/fleet/push-messages"] == ["1"]
+    assert "location / {\n            deny all;" in text
+
+
+def test_the_superlink_must_listen_on_loopback_and_addresses_are_checked(tmp_path):
+    made = certificates.Certificates(tmp_path)
+    for link in ("0.0.0.0:8000", "10.0.0.7:8000", "[::]:8000"):
+        with pytest.raises(UserError, match="the SuperLink must listen on loopback"):
+            Proxy(made, link=link)
+    assert Proxy(made, link="[::1]:8000", listen="[::]:443").listen == "[::]:443"
+    for listen in ("8443", "server:8443", "0.0.0.0:0", "0.0.0.0:70000", "1.2.3.4:1; x", "::1:5"):
+        with pytest.raises(UserError, match="is not an address and a port"):
+            Proxy(made, listen=listen)
+    odd = tmp_path / 'a"; evil'
+    with pytest.raises(UserError, match="nginx cannot take the path"):
+        Proxy(certificates.Certificates(odd)).text()
+
+
+def test_the_limit_is_above_the_largest_piece_that_flower_sends():
+    from flwr.app import Array
+    from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
+    from flwr.proto.message_pb2 import PushObjectRequest
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    assert proxy.PIECE << 20 == FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
+    size = 3 * (proxy.PIECE << 20) + 1
+    array = Array("uint8", (size,), "bytes", np.random.default_rng(0).bytes(size))
+    bodies = [
+        PushObjectRequest(
+            run_id=2**63, object_id="f" * 64, session_id="f" * 64, object_content=part.deflate()
+        ).SerializeToString()
+        for part in get_all_nested_objects(array).values()
+    ]
+    assert size < sum(map(len, bodies)) and max(map(len, bodies)) < (proxy.PIECE << 20) + 1000
+
+
+def test_a_key_at_the_proxy_is_what_a_supernode_sends(tmp_path):
+    from base64 import b64encode
+
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    made = keys.create_key(tmp_path / "node.key")
+    private = serialization.load_ssh_private_key((tmp_path / "node.key").read_bytes(), None)
+    sent = b64encode(public_key_to_bytes(private.public_key())).decode()
+    assert proxy.header_value(made) == sent
+    proxy.write_keys(tmp_path, [made])
+    assert (tmp_path / proxy.KEYS).read_text() == f'"{sent}" 1;  # {made.fingerprint}\n'
+
+
+# --- the commands ---
+
+
+def test_certs_prints_commands_for_every_machine(tmp_path):
+    folder = tmp_path / "certs"
+    done = fedsift("flower", "certs", str(folder), "--nodes", "2", "--host", "server.example")
+    assert done.exit_code == 0, done.stderr
+    text = (folder / "commands.txt").read_text()
+    assert text in done.stdout
+    commands = [shlex.split(line) for line in text.splitlines() if line and line[0] != "#"]
+    flower = [words for words in commands if any("flower-super" in word for word in words)]
+    link, node = flower
+    for words in flower:
+        assert "FLWR_TELEMETRY_ENABLED=0" in words
+    assert link[link.index("--database") + 1] == str(folder / "superlink.db")
+    assert link[link.index("--host") + 1] == "127.0.0.1" and "--enable-supernode-auth" in link
+    assert node[node.index("--superlink") + 1] == "server.example:8443"
+    assert "Restart=always" in text and not list(folder.glob("node*key"))
+    assert [
+        f"fedsift flower admit {folder} {client} node-{client}.key.pub" in text for client in (0, 1)
+    ]
+    assert f'seats="{folder / "nodes.json"}"' in text
+    assert seats.read_table(folder / "nodes.json") == seats.Table()
+    assert (folder / proxy.CONFIG).is_file() and (folder / proxy.KEYS).read_text() == ""
+
+
+def test_the_configuration_can_be_written_again_with_other_limits(tmp_path):
+    folder = tmp_path / "certs"
+    assert "make them with" in fedsift("flower", "proxy", str(folder)).stderr
+    fedsift("flower", "certs", str(folder))
+    key = keys.create_key(tmp_path / "node.key")
+    proxy.write_keys(folder, [key])
+    words = [
+        "--listen",
+        "127.0.0.1:9443",
+        "--link",
+        "127.0.0.1:9000",
+        "--body",
+        "40",
+        "--rate",
+        "5",
+    ]
+    done = fedsift("flower", "proxy", str(folder), *words)
+    assert done.exit_code == 0, done.stderr
+    text = (folder / proxy.CONFIG).read_text()
+    for part in ("listen 127.0.0.1:9443 ssl", "127.0.0.1:9000/v1", "body_size 40m", "rate=5r/s"):
+        assert part in text
+    assert key.fingerprint in (folder / proxy.KEYS).read_text()  # who was in stays in
+    assert "127.0.0.1:9000" in (folder / "flwr" / "config.toml").read_text()
+
+
+# --- admitting ---
+
+
+class FakeLink:
+    """What Flower's command line says of a SuperLink: a key can be registered once and for ever."""
+
+    def __init__(self):
+        self.nodes, self.keys = {}, set()
+
+    def flwr(self, *words):
+        if words[:2] == ("supernode", "list"):
+            return {"nodes": [{"node-id": str(n), "status": s} for n, s in self.nodes.items()]}
+        if words[:2] == ("supernode", "register"):
+            with open(words[2]) as file:
+                key = file.read()
+            if key in self.keys:
+                raise UserError("Public key already in use")
+            self.keys.add(key)
+            self.nodes[2**63 + len(self.nodes)] = "registered"
+            return {"node-id": max(self.nodes)}
+        assert words[:2] == ("supernode", "unregister")
+        self.nodes[int(words[2])] = "unregistered"
+        return {}
+
+
+@pytest.fixture
+def register(tmp_path):
+    seats.write_table(tmp_path / seats.TABLE, seats.Table())
+    return admission.Register(tmp_path, FakeLink())
+
+
+def let_in(register):
+    """Fingerprints of the keys that the proxy knows."""
+    return re.findall(r"# (\S+)", (register.folder / proxy.KEYS).read_text())
+
+
+def test_a_node_is_admitted_renewed_and_revoked(register, tmp_path):
+    first, second, other = (keys.create_key(tmp_path / f"{name}.key") for name in "abc")
+    assert register.admit(0, first) == register.admit(0, first)  # twice is once
+    register.admit(1, other)
+    (node, _) = register.list_nodes()
+    assert seats.read_table(register.path).find_objection(node, 0) is None
+    assert let_in(register) == [first.fingerprint, other.fingerprint]
+    with pytest.raises(UserError, match="this is the key of client 1; every node needs its own"):
+        register.admit(0, other)
+    register.admit(0, second)  # renewed
+    assert let_in(register) == [second.fingerprint, other.fingerprint]
+    assert node not in register.list_nodes()
+    with pytest.raises(UserError, match="was revoked; make a new one at the node"):
+        register.admit(2, first)
+    register.revoke(0)
+    assert let_in(register) == [other.fingerprint] and len(register.list_nodes()) == 1
+    with pytest.raises(UserError, match="client 0 has no key"):
+        register.revoke(0)
+
+
+def test_a_superlink_that_lost_its_database_is_told_all_keys_again(register, tmp_path):
+    made = [keys.create_key(tmp_path / f"{name}.key") for name in "ab"]
+    for client, key in enumerate(made):
+        register.admit(client, key)
+    before = seats.read_table(register.path)
+    assert register.register_again() == before
+    register.link.nodes, register.link.keys = {99: "online"}, set()
+    table = register.register_again()
+    assert [seat.key for seat in table.seats] == made and not table.revoked
+    assert {seat.node for seat in table.seats} == register.list_nodes().keys() - {99}
+
+
+def test_a_node_is_out_even_where_the_superlink_cannot_be_asked(register, tmp_path):
+    register.admit(0, keys.create_key(tmp_path / "a.key"))
+
+    def fail(*words):
+        raise UserError("unavailable")
+
+    register.link.flwr = fail
+    with pytest.raises(UserError, match="unavailable"):
+        register.revoke(0)
+    assert let_in(register) == [] and seats.read_table(register.path).seats == ()
+
+
+def test_two_commands_do_not_change_the_table_at_once(register, tmp_path):
+    key = keys.create_key(tmp_path / "a.key")
+    with register._lock(), pytest.raises(UserError, match="another command is changing"):
+        register.admit(0, key)
+
+
+def test_a_proxy_that_does_not_run_here_is_reloaded_by_hand(tmp_path, monkeypatch):
+    made = certificates.create(tmp_path)
+    Proxy(made).write()
+    words = ["nginx", "-p", str(tmp_path / "proxy"), "-c", str(tmp_path / "proxy.conf")]
+    assert proxy.reload(tmp_path) == [*words, "-s", "reload"]
+    (tmp_path / "proxy" / "nginx.pid").write_text("1")
+    called = []
+    monkeypatch.setattr(subprocess, "run", lambda words, **_: called.append(words))
+    assert proxy.reload(tmp_path) is None and called == [[*words, "-s", "reload"]]
