@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.flower import admission, certificates, keys, proxy, seats
 from fedsift.flower.proxy import Proxy
@@ -125,6 +126,7 @@ def test_a_key_at_the_proxy_is_what_a_supernode_sends(tmp_path):
 
     made = keys.create_key(tmp_path / "node.key")
     private = serialization.load_ssh_private_key((tmp_path / "node.key").read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
     sent = b64encode(public_key_to_bytes(private.public_key())).decode()
     assert proxy.header_value(made) == sent
     proxy.write_keys(tmp_path, [made])
