@@ -341,10 +341,8 @@ def start_superexec(door, log):
 def test_a_revoked_node_is_out_and_a_renewed_key_is_in(door, members):
     """Last: it takes the second node's key away."""
     renewed = door.make_key("renewed")
-    old = door.register.list_nodes()
     node = door.admit(1, renewed)
     until(lambda: door.lets_in(renewed) and not door.lets_in(members[1]))
-    assert node not in old and node in door.register.list_nodes()
     with pytest.raises(UserError, match="was revoked"):
         door.admit(1, members[1])
     door.register.revoke(1)
