@@ -27,7 +27,7 @@ from fedsift.flower import (
 )
 from fedsift.flower.superlink import SuperLink
 from fedsift.types import UserError
-from tests.flower.test_real_federation import TINY, checkpoint, server_bits, simulated, until
+from tests.helpers.real_flower import TINY, checkpoint, server_bits, simulated, until
 from tests.helpers.runs import lines
 
 pytestmark = [

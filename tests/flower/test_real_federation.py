@@ -15,16 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from fedsift import config, runs
-from fedsift.engines import choose_engine
-from fedsift.federation import FederationState
+from fedsift import runs
 from fedsift.flower import certificates, keys, local_deployment, processes, project
+from tests.helpers.real_flower import (
+    PATIENCE,
+    TINY,
+    checkpoint,
+    server_bits,
+    simulated,
+    until,
+)
 from tests.helpers.runs import lines
 
 pytestmark = pytest.mark.flower
 
-TINY = "data.private=60 data.public=30 local.epochs=1 distill.epochs=1 device=cpu budget=6"
-PATIENCE = 240  # seconds; slow machines are slow
 MISCHIEF = '''
 """Nodes that misbehave as their settings say."""
 import time
@@ -98,34 +102,6 @@ def submit(deployment, app, folder, overrides, **how):
     return deployment.submit(
         app, {"overrides": overrides, "folder": str(folder), "wait": 120.0, "poll": 0.2} | how
     )
-
-
-def until(happened):
-    end = time.monotonic() + PATIENCE
-    while not (found := happened()):
-        assert time.monotonic() < end, "it has not happened"
-        time.sleep(0.2)
-    return found
-
-
-def simulated(app, folder, overrides, monkeypatch):
-    monkeypatch.syspath_prepend(str(app))
-    run = runs.begin_run(
-        folder, config.read_experiment(str(app / project.EXPERIMENT), shlex.split(overrides))
-    )
-    for _ in runs.Group.of([run]).run_or_raise(choose_engine()[0]):
-        pass
-    return run.state
-
-
-def server_bits(state):
-    return runs.to_bytes(FederationState(0, state.server))
-
-
-def checkpoint(folder, rounds):
-    """The last state, once it is there."""
-    until(lambda: runs.rounds_played(folder) == rounds)
-    return runs.from_bytes((folder / runs.CHECKPOINT).read_bytes())
 
 
 def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resumed(
