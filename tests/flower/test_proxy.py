@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.flower import admission, certificates, keys, proxy, seats
 from fedsift.flower.proxy import Proxy
+from fedsift.flower.superlink import SuperLink
 from fedsift.types import UserError
 from tests.helpers.cli import fedsift
 
@@ -262,6 +263,33 @@ def test_a_node_is_out_even_where_the_superlink_cannot_be_asked(register, tmp_pa
     with pytest.raises(UserError, match="unavailable"):
         register.revoke(0)
     assert let_in(register) == [] and seats.read_table(register.path).seats == ()
+
+
+def test_the_commands_admit_list_and_revoke(tmp_path, monkeypatch):
+    link = FakeLink()
+    monkeypatch.setattr(SuperLink, "flwr", lambda self, *words: link.flwr(*words))
+    folder, key = str(tmp_path / "certs"), tmp_path / "node.key"
+    done = fedsift("flower", "nodes", folder)
+    assert done.exit_code == 2 and "make it with: fedsift flower certs" in done.stderr
+    fedsift("flower", "certs", folder)
+    fedsift("flower", "key", str(key))
+    done = fedsift("flower", "admit", folder, "3", str(key))
+    assert done.exit_code == 2 and "is a private key, which must stay" in done.stderr
+    done = fedsift("flower", "admit", folder, "3", f"{key}.pub")
+    assert done.exit_code == 0, done.stderr
+    fingerprint = keys.read_public_key(keys.public_path(key)).fingerprint
+    assert f"client 3 is node {2**63}, with the key {fingerprint}" in done.stdout
+    assert "nginx" in done.stderr and "-s reload" in done.stderr  # it does not run here
+    link.nodes[77] = "online"
+    done = fedsift("flower", "nodes", folder)
+    assert done.stdout == f"client 3  {fingerprint}  node {2**63}  registered\n"
+    assert "node 77 (online) has no client" in done.stderr
+    link.nodes, link.keys = {}, set()
+    assert "run this again with --register" in fedsift("flower", "nodes", folder).stdout
+    assert fedsift("flower", "nodes", folder, "--register").stdout.endswith("registered\n")
+    assert fedsift("flower", "revoke", folder, "3").exit_code == 0
+    assert fedsift("flower", "nodes", folder).stdout == ""
+    assert fedsift("flower", "revoke", folder, "3").exit_code == 2
 
 
 def test_two_commands_do_not_change_the_table_at_once(register, tmp_path):
