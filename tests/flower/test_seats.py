@@ -74,7 +74,7 @@ def test_only_a_public_key_of_flowers_kind_is_taken(tmp_path):
             keys.read_public_key(file)
     with pytest.raises(UserError, match="is a private key, which must stay on its node"):
         keys.read_public_key(tmp_path / "node.key")
-    with pytest.raises(UserError, match="is not a plain file"):
+    with pytest.raises(UserError, match="Is a directory"):
         keys.read_public_key(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="is not a plain file"):

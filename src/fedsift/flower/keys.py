@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fedsift import files
 from fedsift.files import write_atomic
 from fedsift.types import UserError
 
@@ -75,19 +74,9 @@ def read_public_key(path: Path) -> PublicKey:
 def read_bounded(path: Path, most: int) -> bytes:
     """The content of a plain file of at most so many bytes; ValueError says what else it is."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        return files.read_bounded(path, most)
     except OSError as error:
         raise ValueError(f"it cannot be read ({error.strerror})") from None
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError("it is not a plain file")
-        with open(handle, "rb", closefd=False) as file:
-            content = file.read(most + 1)
-    finally:
-        os.close(handle)
-    if len(content) > most:
-        raise ValueError(f"it has more than {most:,} bytes")
-    return content
 
 
 def parse_public_key(text: str) -> PublicKey:
