@@ -226,6 +226,7 @@ class Record:
     steps: dict[int, int] = field(default_factory=dict)  # training steps of each simulated client
     verdicts: dict[int, Verdict] = field(default_factory=dict)  # on the clients heard, if judged
     server_steps: int = 0
+    reported_by_clients: tuple[str, ...] = ()  # which of these figures nobody else has measured
     hostile: tuple[int, ...] = ()  # the hostile clients that took part, in a simulation
 
     def __repr__(self) -> str:
@@ -521,7 +522,9 @@ class Federation:
         distilled = None if truth is None else _score(server.distilled, truth)
         memories = answers.memories.items()
         kept = {id: _normalise(m) for id, m in memories if id not in missing and not is_empty(m)}
-        reported = {id: a for id, a in answers.accuracies.items() if id not in missing}
+        keep_models = getattr(self.algorithm, "clients_keep_models", True)
+        accuracies = answers.accuracies.items() if keep_models else ()  # else there is no model
+        reported = {id: a for id, a in accuracies if id not in missing and 0 <= a <= 1}
         state = replace(
             state,
             round=state.round + 1,
@@ -573,7 +576,9 @@ class Federation:
             state.server.counts,
             self.task.measured_on,
         )
-        return record, scores.not_finite
+        told = ["accuracy"] if reported and not models else []
+        told += ["client_accuracy"] if reported else []
+        return replace(record, reported_by_clients=tuple(told)), scores.not_finite
 
     def _check_uploads(
         self, server: Server, answers: Answers, missing: dict[int, str], r: Round

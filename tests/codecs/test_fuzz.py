@@ -9,15 +9,17 @@ import itertools
 import struct
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from fedsift import seeding
-from fedsift.algorithms import mix2fld
+from fedsift.algorithms import Gossip, fd, fd_jeong, fedavg, gossip, mix2fld
 from fedsift.algorithms.per_label import MixtureSent
 from fedsift.algorithms.soft_label_downlink import DownlinkMemory, Received, SoftLabelDownlink
+from fedsift.algorithms.weight_bounds import LARGEST as LARGEST_WEIGHT
 from fedsift.codecs import (
     Qsgd,
     Updates,
@@ -33,7 +35,7 @@ from fedsift.codecs import (
 from fedsift.codecs.estimates import ESTIMATE_CODECS, LARGEST
 from fedsift.codecs.mixtures import MixtureCodec, Mixtures
 from fedsift.codecs.wire import WireError
-from fedsift.types import Link, SoftLabels
+from fedsift.types import Link, Server, SoftLabels
 from tests.helpers import toys
 from tests.helpers.tiers import slow_but
 
@@ -552,3 +554,99 @@ def test_hostile_downloads_are_refused_or_valid(absent):
         except WireError:
             continue
         assert list(found) == ([1] if absent == "latest" else [0, 1])
+
+
+# --- whole uploads, as the server of an algorithm checks them ---
+
+UPLOAD_ROUND = toys.a_round(1, public=[[float(i % 3), i / 9] for i in range(9)])
+
+
+def upload_kinds():
+    """By name: (check, is it right, honest uploads, how an attacker seals a payload again)."""
+    r = UPLOAD_ROUND
+    kinds = {}
+    for sampler in ("none", "random", "mixed"):
+        system = fd(3, sampler=sampler)
+        names = () if sampler == "none" else (0,)
+        index = seeding.subset(r.rng("pick", *names), 9, 3)
+        message = system.up.encode(SoftLabels(index, np.full((3, 2), 0.5)), r.link(0))
+        kinds[f"fd, sampler {sampler}"] = (system, check_budget, [message], reseal_rows(r.link(0)))
+    for codec in ("float32", "qsgd(4)"):
+        system = fedavg(codec=codec)
+        base = system.start(r).students["linear"]
+        new = {name: value + 0.5 for name, value in base.items()}
+        args = (base, (1,)) if codec != "float32" else ()
+        unsaid = updates.implied(base) if args else b""
+        messages = [system.up.encode(new, 1, 7, *args)]
+        kinds[f"fedavg, {codec}"] = (system, check_claim, messages, seal_weights(system, unsaid))
+    system = fd_jeong()
+    link = Link(1, 2, 2)
+    message = system.up.encode(SoftLabels(np.array([0, 1]), np.full((2, 2), 0.5)), link)
+    kinds["fd-jeong"] = (system, check_labels, [message], reseal_rows(link))
+    system = gossip(2, graph="complete")
+    message = system.codec.encode(np.array([[0.5, 0.5], [1.2, -0.2]]), 1)
+    seal = partial(wire.seal, wire.ESTIMATES, system.codec.id, 1)
+    kinds["gossip"] = (system, check_rows, [message], seal)
+    return {
+        name: (partial(_check, system), right, messages, reseal)
+        for name, (system, right, messages, reseal) in kinds.items()
+    }
+
+
+def _check(system, upload):
+    r = UPLOAD_ROUND
+    server = Server({}) if isinstance(system, Gossip) else system.start(r)
+    return system.check_upload(server, 0, upload, r)
+
+
+def reseal_rows(link):
+    codec = soft_label_codec("float32")
+
+    def implied(payload):
+        if len(payload) < 5:
+            return b""
+        mode, count = struct.unpack_from("<BI", payload)
+        if (count := count % 2**31) > link.samples:
+            return b""
+        try:
+            index, _ = codec._indexes(payload[5:], mode, count, link)
+        except WireError:
+            return b""
+        return soft_labels._implied(index, link, None)
+
+    return lambda payload: wire.seal(wire.SOFT_LABELS, 1, 1, payload, implied(payload))
+
+
+def seal_weights(system, unsaid):
+    return lambda payload: wire.seal(wire.WEIGHTS, system.up.id, 1, payload, unsaid)
+
+
+def check_budget(upload):
+    assert 1 <= len(upload.labels) <= 3
+
+
+def check_labels(labels):
+    assert 1 <= len(labels) <= 2
+
+
+def check_claim(upload):
+    weights, samples = upload
+    assert samples > 0
+    assert all((value.abs() <= LARGEST_WEIGHT).all() for value in weights.values())
+
+
+def check_rows(message):
+    table = np.frombuffer(message[wire.HEADER_BYTES :], "<f4").reshape(2, 2)
+    assert (np.abs(table.sum(1) - 1) <= 0.5).all() and (np.abs(table) <= LARGEST).all()
+
+
+@pytest.mark.parametrize("name", upload_kinds())
+def test_hostile_uploads_are_refused_or_within_the_bounds(name):
+    survive(*upload_kinds()[name], count=1500)
+
+
+@pytest.mark.parametrize("name", upload_kinds())
+def test_hostile_uploads_take_little_memory(name):
+    check, _, messages, reseal = upload_kinds()[name]
+    check(messages[0])  # what is made once, such as first weights
+    assert peak(check, messages, reseal, count=300) < MEGABYTES

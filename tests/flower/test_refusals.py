@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -412,3 +413,32 @@ def test_flower_that_does_not_take_a_message(task, tmp_path):
     )
     (row,) = lines(play(task, grid, how).folder / runs.LEDGER)
     assert row["missing"] == {"2": "Flower did not take the message"}
+
+
+# --- what nodes say of their own models ---
+
+
+def boast(message, reply):
+    """The same answer, from a client that says its model makes no mistake."""
+    if not message.metadata.group_id:
+        return reply
+    said = messages.read(reply.content, Answer)
+    return Message(messages.write(replace(said, accuracy=1.0)), reply_to=message)
+
+
+def test_an_accuracy_that_only_clients_know_is_called_reported(task, tmp_path):
+    """It was the accuracy of the run, as if it had been measured (DEPLOYMENT, D15)."""
+    grid, how = federation(task, overrides("fd-jeong", 2), 4, tmp_path / "run")
+    for node in grid.nodes.values():
+        node.meddle = boast
+    for row in lines(play(task, grid, how).folder / runs.METRICS):
+        assert row["accuracy"] == 1.0
+        assert row["reported_by_clients"] == ["accuracy", "client_accuracy"]
+
+
+@pytest.mark.parametrize("system", ["fas", "fedavg"])
+def test_a_report_is_ignored_where_no_client_keeps_a_model(system, task, tmp_path):
+    grid, how = federation(task, overrides(system, 1), 4, tmp_path / "run")
+    grid.nodes[17].meddle = boast
+    (row,) = lines(play(task, grid, how).folder / runs.METRICS)
+    assert "client_accuracy" not in row and "reported_by_clients" not in row

@@ -170,6 +170,7 @@ class Mix2FLD:
     down: WeightCodec | Updates = WEIGHT_CODECS["float32"]
     replay: int = 0  # public samples that a client adds to its own, labelled by its model
 
+    clients_keep_models: ClassVar[bool] = False
     client_memory: ClassVar[type] = MixtureSent
     server_memory: ClassVar[type] = MixturesReceived
 

@@ -79,6 +79,10 @@ class Sift:
         if self.mode == "weights" and isinstance(self.labels.down, SoftLabelCodec):
             raise UserError("mode=weights has no soft labels to download; set download=weights")
 
+    @property
+    def clients_keep_models(self) -> bool:
+        return self.labels.clients_keep_models
+
     def start(self, r: Round) -> Server:
         server: Server = self._system(r).start(r)
         if isinstance(server.memory, ServerMemory):

@@ -152,6 +152,10 @@ class SoftLabelFD:
         for kind, name, known in (("teach", self.teach, TEACH), ("absent", self.absent, ABSENT)):
             registry.lookup(dict.fromkeys(known), kind, name, " or ".join(known))
 
+    @property
+    def clients_keep_models(self) -> bool:
+        return isinstance(self.down, SoftLabelCodec)
+
     def start(self, r: Round) -> Server:
         if self.pool is not None and not self.budget <= self.pool <= len(r.public):
             known = f"the budget ({self.budget}) to the public set ({len(r.public)} samples)"

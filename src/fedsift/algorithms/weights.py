@@ -77,6 +77,7 @@ class FedAvg:
     # what a client counts, and how far it may move the average
     averaging: Averaging = field(default_factory=Averaging)
 
+    clients_keep_models: ClassVar[bool] = False
     client_memory: ClassVar[type] = ClientMemory
     server_memory: ClassVar[type] = ServerMemory
 

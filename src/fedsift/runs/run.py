@@ -88,6 +88,8 @@ class Run:
         extra = {"client_accuracy": record.client_accuracy, "disagreement": record.disagreement}
         row |= {name: value for name, value in extra.items() if value is not None} | record.counts
         row |= {} if record.measured_on == TEST else {"measured_on": record.measured_on}
+        told = record.reported_by_clients
+        row |= {"reported_by_clients": list(told)} if told else {}
         row |= {"missing": record.bytes.missing} if record.bytes.missing else {}
         row |= _label_rows(record) | _step_rows(record)
         row |= self._hostile_rows(record) | self._verdict_rows(record)
