@@ -10,6 +10,7 @@ import struct
 import tracemalloc
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -564,7 +565,8 @@ UPLOAD_ROUND = toys.a_round(1, public=[[float(i % 3), i / 9] for i in range(9)])
 def upload_kinds():
     """By name: (check, is it right, honest uploads, how an attacker seals a payload again)."""
     r = UPLOAD_ROUND
-    kinds = {}
+    kinds: dict[str, Any] = {}
+    system: Any
     for sampler in ("none", "random", "mixed"):
         system = fd(3, sampler=sampler)
         names = () if sampler == "none" else (0,)
@@ -642,7 +644,8 @@ def check_rows(message):
 
 @pytest.mark.parametrize("name", upload_kinds())
 def test_hostile_uploads_are_refused_or_within_the_bounds(name):
-    survive(*upload_kinds()[name], count=1500)
+    check, right, messages, reseal = upload_kinds()[name]
+    survive(check, right, messages, reseal, 1500)
 
 
 @pytest.mark.parametrize("name", upload_kinds())
