@@ -312,3 +312,9 @@ def test_many_cells_that_are_left_out_for_one_reason_share_a_line():
     assert text.count("Left out") == 2
     named = ", ".join(many)
     assert f"\nLeft out (not run): {named}.\n" in text
+
+
+def test_very_many_cells_that_are_left_out_are_counted():
+    many = {f"c{n} at alpha = 1": "not run" for n in range(101)}
+    text = reports.markdown(a_report(left_out=many))
+    assert "\nLeft out (not run): 101 cells, which the JSON names.\n" in text

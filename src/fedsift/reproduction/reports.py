@@ -33,6 +33,7 @@ COSTS = (
     "server_steps_per_round",
 )
 FEW = 12  # cells left out for one reason that are still named one by one
+MANY = 100  # that are counted and not named
 WHERE = {"name", *config.WHERE}  # runs may differ in these from what would be run here
 
 
@@ -259,7 +260,13 @@ def _describe_left_out(left_out: Mapping[str, str]) -> list[str]:
         by_reason.setdefault(why, []).append(cell)
     many = {why: cells for why, cells in by_reason.items() if len(cells) > FEW}
     lines = [f"Left out: {cell} ({why})." for cell, why in left_out.items() if why not in many]
-    return lines + [f"Left out ({why}): {', '.join(cells)}." for why, cells in many.items()]
+    return lines + [f"Left out ({why}): {_name_cells(cells)}." for why, cells in many.items()]
+
+
+def _name_cells(cells: Sequence[str]) -> str:
+    if len(cells) > MANY:
+        return f"{len(cells):,} cells, which the JSON names"
+    return ", ".join(cells)
 
 
 def _format_commits(made: Mapping[str, Any]) -> str:
