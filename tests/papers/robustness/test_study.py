@@ -118,6 +118,11 @@ def test_the_tables_say_what_an_attack_costs_and_what_gets_through():
     assert text.count("| FAS | wrong |") == 0  # it does not get through
 
 
+def test_next_to_nothing_is_no_loss():
+    assert tables.format_points(-0.0004) == "0.0" and tables.format_points(-0.0004, 0) == "0"
+    assert tables.format_points(0.1234) == "12.3" and tables.format_points(-0.012, 0) == "-1"
+
+
 def test_the_picture_is_drawn(tmp_path: Path):
     tables.draw_grid(REPORT, tmp_path / "grid.png")
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")

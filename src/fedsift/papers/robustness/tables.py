@@ -14,6 +14,7 @@ Report = Mapping[str, Any]
 Entry = dict[str, Any]
 USUAL_ALPHA, USUAL_SHARE = 1.0, "20 %"
 THROUGH = 0.05  # an attack that costs more than this gets through
+MOST_DRAWN = 30  # points; more has the same colour
 
 
 def read_entries(report: Report) -> list[Entry]:
@@ -30,6 +31,11 @@ def read_entries(report: Report) -> list[Entry]:
 def find_loss(entry: Entry) -> float:
     """What the attack costs, against honest clients under the same rule."""
     return -float(entry["gap"]["mean"]) if "gap" in entry else 0.0
+
+
+def format_points(loss: float, digits: int = 1) -> str:
+    """A loss in points; next to nothing is 0 and not -0."""
+    return f"{round(100 * loss, digits) + 0.0:.{digits}f}"
 
 
 def list_grid(report: Report) -> list[str]:
@@ -77,7 +83,7 @@ def _list_losses(title: str, entries: Sequence[Entry], down: str) -> list[str]:
             met = [e for e in entries if (e[down], e["rule"]) == (name, rule)]
             worst = max(met, key=find_loss, default=None)
             which = f" ({worst['attack']})" if worst is not None and down == "share" else ""
-            figures.append("" if worst is None else f"{100 * find_loss(worst):.1f}{which}")
+            figures.append("" if worst is None else f"{format_points(find_loss(worst))}{which}")
         lines.append(f"| {name} | {' | '.join(figures)} |")
     return lines
 
@@ -96,7 +102,7 @@ def _list_through(entries: Sequence[Entry]) -> list[str]:
     for e in found:
         caught = "" if e.get("caught") is None else f"{100 * e['caught']:.0f} %"
         words = [e["algorithm"], e["attack"], e["share"], f"{e['alpha']:g}"]
-        lines.append(f"| {' | '.join(words)} | {100 * find_loss(e):.1f} | {caught} |")
+        lines.append(f"| {' | '.join(words)} | {format_points(find_loss(e))} | {caught} |")
     return lines
 
 
@@ -136,9 +142,10 @@ def draw_grid(report: Report, file: Path) -> None:
             losses = np.full((len(attacks), len(rules)), np.nan)
             for e in own:
                 losses[attacks.index(e["attack"]), rules.index(e["rule"])] = 100 * find_loss(e)
-            shown = axes.imshow(losses, cmap="RdYlGn_r", vmin=0, vmax=60, aspect="auto")
+            shown = axes.imshow(losses, cmap="YlOrRd", vmin=0, vmax=MOST_DRAWN, aspect="auto")
             for (y, x), loss in np.ndenumerate(losses):
-                axes.text(x, y, f"{loss:.0f}", ha="center", va="center", fontsize="x-small")
+                text = "" if np.isnan(loss) else format_points(loss / 100, 0)
+                axes.text(x, y, text, ha="center", va="center", fontsize="x-small")
             axes.set_xticks(range(len(rules)), rules, rotation=30, ha="right", fontsize="small")
             axes.set_yticks(range(len(attacks)), attacks, fontsize="small")
             axes.set_title(f"{algorithm}, alpha = {alpha:g}", fontsize="small")
