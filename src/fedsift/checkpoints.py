@@ -12,9 +12,11 @@ from typing import IO, Any, TypeVar
 import numpy as np
 import torch
 
-from fedsift.algorithms import weight_downlink
+from fedsift.algorithms import averages, weight_downlink
 from fedsift.algorithms.first_weights import FirstWeights
+from fedsift.algorithms.soft_labels import ServerMemory as SoftLabelMemory
 from fedsift.algorithms.weight_downlink import WeightDownlinkMemory, WeightsHeld
+from fedsift.algorithms.weights import ServerMemory as FedAvgMemory
 from fedsift.federation import Federation, FederationState
 from fedsift.memory import from_tree, model_in, to_tree
 from fedsift.models import initial_state
@@ -80,6 +82,8 @@ def restore_state(stored: FederationState, federation: Federation) -> Federation
     expected_first = _find(FirstWeights, [new.memory])
     for first, like in zip(_find(FirstWeights, [memory]), expected_first, strict=False):
         _check_students(first.weights, like.weights)
+    if isinstance(memory, FedAvgMemory | SoftLabelMemory):
+        averages.check_stored_counts(memory.counts, len(federation.clients))
     for downlink in _find(WeightDownlinkMemory, [memory]):
         weight_downlink.check_memory(downlink, federation.round(stored.round))
     return replace(stored, server=Server(stored.server.students, memory), memories=memories)

@@ -175,6 +175,16 @@ def test_counts_are_remembered_and_resumed():
     assert forgotten.memory.counts == sizes  # starting over is no way to claim more
 
 
+@pytest.mark.parametrize("counts", [{9: 5}, {-1: 5}, {0: 0}, {0: -3}, {0: 2**32}])
+def test_counts_in_a_checkpoint_that_nobody_claimed_are_refused(counts):
+    federation = a_federation(fedsift.fedavg(local=RECIPE))
+    state = federation.start()
+    server = replace(state.server, memory=ServerMemory(counts=counts))
+    stored = runs.from_bytes(runs.to_bytes(replace(state, server=server)))
+    with pytest.raises(UserError, match=r"it has a client -?\d+ that claimed"):
+        restore_state(stored, federation)
+
+
 @pytest.mark.parametrize("down", ["float32", "updates(2)"])
 def test_sift_remembers_counts_of_weights_too(down):
     sift = fedsift.sift(bytes=100_000, mode="weights", down_codec=down, local=RECIPE)

@@ -31,6 +31,13 @@ def check_count(samples: int, before: int | None) -> None:
         raise WireError(f"a claim of {samples} samples; this client has claimed {before} before")
 
 
+def check_stored_counts(counts: Mapping[int, int], clients: int) -> None:
+    """Of a run folder: claims that these clients can have made."""
+    for client, samples in counts.items():
+        if not (0 <= client < clients and 0 < samples < 2**32):
+            raise UserError(f"it has a client {client} that claimed {samples} samples")
+
+
 def cap_counts(counts: Mapping[int, int]) -> dict[int, int]:
     """The counts, where none is more than `MOST` lower medians."""
     most = MOST * lower_median(counts.values()) if counts else 0
