@@ -2,11 +2,14 @@
 
 import json
 import logging
+import os
 import re
 import socket
+import stat
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from flwr.app import Error, Message
 
 from fedsift import runs
 from fedsift.flower import logs, messages
+from fedsift.flower.client_state import DiskStore, remove_old
 from fedsift.flower.rests import Rests
 from fedsift.flower.server import TooFew
 from fedsift.flower.status import STATUS, Monitor, Status
@@ -321,3 +325,74 @@ def test_a_refused_node_is_in_the_status(task, tmp_path):
     assert "partition-id=N" in status["refused"]["17"]
     assert status["missing"] == {"1": "no node of this client is there"}
     assert messages.REFUSED not in {m.metadata.message_type for m in grid.sent}  # it knows
+
+
+# --- a node's memory folder, and its data ---
+
+
+def test_old_memories_go_and_everything_else_stays(tmp_path):
+    """Two runs of long ago, one of yesterday, the present one, and things that are not ours."""
+    now, day = time.time(), 86400
+    ages = {"a" * 32: 31, "b" * 32: 1, "c" * 32: 400, "d" * 32: 31, "e" * 32: 31}
+    for run, age in ages.items():
+        DiskStore(tmp_path / run / "0").put(3, b"memory")
+        for path in [*(tmp_path / run).rglob("*"), tmp_path / run]:
+            os.utime(path, (now - age * day,) * 2)
+    (tmp_path / ("e" * 32) / "0" / "4.safetensors").write_bytes(b"a turn of today")
+    (tmp_path / "notes").mkdir()
+    outside = tmp_path.parent / "outside"
+    DiskStore(outside / "0").put(1, b"of somebody")
+    (tmp_path / ("f" * 32)).symlink_to(outside)
+    os.utime(outside, (0, 0))
+    remove_old(tmp_path, "d" * 32, days=30)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"b" * 32, "d" * 32, "e" * 32, "f" * 32, "notes"}
+    assert (outside / "0" / "1.safetensors").is_file()
+
+
+def test_what_is_not_ours_keeps_a_memory_folder(tmp_path):
+    run = tmp_path / ("a" * 32)
+    DiskStore(run / "0").put(3, b"memory")
+    (run / "0" / "thesis.txt").write_text("mine")
+    for path in [*run.rglob("*"), run]:
+        os.utime(path, (0, 0))
+    remove_old(tmp_path, "b" * 32, days=1)
+    assert (run / "0" / "thesis.txt").read_text() == "mine"
+
+
+def test_memories_are_for_the_nodes_user_alone(task, tmp_path):
+    grid, how = federation(task, overrides("cfd", 1), 4, tmp_path / "run")
+    for node in grid.nodes.values():
+        node.config["memory"] = str(tmp_path / "deep" / "memory")
+    play(task, grid, how)
+    made = [tmp_path / "deep", *(tmp_path / "deep").rglob("*")]
+    assert len([path for path in made if path.suffix == ".safetensors"]) == 3
+    for path in made:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+
+
+@pytest.mark.parametrize("days", [0, -1, "many", True, float("nan")])
+def test_a_number_of_days_that_cannot_be_is_said(days, task, tmp_path, caplog):
+    grid, how = federation(task, overrides("cfd", 1), 4, tmp_path / "run")
+    grid.nodes[17].config |= {"memory": str(tmp_path / "memory"), "memory-days": days}
+    play(task, grid, how)
+    assert "memory-days must be a number above 0" in caplog.text
+
+
+def test_private_data_in_another_unit_are_said_on_the_node(
+    task, tmp_path, capfd, caplog, monkeypatch
+):
+    original = task.private
+
+    def private(e, node):
+        labelled = original(e, node)
+        store = labelled.samples.store
+        scaled = replace(store, values=store.values.double() * 1e30)
+        samples = replace(labelled.samples, store=scaled)
+        return replace(labelled, samples=samples) if node["partition-id"] == 1 else labelled
+
+    monkeypatch.setattr(task, "private", private)
+    grid, how = federation(task, EVERYONE.replace("rounds=4", "rounds=1"), 4, tmp_path / "run")
+    play(task, grid, how)
+    assert "client 1: private inputs go from" in capfd.readouterr().err
+    assert "client 0: private inputs" not in caplog.text

@@ -14,10 +14,11 @@ from flwr.clientapp import ClientApp
 import fedsift
 from fedsift import evaluation
 from fedsift.codecs import WireError
+from fedsift.data.ranges import compare_inputs
 from fedsift.engines import choose_engine
 from fedsift.flower import logs, messages
 from fedsift.flower.client_state import ClientState
-from fedsift.flower.logs import complain, say
+from fedsift.flower.logs import complain, say, warn
 from fedsift.flower.messages import (
     NEVER,
     PROTOCOL,
@@ -64,6 +65,8 @@ def greet(here: Site) -> Hello:
         f"{client.model.name}",
         client=client.id,
     )
+    for odd in compare_inputs(client.data.samples, here.public):  # its figures stay here
+        warn(f"client {client.id}: {odd}", client=client.id)
     return Hello(
         client.id,
         PROTOCOL,

@@ -11,7 +11,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedsift.codecs import WireError
-from fedsift.flower import messages
+from fedsift.flower import messages, postbox
 from fedsift.flower.messages import FedsiftMessage, Refusal
 
 GREETING = 100_000  # bytes of a reply that has no payload, at most
@@ -73,13 +73,14 @@ class Transport:
                 answers.silent[node] = "Flower did not take the message"
         closing = False
         while waiting and time.monotonic() < until:
-            for reply in self.grid.pull_messages(list(waiting)):
+            came = self._pull(answers, waiting, limits.largest)
+            for reply in came:
                 self._receive(answers, waiting, reply, expected, limits.largest, begun)
             if not closing and 0 < limits.enough <= len(answers.messages):
                 closing = True
                 until = min(until, time.monotonic() + limits.patience)
                 why = f"no reply within {limits.patience:g} s after {limits.enough} had answered"
-            if waiting:
+            if waiting and not came:
                 time.sleep(min(self.poll, max(0.0, until - time.monotonic())))
         answers.silent |= dict.fromkeys(waiting.values(), why)
         return answers
@@ -95,6 +96,15 @@ class Transport:
         message = Message(content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=group)
         self.traffic.sent += size(message)
         return next(iter(self.grid.push_messages([message])), None)
+
+    def _pull(self, answers: Answers, waiting: dict[str, int], largest: int) -> list[Message]:
+        try:
+            return postbox.pull(self.grid, list(waiting), largest)
+        except postbox.Unreadable as error:
+            node = waiting.pop(error.reply_to, None)
+            if node is not None:
+                answers.refusals[node] = Refusal(str(error))
+            return []
 
     def _receive(
         self,
@@ -112,7 +122,9 @@ class Transport:
             self.traffic.ignored += 1
             return
         answers.seconds[node] = time.monotonic() - begun
-        if bytes > largest:
+        if postbox.is_too_large(reply):
+            answers.too_large[node] = f"its reply has more than {largest} bytes"
+        elif bytes > largest:
             answers.too_large[node] = f"its reply has {bytes} bytes, at most {largest} are right"
         else:
             _sort(answers, node, reply, expected)
