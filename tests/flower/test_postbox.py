@@ -1,6 +1,7 @@
 """Replies over Flower's own grid: one at a time, bounded, and a bad one harms no other."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import numpy as np
@@ -79,10 +80,14 @@ def reply_with(payload, **more):
 
 def exchange(answers, limits=LIMITS):
     wire = Wire(answers)
-    grid = HttpGrid(token="x")
+    return ask(wire, limits), wire
+
+
+def ask(wire, limits=LIMITS):
+    grid: Any = HttpGrid(token="x")
     grid._run, grid._client = SimpleNamespace(run_id=1), wire
-    out = {node: Call("ab" * 16, 3, -1, b"") for node in answers}
-    return Transport(grid, 0.001).exchange(messages.TURN, out, Answer, limits, "3"), wire
+    out = {node: Call("ab" * 16, 3, -1, b"") for node in wire.answers}
+    return Transport(grid, 0.001).exchange(messages.TURN, out, Answer, limits, "3")
 
 
 def many_chunks(count):
@@ -124,10 +129,7 @@ def test_a_reply_that_cannot_be_put_together_costs_its_sender_alone():
     wire_objects: dict[str, bytes] = {}
     wire = Wire({7: reply_with(b"one"), 17: broken, 27: reply_with(b"two")})
     wire.objects = wire_objects
-    grid = HttpGrid(token="x")
-    grid._run, grid._client = SimpleNamespace(run_id=1), wire
-    out = {node: Call("ab" * 16, 3, -1, b"") for node in wire.answers}
-    answers = Transport(grid, 0.001).exchange(messages.TURN, out, Answer, LIMITS, "3")
+    answers = ask(wire)
     assert answers.messages.keys() == {7, 27}
     assert answers.refusals[17].why.startswith("its reply cannot be read: ")
 
@@ -136,16 +138,12 @@ def test_a_lost_connection_is_not_taken_for_a_bad_reply():
     def lost(request):
         raise httpx.ConnectError("gone")
 
-    wire = Wire({7: reply_with(b"one")})
+    wire: Any = Wire({7: reply_with(b"one")})
     wire.PullObject = lost
-    grid = HttpGrid(token="x")
-    grid._run, grid._client = SimpleNamespace(run_id=1), wire
     with pytest.raises(httpx.ConnectError):
-        Transport(grid, 0.001).exchange(
-            messages.TURN, {7: Call("ab" * 16, 3, -1, b"")}, Answer, LIMITS, "3"
-        )
+        ask(wire)
 
 
 def test_a_grid_without_a_connection_is_left_as_it_is():
-    grid = SimpleNamespace(pull_messages=lambda ids: ["a", "b"])
-    assert postbox.pull(grid, ["1"], 10) == ["a", "b"]
+    grid: Any = SimpleNamespace(pull_messages=lambda ids: ["a", "b"])
+    assert [str(found) for found in postbox.pull(grid, ["1"], 10)] == ["a", "b"]

@@ -47,6 +47,8 @@ def take_turn(here, call, context):
         raise RuntimeError("patient 17")
     if mischief == "malformed":
         return Answer(call.round, False, b"nonsense")
+    if mischief == "huge":
+        return Answer(call.round, False, bytes(60_000_000))
     if mischief in ("hang", "die"):
         Path(context.node_config["sign"]).touch()
         time.sleep(300)
@@ -158,15 +160,17 @@ def test_sift_with_memory_and_start_on_three_nodes_equals_a_simulation(
 
 
 def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
-    """Of nine clients three are honest; the ledger and the log name the other six."""
+    """Of ten clients three are honest; the ledger and the log name the other seven."""
     signs = {name: tmp_path / name for name in ("hang", "die")}
     nodes = {
         client: three.node(
             {"partition-id": client, "mischief": name, "sign": str(signs.get(name, tmp_path))}
         )
-        for client, name in enumerate(("raise", "hang", "die", "malformed", "public", "version"), 3)
+        for client, name in enumerate(
+            ("raise", "hang", "die", "malformed", "public", "version", "huge"), 3
+        )
     }
-    overrides = f"{TINY} clients=9 cohort=9 rounds=1 algorithm=fas"
+    overrides = f"{TINY} clients=10 cohort=10 rounds=1 algorithm=fas"
     run = submit(
         three, app, tmp_path / "run", overrides, deadline=max(25.0, 4 * pace[-1]), minimum=3
     )
@@ -183,9 +187,10 @@ def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
     assert why["6"] == "its message is refused: truncated message: 8 bytes, a header alone has 13"
     assert why["7"].startswith("its public set is not the server's")
     assert why["8"].startswith("it has wire protocol 1 (fedsift ")
+    assert re.fullmatch(r"its reply has more than \d+ bytes", why["9"])
     assert lines(tmp_path / "run" / runs.METRICS)[0]["missing"] == why
     log = three.log(run)
-    for client in "345678":
+    for client in "3456789":
         assert f"round 0 is without client {client}: " in log
     assert "is refused: its public set is not the server's" in log
     assert "is refused: it has wire protocol 1" in log
@@ -218,6 +223,29 @@ def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp
         assert node.poll() is None
         refused = {name: until(lambda node=node: node.poll()) for name, node in strangers.items()}
         assert all(refused.values()), refused
+    assert not deployment.alive()
+
+
+def test_a_node_that_was_refused_takes_part_once_it_is_fixed(app, tmp_path):
+    """With the same key, and so with the same name at Flower."""
+    made = certificates.create(tmp_path / "certificates", 2)
+    with local_deployment.Deployment(tmp_path / "home", made) as deployment:
+        for node in range(2):
+            deployment.register(made.node_public_key(node))
+        deployment.node({"partition-id": 0}, made.node_key(0))
+        wrong = deployment.node({"partition-id": 1, "mischief": "public"}, made.node_key(1))
+        overrides = f"{TINY} clients=2 cohort=2 rounds=30 algorithm=fas"
+        ledger = tmp_path / "run" / runs.LEDGER
+        submit(deployment, app, tmp_path / "run", overrides)
+        until(lambda: lines(ledger))
+        missing = lines(ledger)[0]["missing"]
+        assert missing["1"].startswith("its public set is not the server's: other samples")
+        wrong.send_signal(signal.SIGTERM)
+        wrong.wait(PATIENCE)
+        deployment.node({"partition-id": 1}, made.node_key(1))
+        until(lambda: "1" in lines(ledger)[-1]["up"])
+        row = lines(ledger)[-1]
+        assert set(row["up"]) == {"0", "1"} and "missing" not in row
     assert not deployment.alive()
 
 
