@@ -1,5 +1,6 @@
 """What an operator sees and sets: logs, status, figures for Prometheus, closing and rests."""
 
+import errno
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 from flwr.app import Error, Message
 
-from fedsift import runs
+from fedsift import files, runs
 from fedsift.flower import logs, messages
 from fedsift.flower.client_state import DiskStore, remove_old
 from fedsift.flower.rests import Rests
@@ -224,6 +225,32 @@ def test_a_full_disk_costs_lines_of_the_log_and_not_the_run(tmp_path):
         handler.stream.close()
         handler.stream = Path("/dev/full").open("a")
         logs.say("a line")
+
+
+def test_a_full_disk_fails_the_run_and_once_there_is_room_it_ends_with_the_same_bits(
+    task, tmp_path, monkeypatch
+):
+    """The disk is full when the third checkpoint is written, and stays so to the end."""
+    straight = play(task, *federation(task, EVERYONE, 4, tmp_path / "straight"))
+    write, written = files.write_atomic, list[Path]()
+
+    def write_or_fail(path, *rest):
+        written.append(path)
+        if [file.name for file in written].count(runs.CHECKPOINT) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_atomic", write_or_fail)
+        with pytest.raises(OSError, match="No space left"):
+            play(task, *federation(task, EVERYONE, 4, tmp_path / "run"))
+    log = (tmp_path / "run" / logs.SERVER_LOG).read_text()
+    assert "the run failed: OSError: [Errno 28] No space left on device" in log
+    assert read_status(tmp_path / "run")["round"] == 2  # the last that could be written
+    run = play(task, *federation(task, EVERYONE, 4, tmp_path / "run"))
+    assert same_server(run.state, straight.state)
+    ledgers = [(tmp_path / name / runs.LEDGER).read_bytes() for name in ("run", "straight")]
+    assert ledgers[0] == ledgers[1]
 
 
 def test_an_unknown_form_of_log_is_an_error():
