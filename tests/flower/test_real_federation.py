@@ -228,12 +228,14 @@ def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp
 
 def test_a_node_that_was_refused_takes_part_once_it_is_fixed(app, tmp_path):
     """With the same key, and so with the same name at Flower."""
-    made = certificates.create(tmp_path / "certificates", 2)
+    made = certificates.create(tmp_path / "certificates")
+    own = [tmp_path / f"{node}.key" for node in range(2)]
     with local_deployment.Deployment(tmp_path / "home", made) as deployment:
-        for node in range(2):
-            deployment.register(made.node_public_key(node))
-        deployment.node({"partition-id": 0}, made.node_key(0))
-        wrong = deployment.node({"partition-id": 1, "mischief": "public"}, made.node_key(1))
+        for key in own:
+            keys.create_key(key)
+            deployment.register(keys.public_path(key))
+        deployment.node({"partition-id": 0}, own[0])
+        wrong = deployment.node({"partition-id": 1, "mischief": "public"}, own[1])
         overrides = f"{TINY} clients=2 cohort=2 rounds=30 algorithm=fas"
         ledger = tmp_path / "run" / runs.LEDGER
         submit(deployment, app, tmp_path / "run", overrides)
@@ -242,7 +244,7 @@ def test_a_node_that_was_refused_takes_part_once_it_is_fixed(app, tmp_path):
         assert missing["1"].startswith("its public set is not the server's: other samples")
         wrong.send_signal(signal.SIGTERM)
         wrong.wait(PATIENCE)
-        deployment.node({"partition-id": 1}, made.node_key(1))
+        deployment.node({"partition-id": 1}, own[1])
         until(lambda: "1" in lines(ledger)[-1]["up"])
         row = lines(ledger)[-1]
         assert set(row["up"]) == {"0", "1"} and "missing" not in row
