@@ -261,7 +261,9 @@ def resident(pid):
 def test_three_bodies_of_400_mb_cost_no_memory(chunked, door, members):
     """Of a stranger, and of a node that has been admitted."""
     stranger = door.make_key(f"large-{chunked}")
-    before = {pid: resident(pid) for pid in (door.deployment.link.pid, door.nginx.pid)}
+    before = {
+        pid: resident(pid) for pid in (door.deployment.running["superlink"].pid, door.nginx.pid)
+    }
     for headers in (door.headers(stranger), door.headers(members[1])):
         for _ in range(3):
             sent, status = send_body(door, headers, 400 * MB, chunked)
