@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from fedsift.types import Engine, R, Turn
+from fedsift.types import Engine, Fit, Pretrain, R, Turn
 
 
 def batch_turns(turns: Sequence[Turn[Any]]) -> Turn[list[Any]]:
@@ -59,12 +59,19 @@ def run_turn(turn: Turn[R], engine: Engine) -> R:
 
 
 def run_turns(turns: Sequence[Turn[R]], engine: Engine) -> list[R | Exception]:
-    """Run turns in lockstep. One that fails fails alone: its exception stands for its result."""
+    """Run turns in lockstep. One that fails fails alone: its exception stands for its result.
+
+    Training waits until every turn asks for some: an engine trains many networks at once for little
+    more than a few.
+    """
     groups = [batch_turns([turn]) for turn in turns]
     ended: dict[int, Any] = {}
+    asked: dict[int, list[Any]] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
     while answers:
-        answers = _answer(_advance(groups, answers, ended), engine)
+        asked |= _advance(groups, answers, ended)
+        ready = [i for i, jobs in asked.items() if not any(map(_is_training, jobs))] or list(asked)
+        answers = _answer({i: asked.pop(i) for i in sorted(ready)}, engine)
     outcomes = [ended[i] for i in range(len(turns))]
     return [outcome if isinstance(outcome, Exception) else outcome[0] for outcome in outcomes]
 
@@ -101,6 +108,10 @@ def _answer(asked: Mapping[int, list[Any]], engine: Engine) -> dict[int, Any]:
     return {
         i: answer for i, jobs in asked.items() for answer in _answer({i: jobs}, engine).values()
     }
+
+
+def _is_training(job: Any) -> bool:
+    return isinstance(job, Fit | Pretrain)
 
 
 def _as_list(work: Any) -> list[Any]:

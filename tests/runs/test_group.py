@@ -6,6 +6,7 @@ from fedsift import runs
 from fedsift.engines import choose_engine
 from fedsift.runs import CHECKPOINT
 from fedsift.turns import run_turns
+from fedsift.types import Fit
 from tests.helpers.runs import bits, rounds_in, straight, tiny
 from tests.helpers.turns import Doubling, counting
 
@@ -34,6 +35,29 @@ def test_a_round_is_on_disk_before_it_is_yielded(tmp_path):
     for run, record in runs.Group.of(beside).run_or_raise(choose_engine()[0]):
         assert rounds_in(run.folder) == record.round + 1
         assert (run.folder / CHECKPOINT).read_bytes() == runs.to_bytes(record.state)
+
+
+def test_training_waits_until_every_turn_asks_for_some():
+    """One turn begins with training, the other with a question: both train in the second step."""
+    training, seen = object.__new__(Fit), []
+
+    class Watching(Doubling):
+        def run(self, jobs):
+            seen.append(["train" if isinstance(job, Fit) else job for job in jobs])
+            return jobs
+
+    def early():
+        yield [training]
+        yield ["afterwards"]
+        return "early"
+
+    def late():
+        yield ["before"]
+        yield [training]
+        return "late"
+
+    assert run_turns([early(), late()], Watching()) == ["early", "late"]
+    assert seen == [["before"], ["train", "train"], ["afterwards"]]
 
 
 def test_finished_runs_are_not_played(tmp_path):
