@@ -142,6 +142,22 @@ def test_submit_sends_the_projects_settings_with_what_is_changed(tmp_path, monke
     assert Recorder.asked == [(Path("app"), expected)]
 
 
+def test_submit_finds_superlink_and_seats_in_the_folder_of_certificates(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    superlink.SuperLink("127.0.0.1:8123", Path("certs"), Path("certs/ca.crt")).write_connection()
+    Path("certs/nodes.json").write_text("{}")
+    assert superlink.read_address(Path("certs")) == "127.0.0.1:8123"
+    monkeypatch.setattr(superlink, "SuperLink", Recorder)
+    monkeypatch.setattr(Recorder, "asked", [])
+    project.create(Path("app"))
+    done = fedsift("flower", "submit", "app", "--certs", "certs", "--out", "mine")
+    assert done.exit_code == 0, done.stderr
+    ((_, how),) = Recorder.asked
+    assert how["seats"] == str(tmp_path / "certs" / "nodes.json")
+    refused = fedsift("flower", "submit", "app", "--certs", "app", "--out", "mine")
+    assert refused.exit_code == 2 and "does not say where the SuperLink is" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
