@@ -82,7 +82,7 @@ def test_every_path_has_its_rule_and_goes_on_to_loopback_under_its_own_name(tmp_
     ]
     for path, rule in found:
         assert f"proxy_pass https://127.0.0.1:8000{path};" in rule
-        assert ("if ($is_node = 0) { return 401; }" in rule) == (path != "/health")
+        assert ("if ($node = '') { return 401; }" in rule) == (path != "/health")
     sizes = {path: re.findall(r"max_body_size (\d+)m", rule) for path, rule in found}
     assert sizes["/v1/fleet/push-object"] == ["6"] and sizes["/v1/fleet/push-messages"] == ["1"]
     assert "location / {\n            deny all;" in text
@@ -131,7 +131,7 @@ def test_a_key_at_the_proxy_is_what_a_supernode_sends(tmp_path):
     sent = b64encode(public_key_to_bytes(private.public_key())).decode()
     assert proxy.header_value(made) == sent
     proxy.write_keys(tmp_path, [made])
-    assert (tmp_path / proxy.KEYS).read_text() == f'"{sent}" 1;  # {made.fingerprint}\n'
+    assert (tmp_path / proxy.KEYS).read_text() == f'"{sent}" "{made.fingerprint}";\n'
 
 
 # --- the commands ---
@@ -218,7 +218,7 @@ def register(tmp_path):
 
 def let_in(register):
     """Fingerprints of the keys that the proxy knows."""
-    return re.findall(r"# (\S+)", (register.folder / proxy.KEYS).read_text())
+    return re.findall(r'" "(\S+)";', (register.folder / proxy.KEYS).read_text())
 
 
 def test_a_node_is_admitted_renewed_and_revoked(register, tmp_path):

@@ -98,7 +98,7 @@ class Proxy:
         path, room = f"/v1/fleet/{name}", self.body if name == UPLOAD else 1
         return (
             f"        location = {path} {{\n"
-            "            if ($is_node = 0) { return 401; }\n"
+            "            if ($node = '') { return 401; }\n"
             "            limit_except POST { deny all; }\n"
             f"            limit_req zone=node_requests burst={BURST};\n"
             f"            limit_conn node_connections {AT_ONCE};\n"
@@ -115,7 +115,7 @@ class Proxy:
 
 def write_keys(folder: Path, keys: Iterable[PublicKey]) -> None:
     """The keys that the proxy lets in; it reads them when it starts and when it is reloaded."""
-    lines = [f'"{header_value(key)}" 1;  # {key.fingerprint}\n' for key in keys]
+    lines = [f'"{header_value(key)}" "{key.fingerprint}";\n' for key in keys]
     write_atomic(folder / KEYS, "".join(lines).encode())
 
 
@@ -192,12 +192,13 @@ http {
     # Keys of admitted nodes. The SuperLink checks the signature; this keeps strangers' bodies out.
     map_hash_bucket_size 1024;
     map_hash_max_size 65536;
-    map $http_flwr_public_key $is_node {
-        default 0;
+    # Limits go by fingerprint: nginx counts no connections of a name above 255 bytes.
+    map $http_flwr_public_key $node {
+        default "";
         include <KEYS>;
     }
-    limit_req_zone $http_flwr_public_key zone=node_requests:4m rate=<RATE>r/s;
-    limit_conn_zone $http_flwr_public_key zone=node_connections:4m;
+    limit_req_zone $node zone=node_requests:4m rate=<RATE>r/s;
+    limit_conn_zone $node zone=node_connections:4m;
     limit_req_zone $binary_remote_addr zone=visitors:4m rate=2r/s;
 
     # A sender that stops is cut off; one that sends slowly holds up nobody else.
