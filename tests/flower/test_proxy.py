@@ -155,7 +155,7 @@ def test_certs_prints_commands_for_every_machine(tmp_path):
     assert [
         f"fedsift flower admit {folder} {client} node-{client}.key.pub" in text for client in (0, 1)
     ]
-    assert f'seats="{folder / "nodes.json"}"' in text
+    assert f"fedsift flower submit PROJECT --certs {folder} --supervise" in text
     assert seats.read_table(folder / "nodes.json") == seats.Table()
     assert (folder / proxy.CONFIG).is_file() and (folder / proxy.KEYS).read_text() == ""
 

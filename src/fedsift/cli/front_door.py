@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -172,17 +171,9 @@ def _open_register(folder: Path) -> Register:
     """The nodes of a deployment, with the SuperLink that `certs` or `proxy` named."""
     from fedsift.flower.admission import Register
     from fedsift.flower.certificates import Certificates
-    from fedsift.flower.superlink import NAME, SuperLink
+    from fedsift.flower.superlink import SuperLink, read_address
 
-    try:
-        text = (folder / "flwr" / "config.toml").read_text()
-        address = str(tomllib.loads(text)["superlink"][NAME]["address"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise user_error(
-            f"{folder} does not say where the SuperLink is; make it with: fedsift flower certs, or"
-            " mend it with: fedsift flower proxy"
-        ) from None
-    return Register(folder, SuperLink(address, folder, Certificates(folder).ca))
+    return Register(folder, SuperLink(read_address(folder), folder, Certificates(folder).ca))
 
 
 def _reload(folder: Path) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 
 from fedsift.flower.proxy import Proxy
-from fedsift.flower.seats import TABLE
-from fedsift.flower.superlink import NAME, QUIET
+from fedsift.flower.superlink import QUIET
 
 DATABASE = "superlink.db"  # in the folder of certificates: keys and runs survive a restart
 
@@ -40,7 +39,6 @@ def write_out(proxy: Proxy, nodes: int, host: str) -> str:
     settings = " ".join(
         f"{name}={value}" for name, value in QUIET.items() if name.startswith("FLWR")
     )
-    seats = shlex.quote(f'seats="{folder / TABLE}"')
     address = f"{f'[{host}]' if ':' in host else host}:{proxy.listen.rpartition(':')[2]}"
     node = supernode_command(
         address, "ca.crt", "node.key", 'partition-id=0 memory="/var/lib/fedsift"'
@@ -60,8 +58,7 @@ def write_out(proxy: Proxy, nodes: int, host: str) -> str:
         f"# partition-id is the number of the client: 0 to {nodes - 1}.",
         f"{settings} {shlex.join(node)}",
         "",
-        "# On the server: submit the project",
-        f"export FLWR_HOME={shlex.quote(str(folder / 'flwr'))} {settings}",
-        f"flwr run PROJECT {NAME} --run-config {seats} --stream",
+        "# On the server: submit the project, and again after every crash",
+        f"fedsift flower submit PROJECT --certs {quoted} --supervise",
     ]
     return "\n".join(lines) + "\n"

@@ -133,7 +133,8 @@ def read_address(home: Path) -> str:
         return str(tomllib.loads(text)["superlink"][NAME]["address"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
-            f"{home} does not say where the SuperLink is; make it with: fedsift flower certs"
+            f"{home} does not say where the SuperLink is; make it with: fedsift flower certs, or"
+            " mend it with: fedsift flower proxy"
         ) from None
 
 
