@@ -137,7 +137,7 @@ def _damage_tensors(file: Path, generator: random.Random) -> None:
 
     content = file.read_bytes()
     tensors, about = load(content), {"round": "1"}
-    name = generator.choice(list(tensors))
+    name = generator.choice(sorted(tensors))
     value = tensors.pop(name)
     match generator.randrange(8):
         case 0:

@@ -38,6 +38,7 @@ from fedsift.runs.folder import (
 )
 from fedsift.types import UserError
 
+LONGEST = 1000  # letters of an error
 UNKNOWN = {"engine": "unknown engine", "torch": "unknown", "processor": "unknown processor"}
 
 
@@ -241,6 +242,7 @@ def last_state(folder: Path) -> FederationState | None:
 def describe_error(error: Exception) -> str:
     """One line: the kind of error, unless the user can fix it, and its text."""
     text = " ".join(str(error).split())
+    text = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."  # it may quote a stranger
     if isinstance(error, UserError):
         return text
     return f"{type(error).__name__}: {text}".removesuffix(": ")
