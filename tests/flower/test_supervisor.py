@@ -140,6 +140,7 @@ def test_submit_sends_the_projects_settings_with_what_is_changed(tmp_path, monke
     assert done.stdout == f"run 17 is submitted; its folder on the server: {tmp_path / 'mine'}\n"
     expected = {"minimum": 2, "overrides": "rounds=3 seed=2", "folder": str(tmp_path / "mine")}
     assert Recorder.asked == [(Path("app"), expected)]
+    assert Path("mine-flower").is_dir()  # where the log of a failed run is kept
 
 
 def test_submit_finds_superlink_and_seats_in_the_folder_of_certificates(tmp_path, monkeypatch):

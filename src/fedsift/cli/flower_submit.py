@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,7 +61,7 @@ def submit(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
 ) -> None:
     """On the server: give a project to its SuperLink. An unfinished run in --out is resumed."""
-    with error_handler(), tempfile.TemporaryDirectory(prefix="fedsift-") as home:
+    with error_handler():
         from fedsift import runs
         from fedsift.flower import project, supervisor
         from fedsift.flower.certificates import Certificates
@@ -76,7 +75,8 @@ def submit(
         run_folder = (out or Path(behaviour.folder or Path("runs", experiment.name))).resolve()
         how |= {"overrides": shlex.join(changed), "folder": str(run_folder)}
         ca = Certificates(certs).ca if certs else None
-        link = SuperLink(read_address(certs) if certs else server, Path(home), ca)
+        home = run_folder.with_name(f"{run_folder.name}-flower")  # keeps the log of a failed run
+        link = SuperLink(read_address(certs) if certs else server, home, ca)
         link.write_connection()
 
         def send() -> str:
