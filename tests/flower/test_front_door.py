@@ -2,6 +2,7 @@
 behind a real nginx with the configuration that fedsift writes, and real SuperNodes.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -271,6 +272,34 @@ def test_three_bodies_of_400_mb_cost_no_memory(chunked, door, members):
     grown = {pid: resident(pid) - was for pid, was in before.items()}
     assert max(grown.values()) < 50 * MB, grown
     assert door.ask("GET", "/health")[0] == 200
+
+
+def test_one_node_has_so_many_requests_at_once_and_others_are_not_held_up(door, members):
+    """Requests whose body does not come; the proxy waits for each of them, but not for all."""
+    head = ["POST /v1/fleet/push-object HTTP/1.1", "host: x", "content-length: 9"]
+    head += [f"{name}: {value}" for name, value in door.headers(members[0]).items()]
+    held = []
+    try:
+        for _ in range(proxy.AT_ONCE + 4):
+            line = socket.create_connection(("127.0.0.1", door.port), timeout=30)
+            held.append(door.trust().wrap_socket(line, server_hostname="127.0.0.1"))
+            held[-1].sendall("\r\n".join([*head, "", ""]).encode())
+        said: dict[int, bytes] = {}
+        until(lambda: said.update(hear(held, said)) or len(said) >= 4)
+        assert set(said.values()) == {b"HTTP/1.1 503"} and len(said) == 4
+        assert door.lets_in(members[1])
+    finally:
+        for line in held:
+            line.close()
+
+
+def hear(held, said):
+    """What has come on those that have said nothing yet."""
+    for number, line in enumerate(held):
+        line.settimeout(0.05)
+        with contextlib.suppress(TimeoutError):
+            if number not in said:
+                yield number, line.recv(12)
 
 
 # --- the seven intrusions ---
