@@ -494,6 +494,13 @@ class Forgets(Protocol):
 
 
 @runtime_checkable
+class KeepsSecret(Protocol):
+    """An algorithm whose server draws from a secret that clients must not know."""
+
+    def set_secret(self, server: Server, secret: bytes) -> Server: ...
+
+
+@runtime_checkable
 class SharesLabels(Protocol):
     """An algorithm whose clients upload soft labels on public samples; a simulation scores them."""
 
@@ -514,6 +521,7 @@ class LabelAnswer:
     chooses: bool = True  # whether it has a choice; else both ends know the rows
     received: Weights | None = None  # what its training started from
     memory: Any = None  # what the client remembers so far, as the algorithm defines
+    asked: Array | None = None  # samples of an audit; its model answers, whatever it says elsewhere
 
 
 @dataclass(frozen=True, eq=False)

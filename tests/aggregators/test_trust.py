@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedsift.aggregators import (
     AGGREGATORS,
+    Answers,
     Seen,
     Trust,
     forget_client,
@@ -17,7 +18,6 @@ from fedsift.aggregators import (
     run_aggregator,
     run_and_judge,
 )
-from fedsift.aggregators.rules import Audit
 from fedsift.registry import build
 from fedsift.types import Round, SoftLabels, UserError
 from tests.helpers import toys
@@ -208,6 +208,10 @@ def _changed(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[st
 # --- audits ---
 
 
+def asked_about(rows: np.ndarray, answers: dict[int, np.ndarray]) -> Seen:
+    return Seen(None, {id: Answers(rows, classes) for id, classes in answers.items()})
+
+
 def test_what_others_answer_is_evidence_against_who_sent_the_row():
     # Rows that nobody shares, and no student. Client 2 lied in round 0, and all are asked about it.
     rule, rows = Trust(), np.split(np.arange(36), 3)
@@ -216,8 +220,8 @@ def test_what_others_answer_is_evidence_against_who_sent_the_row():
     _, memory, found = run_and_judge(rule, uploads, {}, a_round(0), Seen())
     assert not found[2].rested
     asked = np.arange(0, 36, 2)  # six rows of each
-    honest = Audit(asked, dict.fromkeys(range(3), TRUTH[asked]))
-    _, _, found = run_and_judge(rule, uploads, memory, a_round(1), Seen(None, honest))
+    honest = asked_about(asked, dict.fromkeys(range(3), TRUTH[asked]))
+    _, _, found = run_and_judge(rule, uploads, memory, a_round(1), honest)
     assert [found[i].rested for i in range(3)] == [False, False, True]
 
 
@@ -227,9 +231,7 @@ def test_one_that_contradicts_all_in_its_answers_is_rested():
     _, memory, _ = run_and_judge(rule, uploads, {}, a_round(0), Seen())
     asked = np.arange(0, 40, 2)
     answers = {i: (LIES if i == 2 else TRUTH)[asked] for i in range(5)}
-    _, _, found = run_and_judge(
-        rule, uploads, memory, a_round(1), Seen(None, Audit(asked, answers))
-    )
+    _, _, found = run_and_judge(rule, uploads, memory, a_round(1), asked_about(asked, answers))
     assert [id for id in found if found[id].rested] == [2]
 
 
@@ -241,8 +243,8 @@ def test_an_absent_client_is_audited_too():
     uploads = [(i, says(said[i][rows[i]], rows[i])) for i in range(3)]
     _, memory, _ = run_and_judge(rule, uploads, {}, a_round(0), Seen())
     asked = np.arange(0, 36, 2)
-    audit = Audit(asked, dict.fromkeys(range(2), TRUTH[asked]))
-    _, memory, _ = run_and_judge(rule, uploads[:2], memory, a_round(1), Seen(None, audit))
+    audit = asked_about(asked, dict.fromkeys(range(2), TRUTH[asked]))
+    _, memory, _ = run_and_judge(rule, uploads[:2], memory, a_round(1), audit)
     counts = memory["by_client"]["2"]["counts"]
     assert counts["compared"][2] == pytest.approx(6)
     assert counts["agreed"][2] == 0
@@ -257,13 +259,13 @@ def test_an_audit_asks_about_as_many_rows_of_each():
     uploads = [(i, says(TRUTH[rows[i]], rows[i])) for i in range(3)]
     _, memory = run_aggregator(rule, uploads, {}, a_round(0))
     restored = _restored(rule, memory)
-    asked = rule.choose_audit(restored, 12, np.random.default_rng(0), a_round(1))
+    asked = rule.choose_audit(restored, 12, np.random.default_rng(0), 1)
     assert [np.isin(asked, one).sum() for one in rows] == [4, 4, 4]
     assert (np.diff(asked) > 0).all()
-    again = rule.choose_audit(restored, 12, np.random.default_rng(1), a_round(1))
+    again = rule.choose_audit(restored, 12, np.random.default_rng(1), 1)
     assert asked.tolist() != again.tolist()
-    assert len(rule.choose_audit(restored, 64, np.random.default_rng(0), a_round(1))) == 36
-    assert len(rule.choose_audit(restored, 12, np.random.default_rng(0), a_round(9))) == 0
+    assert len(rule.choose_audit(restored, 64, np.random.default_rng(0), 1)) == 36
+    assert len(rule.choose_audit(restored, 12, np.random.default_rng(0), 9)) == 0
 
 
 def _restored(rule: Trust, memory: Any) -> Any:

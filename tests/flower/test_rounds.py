@@ -12,12 +12,13 @@ from flwr.app import Error, Message, RecordDict
 
 from fedsift import config, runs
 from fedsift.algorithms import FedAvg
+from fedsift.algorithms.audits import derive_secret
 from fedsift.algorithms.per_label import MixtureSent
 from fedsift.algorithms.soft_labels import ClientMemory
 from fedsift.codecs import SoftLabelCodec
 from fedsift.engines import choose_engine
 from fedsift.federation import Federation, FederationState, start_federations
-from fedsift.flower import messages
+from fedsift.flower import messages, server
 from fedsift.flower.client_state import ClientState, DiskStore, RunStore
 from fedsift.flower.messages import Answer
 from fedsift.flower.server import TOKEN, _token
@@ -40,6 +41,7 @@ from tests.helpers.fake_flower import (
 from tests.helpers.runs import lines
 from tests.helpers.tiers import slow_but
 
+DRAW_SECRET = server.draw_secret  # conftest.py puts another in its place
 # Needs all client models in one place, the truth about public samples, or a look at the clients.
 SIMULATED = ("disagreement", "uploaded_labels", "distilled_labels", "steps")
 
@@ -79,7 +81,7 @@ def simulated(task, system, folder, rounds=ROUNDS):
 # --- parity ---
 
 
-@pytest.mark.parametrize("system", slow_but(SYSTEMS, "fas", "cfd", "fedavg"))
+@pytest.mark.parametrize("system", slow_but(SYSTEMS, "fas", "cfd", "fedavg", "trust, audits"))
 def test_a_run_on_flower_is_the_simulated_run(system, task, taken, tmp_path):
     simulated_run = simulated(task, system, tmp_path / "simulated")
     messages = taken[:]
@@ -98,6 +100,15 @@ def test_a_run_on_flower_is_the_simulated_run(system, task, taken, tmp_path):
             there.pop(name, None)
         here.pop("reported_by_clients", None)
         assert here == there
+
+
+def test_the_secret_of_a_server_on_flower_is_not_that_of_the_seed(task, tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "draw_secret", DRAW_SECRET)
+    found = set()
+    for name in ("one", "two"):
+        grid, how = federation(task, overrides("trust, audits", 2), 4, tmp_path / name)
+        found.add(play(task, grid, how).state.server.memory.secret)
+    assert len(found) == 2 and derive_secret(0) not in found
 
 
 def test_validation_samples_are_measured_on_at_every_machine(task, tmp_path):

@@ -36,6 +36,7 @@ SYSTEMS = {
         'algorithm=cfd budget=20 start=simclr(epochs=2) clients.models={"mlp"=2,"cnn"=2}'
     ),
     "updates down": "algorithm=fas algorithm.down_codec=updates(1)",
+    "trust, audits": "algorithm=fas aggregator=trust(memory(era(0.1))) algorithm.audit=8",
     "mixed models": 'algorithm=fas clients.models={"mlp"=2,"cnn"=2}',
     "fedavg": "algorithm=fedavg",
     "fedpaq": "algorithm=fedpaq",

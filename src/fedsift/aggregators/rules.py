@@ -35,11 +35,11 @@ class StatefulAggregator(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Audit:
-    """Samples that all clients of a round were asked about, and the classes they answered."""
+class Answers:
+    """Samples that a client was asked about, and the classes that it answered."""
 
-    rows: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # [A], ascending
-    answers: Mapping[int, Array] = field(default_factory=dict)  # by client, [A] each
+    rows: Array  # [A], ascending
+    classes: Array  # [A]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,8 @@ class Seen:
     """What the server has beside the uploads, for an aggregator that judges clients."""
 
     predictions: Array | None = None  # [N, C]: the students' soft labels before this round
-    audit: Audit = field(default_factory=Audit)
+    # to an audit, by client; those of a client are there once its upload has been read
+    answers: Mapping[int, Answers] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -59,6 +60,12 @@ class JudgesClients(Protocol):
         self, uploads: Uploads, memory: Any, r: Round, seen: Seen
     ) -> tuple[SoftLabels, Any, dict[int, Verdict]]:
         """As `aggregate`, with a verdict on each client heard."""
+        ...
+
+    def choose_audit(
+        self, memory: Any, size: int, generator: np.random.Generator, number: int
+    ) -> Array:
+        """Samples to ask all clients about in round `number`, ascending, `size` at most."""
         ...
 
 
@@ -97,7 +104,7 @@ def run_and_judge(
     if not isinstance(aggregator, StatefulAggregator):
         labels = aggregator(uploads, len(r.public), r.classes)
         return check_labels(labels, len(r.public), r.classes), memory, verdicts
-    restored = _restore(aggregator, memory)
+    restored = restore_memory(aggregator, memory)
     if isinstance(aggregator, JudgesClients):
         labels, after, verdicts = aggregator.judge(uploads, restored, r, seen)
     else:
@@ -109,10 +116,11 @@ def forget_client(aggregator: Aggregator | StatefulAggregator, memory: Tree, cli
     """An aggregator's memory without one client."""
     if not isinstance(aggregator, StatefulAggregator):
         return memory
-    return to_tree(aggregator.forget(_restore(aggregator, memory), client))
+    return to_tree(aggregator.forget(restore_memory(aggregator, memory), client))
 
 
-def _restore(aggregator: StatefulAggregator, memory: Tree) -> Any:
+def restore_memory(aggregator: StatefulAggregator | JudgesClients, memory: Tree) -> Any:
+    """A memory from a tree, as the aggregator has it."""
     return from_tree(getattr(aggregator, "memory_type", dict), memory, "the aggregator's memory")
 
 

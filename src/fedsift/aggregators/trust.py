@@ -34,7 +34,7 @@ import numpy as np
 from fedsift.aggregators.memory import Remembered, is_of_earlier_round
 from fedsift.aggregators.rules import (
     Aggregator,
-    Audit,
+    Answers,
     Seen,
     StatefulAggregator,
     Uploads,
@@ -146,11 +146,11 @@ class Trust:
         return TrustMemory(kept, forget_client(self.inner, memory.inner, client))
 
     def choose_audit(
-        self, memory: TrustMemory, size: int, generator: np.random.Generator, r: Round
+        self, memory: TrustMemory, size: int, generator: np.random.Generator, number: int
     ) -> Array:
         """Samples to ask about, ascending: of rows that clients have sent, equally many of each."""
         asked: set[int] = set()
-        recent = self._find_recent(memory, r)
+        recent = self._find_recent(memory, number)
         rows = [generator.permutation(one.last.labels.index) for one in recent.values()]
         rows = [rows[i] for i in generator.permutation(len(rows))]
         for place in range(max(map(len, rows), default=0)):
@@ -159,8 +159,8 @@ class Trust:
                     asked.add(int(one[place]))
         return np.array(sorted(asked), np.int64)
 
-    def _find_recent(self, memory: TrustMemory, r: Round) -> dict[int, Standing]:
-        first = r.number - self.rounds
+    def _find_recent(self, memory: TrustMemory, number: int) -> dict[int, Standing]:
+        first = number - self.rounds
         return {id: one for id, one in sorted(memory.by_client.items()) if one.last.round >= first}
 
     def _weigh(
@@ -170,7 +170,7 @@ class Trust:
 
         Whom to believe depends on whom one believes: a few turns.
         """
-        recent = self._find_recent(memory, r)
+        recent = self._find_recent(memory, r.number)
         known = {id: one.trust for id, one in memory.by_client.items()}
         trust = {id: known.get(id, _find_trust(0.0)) for id in heard}
         past = {id: one.counts for id, one in memory.by_client.items()}
@@ -266,20 +266,19 @@ def _compare(
             _add_opinion(opinions, one.last.labels, trust[id])
     for id, given in heard.items():
         _add_opinion(opinions, given, trust[id])
-    answers = np.zeros(shape)
-    for id, said in seen.audit.answers.items():
-        answers[seen.audit.rows, said] += trust.get(id, _find_trust(0.0))
-    audited = {
-        id for id, one in recent.items() if np.isin(one.last.labels.index, seen.audit.rows).any()
-    }
+    said, answered = seen.answers, np.zeros(shape)
+    for id, answer in said.items():
+        answered[answer.rows, answer.classes] += trust.get(id, _find_trust(0.0))
+    asked = answered.sum(1) > 0
+    audited = {id for id, one in recent.items() if asked[one.last.labels.index].any()}
     found = {}
     for id in sorted(heard.keys() | audited):
         old, labels = recent.get(id), heard.get(id)
         parts = [
             _compare_with_students(labels, old, seen.predictions),
             _compare_with_others(labels, opinions, trust.get(id, 0.0)),
-            _compare_audited(old, answers, seen.audit, id, trust),
-            _compare_answers(answers, seen.audit, id, trust),
+            _compare_audited(old, answered, said.get(id), trust.get(id, 0.0)),
+            _compare_answers(answered, said.get(id), trust.get(id, 0.0)),
         ]
         found[id] = (np.array([n for n, _ in parts]), np.array([a for _, a in parts]))
     return found
@@ -314,30 +313,27 @@ def _compare_with_others(
 
 
 def _compare_audited(
-    old: Standing | None, answers: Array, audit: Audit, id: int, trust: Mapping[int, float]
+    old: Standing | None, answered: Array, said: Answers | None, own: float
 ) -> tuple[float, float]:
     """What the client sent last time with what others answer now."""
-    if old is None or not len(audit.rows):
+    if old is None:
         return 0.0, 0.0
     labels = old.last.labels
-    asked = np.isin(labels.index, audit.rows)
-    rows, top = labels.index[asked], labels.probs[asked].argmax(1)
-    others, agree = answers[rows].sum(1), answers[rows, top]
-    if id in audit.answers:
-        said = audit.answers[id][np.searchsorted(audit.rows, rows)]
-        others, agree = others - trust[id], agree - trust[id] * (said == top)
-    return _count(others, agree, _find_claims(labels)[asked])
+    top = labels.probs.argmax(1)
+    others, agree = answered[labels.index].sum(1), answered[labels.index, top]
+    if said is not None:  # without its own answers
+        mine = np.zeros_like(answered)
+        mine[said.rows, said.classes] = own
+        others, agree = others - mine[labels.index].sum(1), agree - mine[labels.index, top]
+    return _count(others, agree, _find_claims(labels))
 
 
-def _compare_answers(
-    answers: Array, audit: Audit, id: int, trust: Mapping[int, float]
-) -> tuple[float, float]:
+def _compare_answers(answered: Array, said: Answers | None, own: float) -> tuple[float, float]:
     """The client's answers with those of the others."""
-    if id not in audit.answers:
+    if said is None:
         return 0.0, 0.0
-    said = audit.answers[id]
-    others = answers[audit.rows].sum(1) - trust[id]
-    return _count(others, answers[audit.rows, said] - trust[id], np.ones(len(said)))
+    others = answered[said.rows].sum(1) - own
+    return _count(others, answered[said.rows, said.classes] - own, np.ones(len(said.rows)))
 
 
 def _count(others: Array, agree: Array, claims: Array) -> tuple[float, float]:

@@ -78,6 +78,8 @@ class Sift:
         registry.lookup(dict.fromkeys(MODES), "mode", self.mode, " or ".join(MODES))
         if self.mode == "weights" and isinstance(self.labels.down, SoftLabelCodec):
             raise UserError("mode=weights has no soft labels to download; set download=weights")
+        if self.mode != "labels" and self.labels.audits.size:
+            raise UserError("audit asks about labels; set mode=labels, or audit=0")
 
     @property
     def clients_keep_models(self) -> bool:
@@ -155,6 +157,9 @@ class Sift:
     def forget(self, server: Server, client: int) -> Server:
         return self.labels.forget(server, client)
 
+    def set_secret(self, server: Server, secret: bytes) -> Server:
+        return self.labels.set_secret(server, secret)
+
     def _system(self, r: Round) -> Any:
         """The algorithm that does the work."""
         bits, samples = _bits_per_weight(r.models, self.max_bytes), len(r.public)
@@ -206,6 +211,7 @@ def sift(
     ema: float = 0.5,
     votes: str = "equal",
     vote_bits: int = 4,
+    audit: int = 0,
     download: str = "weights",
     down_codec: str | SoftLabelCodec | WeightCodec | Updates = "float32",
     local: Recipe | None = None,
@@ -227,6 +233,8 @@ def sift(
     votes: how much a client's word counts: "equal", by its "expertise", or by expertise found from
         its label "histogram", which tells the server what data it has
     vote_bits: bits per row in which expertise is sent, 4 to 8
+    audit: samples of earlier uploads that all clients are asked about every round, 0 to 64; for
+        mode=labels and the aggregator trust
     download: what travels down, "weights" or "soft-labels"
     down_codec: of the downlink
     local: how clients train
@@ -246,6 +254,7 @@ def sift(
         bytes=bytes,
         votes=votes,
         vote_bits=vote_bits,
+        audit=audit,
         local=local,
         distill=distill,
     )

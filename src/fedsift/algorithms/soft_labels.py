@@ -16,6 +16,7 @@ from fedsift import aggregators, registry, seeding
 from fedsift.aggregators import (
     AGGREGATORS,
     Aggregator,
+    Answers,
     JudgesClients,
     LabelMemory,
     Seen,
@@ -24,6 +25,7 @@ from fedsift.aggregators import (
     run_and_judge,
 )
 from fedsift.algorithms import first_weights, students, weight_downlink
+from fedsift.algorithms.audits import Audits, derive_secret, encode_answers, split_answers
 from fedsift.algorithms.first_weights import FirstWeights
 from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
 from fedsift.algorithms.presets import preset
@@ -94,11 +96,13 @@ class ServerMemory:
     first: FirstWeights = field(default_factory=FirstWeights)
     weights: WeightDownlinkMemory = field(default_factory=WeightDownlinkMemory)
     counts: dict[int, int] = field(default_factory=dict)  # of sift's weights: claimed samples
+    secret: bytes = b""  # what audits are drawn from
 
 
 class Upload(NamedTuple):
     labels: SoftLabels
     reference: SoftLabels | None  # of a delta uplink, for the client's next message
+    answers: Answers | None = None  # to an audit
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class SoftLabelFD:
     replay: int | None = 0  # public samples a client adds to its own; None: as many as it has
     max_bytes: int | None = None  # the largest upload; None: as long as the budget makes it
     votes: Votes = field(default_factory=Votes)  # how much a client's word counts
+    audits: Audits = field(default_factory=Audits)  # samples that all are asked about every round
 
     client_memory: ClassVar[type] = ClientMemory
     server_memory: ClassVar[type] = ServerMemory
@@ -144,10 +149,18 @@ class SoftLabelFD:
             raise UserError(f"temperature must be above 0, not {self.temperature}")
         students.check_ema(self.ema)
         stateful = isinstance(self.down, SoftLabelCodec) or self.up.keeps_reference
-        if self.pool is not None and (stateful or isinstance(self.aggregate, LabelMemory)):
+        judges = isinstance(self.aggregate, JudgesClients)
+        if self.pool is not None and (
+            stateful or judges or isinstance(self.aggregate, LabelMemory)
+        ):
             raise UserError(
                 "a pool changes every round: it needs weights down, a codec that is not delta and"
-                " an aggregator that is not memory"
+                " an aggregator that is not memory or trust"
+            )
+        if self.audits.size and not judges:
+            raise UserError(
+                f"audit={self.audits.size} needs an aggregator that judges clients; set"
+                " aggregator=trust, or audit=0"
             )
         for kind, name, known in (("teach", self.teach, TEACH), ("absent", self.absent, ABSENT)):
             registry.lookup(dict.fromkeys(known), kind, name, " or ".join(known))
@@ -167,11 +180,28 @@ class SoftLabelFD:
         check_replay_fits(self.replay, self._with_pool(r))
         new = students.initial_students(r)
         sends_first = r.start is not None and isinstance(self.down, SoftLabelCodec)
-        return Server(new, ServerMemory(first=FirstWeights(new if sends_first else {})))
+        first = FirstWeights(new if sends_first else {})
+        secret = derive_secret(r.seed) if self.audits.size else b""
+        return Server(new, ServerMemory(first=first, secret=secret))
+
+    def set_secret(self, server: Server, secret: bytes) -> Server:
+        """The server with another secret, where it needs one."""
+        if not self.audits.size:
+            return server
+        return replace(server, memory=replace(server.memory, secret=secret))
 
     def prepare_downloads(
         self, server: Server, cohort: Iterable[Client], r: Round
     ) -> dict[int, bytes]:
+        rows = self.audits.choose_rows(self.aggregate, server, r)
+        asked = self.audits.encode_rows(rows, r)
+        downloads = self._prepare_lessons(server, cohort, r)
+        return {id: asked + lesson for id, lesson in downloads.items()} if asked else downloads
+
+    def _prepare_lessons(
+        self, server: Server, cohort: Iterable[Client], r: Round
+    ) -> dict[int, bytes]:
+        """Weights or soft labels."""
         if not isinstance(self.down, SoftLabelCodec):
             return WeightDownlink(self.down).encode(server.memory.weights, server, cohort, r)
         downlink, memory = SoftLabelDownlink(self.down, self.absent), server.memory
@@ -191,6 +221,7 @@ class SoftLabelFD:
         self, client: Client, memory: ClientMemory, download: bytes, r: Round
     ) -> Turn[LabelAnswer]:
         r = self._with_pool(r)
+        asked, download = self.audits.split_download(download, r)
         start, received, held = yield from self._download(client, memory, download, r)
         weights = yield from train_locally(client, start, self.local, r, self.replay)
         logits = yield Predict(client.model, weights, r.public)
@@ -206,6 +237,7 @@ class SoftLabelFD:
             chooses=self.sampler not in DERIVED,
             received=start,
             memory=so_far,
+            asked=asked,
         )
 
     def encode_answer(
@@ -228,18 +260,22 @@ class SoftLabelFD:
         if self.max_bytes is not None and len(upload) > self.max_bytes:
             raise WireError(f"an upload of {len(upload)} bytes where {self.max_bytes} are allowed")
         reference = server.memory.sent.get(client)
+        rows = self.audits.choose_rows(self.aggregate, server, r)
+        said, answers, upload = split_answers(upload, len(rows), r.classes)
         claims, message = self.votes.split(upload, r.classes)
-        link = replace(self._link(client, r), before=claims)
+        link = replace(self._link(client, r), before=answers + claims)
         labels, reference = self.up.decode_stateful(message, link, reference)
-        return Upload(self.votes.decode(claims, labels), reference)
+        answered = Answers(rows, said) if len(rows) else None
+        return Upload(self.votes.decode(claims, labels), reference, answered)
 
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, Upload]], r: Round
     ) -> Turn[Server]:
         whole, r, memory = r, self._with_pool(r), server.memory
         references: dict[int, SoftLabels | None] = {}
-        stream = _labels_of(uploads, references)
-        seen = yield from self._look(server, r)
+        answers: dict[int, Answers] = {}
+        stream = _labels_of(uploads, references, answers)
+        seen = Seen((yield from self._look(server, r)), answers)
         labels, aggregated, verdicts = run_and_judge(
             self.aggregate, stream, memory.aggregator, r, seen
         )
@@ -265,7 +301,7 @@ class SoftLabelFD:
             weights_down = WeightDownlink(self.down).record(weights_down, server, references, r)
         sent = memory.sent | {c: labels for c, labels in references.items() if labels is not None}
         distilled = self._on_whole_public(labels, whole)
-        after = ServerMemory(sent, downlink, aggregated, first, weights_down)
+        after = ServerMemory(sent, downlink, aggregated, first, weights_down, secret=memory.secret)
         return Server(new, after, distilled=distilled, verdicts=verdicts)
 
     def uploaded_labels(self, upload: Upload, r: Round) -> SoftLabels:
@@ -297,6 +333,7 @@ class SoftLabelFD:
             old.first.forget(client),
             weight_downlink.forget(old.weights, client),
             old.counts,
+            old.secret,
         )
         return Server(server.students, memory)
 
@@ -307,9 +344,16 @@ class SoftLabelFD:
         picks = check_picks(self._pick(client, answer, r, budget), budget, len(r.public))
         labels = SoftLabels(picks, answer.probs[picks])
         claims = self.votes.encode(labels.probs, client.label_counts)
-        link = replace(r.link(client.id), before=claims)
+        before = self._answer(answer, r) + claims
+        link = replace(r.link(client.id), before=before)
         message, reference = self.up.encode_stateful(labels, link, answer.memory.sent)
-        return claims + message, reference
+        return before + message, reference
+
+    def _answer(self, answer: LabelAnswer, r: Round) -> bytes:
+        """The classes that the client's model predicts on the samples of an audit."""
+        if answer.asked is None:
+            return b""
+        return encode_answers(answer.predicted[answer.asked].argmax(1), r.classes)
 
     def _pick(self, client: Client, answer: LabelAnswer, r: Round, budget: int) -> Array:
         """The rows to send. Where the server can derive them, nobody has a choice."""
@@ -358,12 +402,12 @@ class SoftLabelFD:
             students.check_distilled(weights)
         return weights, received, memory.held
 
-    def _look(self, server: Server, r: Round) -> Turn[Seen]:
-        """What an aggregator that judges clients wants to see; the others cost nothing."""
+    def _look(self, server: Server, r: Round) -> Turn[Array | None]:
+        """The students' predictions, for an aggregator that judges clients."""
         if not isinstance(self.aggregate, JudgesClients):
-            return Seen()
+            return None
         before = yield from self._predict(server.students, r)
-        return Seen(before.probs)
+        return before.probs
 
     def _predict(self, taught: Mapping[str, Weights], r: Round) -> Turn[SoftLabels]:
         """The students' soft labels on the whole public set, averaged over the architectures."""
@@ -381,12 +425,17 @@ class SoftLabelFD:
 
 
 def _labels_of(
-    uploads: Iterable[tuple[int, Upload]], references: dict[int, SoftLabels | None]
+    uploads: Iterable[tuple[int, Upload]],
+    references: dict[int, SoftLabels | None],
+    answers: dict[int, Answers],
 ) -> Iterator[tuple[int, SoftLabels]]:
-    """One upload at a time; the references for the clients' next messages are noted on the way."""
-    for client, (labels, reference) in uploads:
-        references[client] = reference
-        yield client, labels
+    """One upload at a time; what else is in it is noted on the way: the references for the clients'
+    next messages, and answers to an audit."""
+    for client, upload in uploads:
+        references[client] = upload.reference
+        if upload.answers is not None:
+            answers[client] = upload.answers
+        yield client, upload.labels
 
 
 def fit_to_bytes(
@@ -461,6 +510,7 @@ def fd(
     bytes: int | None = None,
     votes: str = "equal",
     vote_bits: int = 4,
+    audit: int = 0,
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> SoftLabelFD:
@@ -484,6 +534,8 @@ def fd(
     votes: how much a client's word counts: "equal", by its "expertise", or by expertise found from
         its label "histogram", which tells the server what data it has
     vote_bits: bits per row in which expertise is sent, 4 to 8
+    audit: samples of earlier uploads that all clients are asked about every round, 0 to 64; for the
+        aggregator trust
     local: how clients train
     distill: how soft labels are distilled
     """
@@ -505,6 +557,7 @@ def fd(
         replay,
         bytes,
         Votes(votes, vote_bits),
+        Audits(audit),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 import uuid
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsift import files, ledger, runs
+from fedsift.algorithms.audits import SECRET_BYTES
 from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
 from fedsift.federation import Federation, FederationState, Record, start_federations
@@ -33,7 +35,7 @@ from fedsift.ledger import RoundBytes
 from fedsift.runs import Run
 from fedsift.runs.folder import read_json
 from fedsift.turns import run_turn
-from fedsift.types import Client, Engine, Forgets, Model, Round, Server, UserError
+from fedsift.types import Client, Engine, Forgets, KeepsSecret, Model, Round, Server, UserError
 
 TOKEN = "flower.json"  # in the run folder: the name under which clients remember this run
 
@@ -90,6 +92,7 @@ def _run(grid: Grid, run: Run, here: Site, how: Settings, engine: Engine) -> Non
                 if isinstance(state, Exception):
                     raise state
                 run.state = state
+            _renew_secret(run)
             Host(grid, run, here, how, engine, monitor).run_all()
         except Exception as error:
             complain(f"the run failed: {_one_line(error)}")
@@ -97,6 +100,18 @@ def _run(grid: Grid, run: Run, here: Site, how: Settings, engine: Engine) -> Non
             monitor.update(state="failed", error=_one_line(error))
             raise
         monitor.update(state="finished")
+
+
+def draw_secret(run: Run) -> bytes:
+    """From chance, not from the seed, which all clients know."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def _renew_secret(run: Run) -> None:
+    """Before the first round, where the algorithm draws from a secret."""
+    algorithm, state = run.federation.algorithm, run.state
+    if isinstance(algorithm, KeepsSecret) and not state.round:
+        run.state = replace(state, server=algorithm.set_secret(state.server, draw_secret(run)))
 
 
 def _past(run: Run) -> Status:
