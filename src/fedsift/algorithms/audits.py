@@ -106,7 +106,7 @@ def _find_checksum(listed: bytes, r: Round) -> int:
 
 @lru_cache(maxsize=64)  # found once for a round: `Server` compares by identity
 def _choose(size: int, aggregator: Any, server: Server, number: int) -> Array:
-    generator = seeding.rng(server.memory.secret.hex(), number, "audit")
+    generator = seeding.rng((server.memory.secret or b"").hex(), number, "audit")
     memory = restore_memory(aggregator, server.memory.aggregator)
     rows: Array = aggregator.choose_audit(memory, size, generator, number)
     return rows

@@ -96,7 +96,7 @@ class ServerMemory:
     first: FirstWeights = field(default_factory=FirstWeights)
     weights: WeightDownlinkMemory = field(default_factory=WeightDownlinkMemory)
     counts: dict[int, int] = field(default_factory=dict)  # of sift's weights: claimed samples
-    secret: bytes = b""  # what audits are drawn from
+    secret: bytes | None = None  # what audits are drawn from
 
 
 class Upload(NamedTuple):
@@ -181,7 +181,7 @@ class SoftLabelFD:
         new = students.initial_students(r)
         sends_first = r.start is not None and isinstance(self.down, SoftLabelCodec)
         first = FirstWeights(new if sends_first else {})
-        secret = derive_secret(r.seed) if self.audits.size else b""
+        secret = derive_secret(r.seed) if self.audits.size else None
         return Server(new, ServerMemory(first=first, secret=secret))
 
     def set_secret(self, server: Server, secret: bytes) -> Server:
