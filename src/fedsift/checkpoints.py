@@ -44,7 +44,9 @@ def from_bytes(blob: bytes) -> FederationState:
     """The state with memories as plain trees; `restore_state` gives them their types."""
     tree: Tree = {part: {} for part in PARTS} | tree_from_bytes(blob)
     if odd := sorted(tree.keys() - set(PARTS)):
-        raise UserError(f"saved by another version of fedsift: it has {', '.join(map(repr, odd))}")
+        raise UserError(
+            f"saved by another version of fedsift: it has {', '.join(map(repr, odd))[:200]}"
+        )
     return FederationState(
         rounds_of(io.BytesIO(blob)),
         Server(tree["students"], tree["memory"]),

@@ -110,7 +110,9 @@ def _is_empty_tree(value: Any) -> bool:
 def _build(kind: Any, tree: Tree, path: str) -> Any:
     hints = _hints(kind)
     if odd := sorted(tree.keys() - hints.keys()):
-        raise UserError(f"{path} has {', '.join(map(repr, odd))}, which this version does not know")
+        raise UserError(
+            f"{path} has {', '.join(map(repr, odd))[:200]}, which this version does not know"
+        )
     given = {name: from_tree(hints[name], value, f"{path}.{name}") for name, value in tree.items()}
     try:
         return kind(**given)
