@@ -1,4 +1,4 @@
-"""A million hostile messages over all kinds: what they cost, and that only a WireError comes out.
+"""A million hostile messages of many kinds: what they cost, and that only a WireError comes out.
 
     python benchmarks/hostile_messages.py --messages 1000000
 

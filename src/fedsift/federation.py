@@ -483,9 +483,10 @@ class Federation:
             raise whole
         guilty = yield from find_guilty(list(uploads), partial(self._spoils, state, answers))
         why = f"its upload is left out: with it {describe_problem(whole)}"
-        rest = yield from self._try_round(state, answers, dict.fromkeys(guilty, why))
-        if guilty and isinstance(rest, Record):
-            return rest
+        if guilty:
+            rest = yield from self._try_round(state, answers, dict.fromkeys(guilty, why))
+            if isinstance(rest, Record):
+                return rest
         raise whole
 
     def _spoils(self, state: FederationState, answers: Answers, heard: Sequence[int]) -> Turn[bool]:

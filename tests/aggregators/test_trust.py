@@ -259,13 +259,26 @@ def test_an_audit_asks_about_as_many_rows_of_each():
     uploads = [(i, says(TRUTH[rows[i]], rows[i])) for i in range(3)]
     _, memory = run_aggregator(rule, uploads, {}, a_round(0))
     restored = _restored(rule, memory)
-    asked = rule.choose_audit(restored, 12, np.random.default_rng(0), 1)
+    asked = rule.choose_audit(restored, 12, np.random.default_rng(0), a_round(1))
     assert [np.isin(asked, one).sum() for one in rows] == [4, 4, 4]
     assert (np.diff(asked) > 0).all()
-    again = rule.choose_audit(restored, 12, np.random.default_rng(1), 1)
+    again = rule.choose_audit(restored, 12, np.random.default_rng(1), a_round(1))
     assert asked.tolist() != again.tolist()
-    assert len(rule.choose_audit(restored, 64, np.random.default_rng(0), 1)) == 36
-    assert len(rule.choose_audit(restored, 12, np.random.default_rng(0), 9)) == 0
+    assert len(rule.choose_audit(restored, 64, np.random.default_rng(0), a_round(1))) == 36
+    assert len(rule.choose_audit(restored, 12, np.random.default_rng(0), a_round(9))) == 0
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_usual_rate_of_nothing_or_all_is_damage(share):
+    rule, uploads = Trust(), [(i, says(TRUTH)) for i in range(3)]
+    _, memory = run_aggregator(rule, uploads, {}, a_round(0))
+    counts = memory["by_client"]["1"]["counts"]
+    assert counts["compared"][1] > 0  # the three overlap
+    counts["usual"] = counts["compared"] * share
+    with pytest.raises(UserError, match=r"memory of client 1 .* damaged"):
+        run_aggregator(rule, uploads, memory, a_round(1))
+    with pytest.raises(UserError, match=r"memory of client 1 .* damaged"):
+        rule.choose_audit(_restored(rule, memory), 12, np.random.default_rng(0), a_round(1))
 
 
 def _restored(rule: Trust, memory: Any) -> Any:

@@ -43,6 +43,7 @@ KEPT = {  # one of each kind of memory
     "updates": ("digits-fas", "algorithm.down_codec=updates(1)"),
     "label memory": ("digits-fas", "aggregator=memory"),
     "per label": ("digits-fas", "algorithm=fd-jeong"),
+    "trust": ("digits-fas", "aggregator=trust", "algorithm.audit=8"),
 }
 LOOKING = [
     ["show", "run"],

@@ -63,9 +63,9 @@ class JudgesClients(Protocol):
         ...
 
     def choose_audit(
-        self, memory: Any, size: int, generator: np.random.Generator, number: int
+        self, memory: Any, size: int, generator: np.random.Generator, r: Round
     ) -> Array:
-        """Samples to ask all clients about in round `number`, ascending, `size` at most."""
+        """Samples to ask all clients about in this round, ascending, `size` at most."""
         ...
 
 

@@ -146,11 +146,12 @@ class Trust:
         return TrustMemory(kept, forget_client(self.inner, memory.inner, client))
 
     def choose_audit(
-        self, memory: TrustMemory, size: int, generator: np.random.Generator, number: int
+        self, memory: TrustMemory, size: int, generator: np.random.Generator, r: Round
     ) -> Array:
         """Samples to ask about, ascending: of rows that clients have sent, equally many of each."""
+        _check_memory(memory, r)
         asked: set[int] = set()
-        recent = self._find_recent(memory, number)
+        recent = self._find_recent(memory, r.number)
         rows = [generator.permutation(one.last.labels.index) for one in recent.values()]
         rows = [rows[i] for i in generator.permutation(len(rows))]
         for place in range(max(map(len, rows), default=0)):
@@ -424,4 +425,7 @@ def _fits(parts: Iterable[Array]) -> bool:
     return all(
         part.shape == (len(KINDS),) and np.isfinite(part).all() and (part >= 0).all()
         for part in (compared, agreed, usual)
-    ) and bool((agreed <= compared + LEAST).all() and (usual <= compared + LEAST).all())
+    ) and bool(
+        (agreed <= compared + LEAST).all()
+        and ((usual > 0) & (usual < compared) | (compared <= LEAST)).all()
+    )

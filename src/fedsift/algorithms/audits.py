@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from fedsift.types import Array, Round, Server, UserError
 MOST = indexes.FEW  # samples: so few are coded exactly, and their code has a known length
 SECRET_BYTES = 16
 _CHECKSUM = struct.Struct("<I")
+# Found once for a round, and gone with the server's state: `Server` compares by identity.
+_CHOSEN: WeakKeyDictionary[Server, Array] = WeakKeyDictionary()
 
 
 def derive_secret(seed: int) -> bytes:
@@ -50,7 +52,9 @@ class Audits:
         """The samples of this round, ascending. A function of the server's memory."""
         if not self.is_due(r):
             return np.zeros(0, np.int64)
-        return _choose(self.size, aggregator, server, r.number)
+        if server not in _CHOSEN:
+            _CHOSEN[server] = _choose(self.size, aggregator, server, r)
+        return _CHOSEN[server]
 
     def encode_rows(self, rows: Array, r: Round) -> bytes:
         """What stands before a download: their number, their code and a checksum."""
@@ -104,9 +108,8 @@ def _find_checksum(listed: bytes, r: Round) -> int:
     return zlib.crc32(struct.pack("<II", r.number, len(r.public)) + listed)
 
 
-@lru_cache(maxsize=64)  # found once for a round: `Server` compares by identity
-def _choose(size: int, aggregator: Any, server: Server, number: int) -> Array:
-    generator = seeding.rng((server.memory.secret or b"").hex(), number, "audit")
+def _choose(size: int, aggregator: Any, server: Server, r: Round) -> Array:
+    generator = seeding.rng((server.memory.secret or b"").hex(), r.number, "audit")
     memory = restore_memory(aggregator, server.memory.aggregator)
-    rows: Array = aggregator.choose_audit(memory, size, generator, number)
+    rows: Array = aggregator.choose_audit(memory, size, generator, r)
     return rows

@@ -2,7 +2,7 @@
 
 Uploads far beyond what a network starts with make the next rounds useless: outputs overflow, or
 weights do not fit the codec on the way down. The bounds do not grow with the rounds, so nobody can
-move them. docs/wire.md has the largest values of real trainings.
+move them. A test holds real trainings on the digits to a hundredth of them.
 """
 
 from __future__ import annotations
