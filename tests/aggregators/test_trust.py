@@ -200,6 +200,19 @@ def test_a_memory_that_does_not_fit_is_refused():
             run_and_judge(rule, [(0, says(TRUTH))], broken, a_round(1), Seen())
 
 
+@given(sure=st.floats(0.26, 0.99), count=st.integers(2, SAMPLES))
+def test_a_memory_of_full_agreement_fits(sure, count):
+    """Rows come in float32; their sums must not exceed each other by a rounding error."""
+    rows = says(TRUTH[:count], sure=sure)
+    rows = SoftLabels(rows.index, rows.probs.astype(np.float32))
+    rule = Trust()
+    memory: dict[str, Any] = {}
+    for number in range(3):
+        _, memory, _ = run_and_judge(
+            rule, [(0, rows), (1, rows)], memory, a_round(number), Seen(STUDENT)
+        )
+
+
 def _changed(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
     head, *rest = path
     return tree | {head: _changed(tree[head], tuple(rest), value) if rest else value}

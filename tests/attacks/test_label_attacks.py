@@ -191,6 +191,13 @@ def test_adaptive_without_a_choice_of_rows_keeps_to_the_rate_on_all_samples():
     assert (said.probs.argmax(1) == 1).sum() == 20
 
 
+def test_adaptive_sends_rows_also_where_it_agrees_with_the_student_nowhere():
+    own, shown = adaptive_scene(5)
+    other = replace(shown, student=np.tile([0.2, 0.8], (100, 1)))
+    said = attack("adaptive")(own, other)
+    assert sorted(said.rows.tolist()) == list(range(100))
+
+
 def test_an_attack_that_is_not_shown_the_student_says_so():
     with pytest.raises(UserError, match="sees_student = True"):
         attack("adaptive")(answer(), scene(student=None))

@@ -299,7 +299,7 @@ def _compare_with_students(
     if old is not None:
         claims = claims * ~np.isin(labels.index, old.last.labels.index)
     same = labels.probs.argmax(1) == predictions[labels.index].argmax(1)
-    return float(claims.sum()), float(claims @ same)
+    return float(claims.sum()), float(claims[same].sum().clip(0, claims.sum()))
 
 
 def _compare_with_others(
@@ -348,7 +348,8 @@ def _count(others: Array, agree: Array, claims: Array) -> tuple[float, float]:
 def _find_claims(labels: SoftLabels) -> Array:
     """How much each row says: 0 where all classes are alike, 1 where it names one class. [m]"""
     even = 1 / labels.probs.shape[1]
-    return np.asarray(np.clip((labels.probs.max(1) - even) / (1 - even), 0, 1))
+    top = labels.probs.max(1).astype(np.float64)  # sums in float32 would depend on their order
+    return np.asarray(np.clip((top - even) / (1 - even), 0, 1))
 
 
 def _add_usual(

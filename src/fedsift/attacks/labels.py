@@ -176,7 +176,8 @@ class Adaptive:
         _, votes = scene.honest_mean(answer.predicted)
         share = float(np.clip(1 - self._find_rate(answer, scene) + self.slack, 0, 1))
         order = scene.shared.permutation(len(own))
-        order = order[own[order] == student[order]]  # a lie there is a lie, the truth is no news
+        if (own == student).any():  # a student that knows nothing may agree nowhere
+            order = order[own[order] == student[order]]  # a lie there is a lie, the truth no news
         free = order[votes[order] == 0] if answer.chooses else order
         lies = free[: int(share * len(order))]
         probs = np.array(answer.predicted)
