@@ -41,7 +41,7 @@ def write_out(proxy: Proxy, nodes: int, host: str) -> str:
     )
     address = f"{f'[{host}]' if ':' in host else host}:{proxy.listen.rpartition(':')[2]}"
     node = supernode_command(
-        address, "ca.crt", "node.key", 'partition-id=0 memory="/var/lib/fedsift"'
+        address, "ca.crt", "node.key", 'partition-id=0 memory="/var/lib/fedsift/memory"'
     )
     lines = [
         "# On the server, for ever (systemd: Restart=always). nginx: apt-get install nginx-light",
