@@ -61,6 +61,19 @@ def test_a_run_is_submitted_again_until_all_rounds_are_saved(tmp_path, monkeypat
     assert len(there.said) == 7  # one line per event
 
 
+def test_a_round_saved_during_a_pause_is_shown(tmp_path, monkeypatch):
+    """The server outlives its SuperLink, and saves the last round while nobody watches it."""
+    there = Federation(monkeypatch, (1, CRASH))
+
+    def sleep(seconds):
+        there.pauses.append(seconds)
+        there.rounds = 2
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert there.run(tmp_path, 2) == [1, 2]
+    assert there.pauses == [5.0]
+
+
 @pytest.mark.parametrize(
     "end",
     [

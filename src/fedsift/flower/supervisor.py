@@ -39,6 +39,21 @@ def supervise(
     patience: Patience,
 ) -> Iterator[int]:
     """The number of rounds saved, when it has grown, until all are."""
+    seen = rounds_played(folder)
+    for seen in _keep_running(link, submit, folder, rounds, tell, patience):
+        yield seen
+    if seen < rounds:  # the last ones were saved during a pause
+        yield rounds
+
+
+def _keep_running(
+    link: SuperLink,
+    submit: Callable[[], str],
+    folder: Path,
+    rounds: int,
+    tell: Callable[[str], None],
+    patience: Patience,
+) -> Iterator[int]:
     failures = 0
     while (before := rounds_played(folder)) < rounds:
         try:
