@@ -211,6 +211,9 @@ def test_a_memory_of_full_agreement_fits(sure, count):
         _, memory, _ = run_and_judge(
             rule, [(0, rows), (1, rows)], memory, a_round(number), Seen(STUDENT)
         )
+        for one in memory["by_client"].values():
+            assert (one["counts"]["agreed"] <= one["counts"]["compared"]).all()
+            assert one["counts"]["agreed"][1] == pytest.approx(one["counts"]["compared"][1])
 
 
 def _changed(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
