@@ -135,7 +135,7 @@ def test_what_the_clients_uploaded_is_what_is_scored():
             super().add(labels)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedsift.federation.LabelTally", Spy)
+        patch.setattr("fedsift.federation.server_half.LabelTally", Spy)
         run_rounds(federation, 1, ENGINE)
     truth = federation.task.public_labels
     assert truth is not None

@@ -17,7 +17,7 @@ from fedsift.algorithms.per_label import MixtureSent
 from fedsift.algorithms.soft_labels import ClientMemory
 from fedsift.codecs import SoftLabelCodec
 from fedsift.engines import choose_engine
-from fedsift.federation import Federation, FederationState, start_federations
+from fedsift.federation import ClientResults, Federation, FederationState, start_federations
 from fedsift.flower import messages, server
 from fedsift.flower.client_state import ClientState, DiskStore, RunStore
 from fedsift.flower.messages import Answer
@@ -56,11 +56,11 @@ def taken(monkeypatch):
         came[round] = dict(uploads)
         return count(round, uploads, *args, **kwargs)
 
-    def finish_round(self, state, uploads, *args, **kwargs):
+    def finish_round(self, state, results):
         messages = came[state.round]
-        assert list(uploads) == list(messages)
+        assert list(results.uploads) == list(messages)
         found.append((state.round, list(messages.items())))
-        return finish(self, state, uploads, *args, **kwargs)
+        return finish(self, state, results)
 
     monkeypatch.setattr(RoundBytes, "count", count_messages)
     monkeypatch.setattr(Federation, "finish_round", finish_round)
@@ -193,7 +193,8 @@ def without(task, system, lost, amnesia=ROUNDS):
                 client_memories[client.id], uploads[client.id] = run_turn(turn, engine)
         sent = RoundBytes.count(number, uploads, downloads)
         before = FederationState(number, server, memories)
-        rest = federation.finish_round(before, uploads, client_memories, sent)
+        results = ClientResults(uploads, client_memories, sent)
+        rest = federation.finish_round(before, results)
         state = run_turn(rest, engine).state
         forgot |= set(state.memories) if number == amnesia else set()
     return state

@@ -20,7 +20,13 @@ from fedsift import files, ledger, runs
 from fedsift.algorithms.audits import SECRET_BYTES
 from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
-from fedsift.federation import Federation, FederationState, Record, start_federations
+from fedsift.federation import (
+    ClientResults,
+    Federation,
+    FederationState,
+    Record,
+    start_federations,
+)
 from fedsift.flower import logs, messages
 from fedsift.flower.logs import complain, say, warn
 from fedsift.flower.membership import Membership
@@ -264,10 +270,8 @@ class Host:
             replies.downloads,
             missing=replies.missing,
         )
-        turn = federation.finish_round(
-            state, uploads, {}, sent, replies.accuracies, replies.uploads
-        )
-        record: Record = run_turn(turn, self.engine)
+        results = ClientResults(uploads, {}, sent, replies.accuracies, replies.uploads)
+        record: Record = run_turn(federation.finish_round(state, results), self.engine)
         left_out = {id: why for id, why in record.bytes.missing.items() if id in uploads}
         if not left_out:
             return record

@@ -1,0 +1,160 @@
+"""A federation: all that is fixed for a run, and one round of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from inspect import isroutine
+from typing import Any
+
+from fedsift import registry, seeding
+from fedsift.attacks import Threat
+from fedsift.checks import check_type, check_whole, describe
+from fedsift.data import Task
+from fedsift.federation.clients import Clients
+from fedsift.federation.hostility import Hostility
+from fedsift.federation.records import FederationState, Record
+from fedsift.federation.server_half import ServerHalf, StepCounter
+from fedsift.federation.uploads import ClientResults
+from fedsift.ledger import RoundBytes
+from fedsift.models import check_model
+from fedsift.starts import Start, StartFile, check_start, read_weights
+from fedsift.turns import batch_turns, watch_turn
+from fedsift.types import Algorithm, Array, Client, PeerToPeer, Round, Turn, UserError, Weights
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Who takes part, on what, by which algorithm: all that is fixed for a run."""
+
+    algorithm: Algorithm
+    clients: Clients
+    task: Task
+    cohort: int
+    seed: int
+    start_from: Start | None = None  # what the students' first weights come from; None: chance
+    threat: Threat | None = None  # the hostile clients; None: all are honest
+
+    def __post_init__(self) -> None:
+        _check_parts(self.algorithm, self.clients, self.task)
+        check_whole("cohort", self.cohort)
+        check_whole("seed", self.seed)
+        if not 1 <= self.cohort <= len(self.clients):
+            most = len(self.clients)
+            raise UserError(
+                f"a cohort of {self.cohort} cannot be drawn from {most} clients; set cohort to"
+                f" 1 .. {most}"
+            )
+        if self.threat is not None:
+            self.threat.check_fits(self.algorithm, self.round(0))
+
+    @property
+    def hostile(self) -> frozenset[int]:
+        """The ids of the hostile clients."""
+        threat = self.threat
+        return frozenset() if threat is None else threat.hostile(self.seed, len(self.clients))
+
+    def round(self, number: int) -> Round:
+        c = self.clients
+        return Round(
+            number,
+            self.seed,
+            self.task.public,
+            self.task.private.classes,
+            c.models,
+            c.model_of,
+            len(c),
+            self.cohort,
+            None if self.start_from is None else {},
+        )
+
+    def cohort_ids(self, number: int) -> Array:
+        """Who takes part in a round, ascending: a function of seed and round, known in advance."""
+        return seeding.subset(
+            seeding.rng(*self.round(number).key("cohort")), len(self.clients), self.cohort
+        )
+
+    def start(self, weights: Mapping[str, Weights] | None = None) -> FederationState:
+        """The state before the first round, with the weights that students start from.
+
+        Without them, where there should be some, it serves to check and not to run: see
+        `start_federations`.
+        """
+        for model in self.clients.models:
+            check_model(model)
+        r = self.round(0)
+        if self.start_from is None:
+            return FederationState(0, self.algorithm.start(r))
+        check_start(self.start_from, self.clients.models, self.task.public)
+        server = self.algorithm.start(replace(r, start=dict(weights or {})))
+        if not server.students:
+            raise UserError(
+                "start: this algorithm sends no model down, so clients cannot start from one;"
+                " leave start out"
+            )
+        return FederationState(0, server)
+
+    def check_start_file(self) -> None:
+        """Read the file of starting weights, if there is one, to see whether it fits."""
+        if isinstance(self.start_from, StartFile):
+            for model in self.clients.models:
+                read_weights(self.start_from, model, self.seed)
+
+    def draw_cohort(self, r: Round) -> list[Client]:
+        """The cohort of a round."""
+        return self._hostility.poison((self.clients[id] for id in self.cohort_ids(r.number)), r)
+
+    def round_turn(self, state: FederationState) -> Turn[Record]:
+        """One round: downloads, the cohort side by side, the server, the test."""
+        r, hostility = self.round(state.round), self._hostility
+        cohort = self.draw_cohort(r)
+        downloads = self.algorithm.prepare_downloads(state.server, cohort, r)
+        memories = {c.id: state.memories.get(c.id, self._no_memory()) for c in cohort}
+        steps = {c.id: StepCounter() for c in cohort}
+        turns = [
+            watch_turn(hostility.client_turn(c, memories[c.id], downloads[c.id], r), steps[c.id])
+            for c in cohort
+        ]
+        outcomes = yield from batch_turns(turns)
+        outcomes = yield from hostility.alter_turn(state.server, cohort, outcomes, r)
+        uploads = {c.id: upload for c, (_, upload) in zip(cohort, outcomes, strict=True)}
+        memories = {c.id: memory for c, (memory, _) in zip(cohort, outcomes, strict=True)}
+        sent = RoundBytes.count(r.number, uploads, downloads, self._receivers(uploads, r))
+        record = yield from self.finish_round(state, ClientResults(uploads, memories, sent))
+        return replace(
+            record,
+            steps={id: counter.steps for id, counter in steps.items()},
+            hostile=tuple(c.id for c in cohort if c.id in hostility.ids),
+        )
+
+    def finish_round(self, state: FederationState, results: ClientResults) -> Turn[Record]:
+        """A round once the clients have answered: the server's turn, then the test."""
+        r = self.round(state.round)
+        return ServerHalf(self.algorithm, self.task, r, state, results).turn()
+
+    @property
+    def _hostility(self) -> Hostility:
+        return Hostility(self.algorithm, self.threat, self.hostile)
+
+    def _receivers(self, senders: Iterable[int], r: Round) -> dict[int, list[int]] | None:
+        """Who hears whom, where there is no server."""
+        if not isinstance(self.algorithm, PeerToPeer):
+            return None
+        return {client: self.algorithm.receivers(client, r) for client in senders}
+
+    def _no_memory(self) -> Any:
+        return getattr(self.algorithm, "client_memory", dict)()
+
+
+def _check_parts(algorithm: Any, clients: Any, task: Any) -> None:
+    """The three objects of a federation, each in its place."""
+    if isinstance(algorithm, str) or isroutine(algorithm):
+        cure = "pass an object such as fedsift.fas(budget=60)"
+        raise UserError(f"algorithm is {describe(algorithm)}; {cure}")
+    if isinstance(clients, Task) and isinstance(task, Clients):
+        raise UserError("clients and task are swapped; write federate(algorithm, clients, task)")
+    registry.resolve({}, "algorithm", algorithm)
+    check_type(
+        clients, Clients, "clients", "pass what fedsift.make_clients(task.private, 20) gives"
+    )
+    check_type(task, Task, "task", "pass what fedsift.split(data, private=..., public=...) gives")
