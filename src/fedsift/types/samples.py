@@ -1,0 +1,101 @@
+"""Samples and labels: one store of values, many views of it.
+
+Shapes in comments: n samples, m chosen samples, C classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsift.types.basics import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Raw values kept once, uint8 if they came as uint8; normalised only when a batch is taken."""
+
+    values: Tensor  # [S, channels, height, width] or [S, features]
+    mean: Tensor  # [channels, 1, 1] or [features]
+    std: Tensor
+
+    def __repr__(self) -> str:
+        values = self.values
+        kind = str(values.dtype).removeprefix("torch.")
+        return f"Store({len(values)} samples of shape {tuple(values.shape[1:])}, {kind})"
+
+    def normalise(self, values: Tensor) -> Tensor:
+        return (values.float() - self.mean.to(values.device)) / self.std.to(values.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A view: some rows of a store. It carries no labels, so the public set cannot leak any."""
+
+    store: Store
+    rows: Array  # [n] int64
+
+    def __repr__(self) -> str:
+        return f"Samples({len(self)} of shape {self.shape})"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, positions: Array) -> Samples:
+        return Samples(self.store, self.rows[positions])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.store.values.shape[1:])
+
+    def tensor(self) -> Tensor:
+        """The samples themselves, normalised: float32 [n, ...]."""
+        return self.store.normalise(self.store.values[torch.from_numpy(self.rows)])
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Samples with a target distribution each; a hard label is a one-hot row: one loss for both."""
+
+    samples: Samples
+    targets: Tensor  # [n, C] float32
+
+    def __repr__(self) -> str:
+        return f"Labelled({len(self)} of shape {self.samples.shape}, {self.classes} classes)"
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, positions: Array) -> Labelled:
+        return Labelled(self.samples[positions], self.targets[torch.from_numpy(positions)])
+
+    @property
+    def labels(self) -> Array:
+        """The class of each sample, [n] int64."""
+        return self.targets.argmax(1).numpy()
+
+    @property
+    def classes(self) -> int:
+        return self.targets.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class SoftLabels:
+    """Probability vectors on some public samples; `weight`: votes a row stands for (None: one)."""
+
+    index: Array  # [m] int64, ascending, distinct: universal indexes into the public set
+    probs: Array  # [m, C]
+    weight: Array | None = None  # [m]
+
+    def __repr__(self) -> str:
+        votes = "" if self.weight is None else f", {self.weight.sum():g} votes"
+        return f"SoftLabels({len(self)} samples, {self.probs.shape[-1]} classes{votes})"
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def on(self, public: Samples) -> Labelled:
+        return Labelled(public[self.index], torch.from_numpy(self.probs.astype(np.float32)))
