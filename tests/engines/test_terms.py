@@ -278,15 +278,22 @@ def test_every_term_with_dropout_and_by_torch_func(engine, reference, net, term)
 @pytest.mark.parametrize("name", ["mlp", "resnet8(width=0.25)"])
 @pytest.mark.parametrize("term", ["prior", "mixup"])
 def test_terms_of_their_own_in_one_program(engine, reference, monkeypatch, term, name, recipe):
-    """Unequal data, strength 0 among them; who has none trains as if nobody had one, to the bit."""
+    """Unequal data, strength 0 among them; who has none trains as if nobody had one, to the bit.
+
+    On CUDA mixed samples have a program of their own, and the last bits go by how many networks
+    are stacked: there, the others are held against the same two alone.
+    """
     parts = parity.watch_parts(monkeypatch)
     plain = parity.fits(network(name), (24, 8, 16, 16), RECIPES[recipe])
     jobs = parity.with_recipes(plain, [{term: value} for value in (1.0, 0.0, 0.5, 0.0)])
     found = engine.run(jobs)
     assert sum(map(len, parts)) == 4 and len(parts) <= 2  # a part a worker
     parity.agree(engine, reference, jobs)
-    same = list(map(parity.same, found, engine.run(plain)))
-    assert same == [False, True, False, True]
+    together = engine.run(plain)
+    apart = term == "mixup" and engine.device.type == "cuda"
+    without = engine.run(plain[1::2]) if apart else together[1::2]
+    assert not any(map(parity.same, found[::2], together[::2]))
+    assert all(map(parity.same, found[1::2], without))
 
 
 @pytest.mark.parametrize("term", [term for term in TERMS if term != "prior"])
