@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedsift.aggregators import (
     AGGREGATORS,
-    Answers,
+    AuditAnswers,
     Seen,
     Trust,
     forget_client,
@@ -66,13 +66,13 @@ def test_trust_is_the_posterior_of_a_beta_binomial():
         hostile = log_beta(agreed + s / 4, 10 - agreed + s * 3 / 4) - log_beta(s / 4, s * 3 / 4)
         odds = 9 * exp(honest - hostile)
         assert found[client].trust == pytest.approx(odds / (1 + odds))
-    assert [found[i].rested for i in range(4)] == [False, False, False, True]
+    assert [found[i].voteless for i in range(4)] == [False, False, False, True]
 
 
-def test_a_rested_client_has_no_vote():
+def test_a_client_without_a_vote_counts_nothing():
     uploads = [(0, says(TRUTH[:20])), (1, says(TRUTH[:20])), (2, says(LIES))]
     labels, _, found = run_and_judge(Trust(), uploads, {}, a_round(), Seen(STUDENT))
-    assert [found[i].rested for i in range(3)] == [False, False, True]
+    assert [found[i].voteless for i in range(3)] == [False, False, True]
     assert labels.index.tolist() == list(range(20))  # client 2 alone has the other samples
     assert (labels.probs.argmax(1) == TRUTH[:20]).all()
 
@@ -102,17 +102,17 @@ def test_others_are_enough_where_there_is_no_student():
     labels, _ = run_aggregator(Trust(), uploads, {}, a_round())
     assert (labels.probs.argmax(1) == TRUTH).all()
     _, _, found = run_and_judge(Trust(), uploads, {}, a_round(), Seen())
-    assert [found[i].rested for i in range(4)] == [False, False, False, True]
+    assert [found[i].voteless for i in range(4)] == [False, False, False, True]
 
 
 def test_unsure_rows_hardly_count():
     # 12 rows of (.3 - .25) / .75 are 0.8 of a comparison.
     new = np.arange(20, 32)
     uploads = [(i, says(TRUTH[:20])) for i in range(3)]
-    for sure, rested in ((0.3, False), (1.0, True)):
+    for sure, voteless in ((0.3, False), (1.0, True)):
         liar = (3, says(LIES[new], new, sure))
         _, _, found = run_and_judge(Trust(), [*uploads, liar], {}, a_round(), Seen(STUDENT))
-        assert found[3].rested == rested
+        assert found[3].voteless == voteless
 
 
 def test_nobody_is_surer_than_the_median_client():
@@ -137,7 +137,7 @@ def test_samples_of_its_last_upload_are_not_held_against_the_student():
 # --- over rounds ---
 
 
-def test_a_sleeper_is_rested_in_the_round_in_which_it_turns():
+def test_a_sleeper_has_no_vote_in_the_round_in_which_it_turns():
     rule = Trust()
     memory: dict[str, Any] = {}
     rows = np.split(np.arange(SAMPLES), 2)
@@ -147,23 +147,23 @@ def test_a_sleeper_is_rested_in_the_round_in_which_it_turns():
         uploads = [(0, says(TRUTH[pick], pick)), (1, says(TRUTH[pick], pick))]
         uploads.append((2, says(said[pick], pick)))
         _, memory, found = run_and_judge(rule, uploads, memory, a_round(number), Seen(STUDENT))
-        assert found[2].rested == (number == 3)
+        assert found[2].voteless == (number == 3)
 
 
 def test_a_client_that_was_bad_comes_back_after_some_rounds():
     rule = Trust()
     memory: dict[str, Any] = {}
-    rested = []
+    voteless = []
     for number in range(6):
         pick = np.split(np.arange(SAMPLES), 2)[number % 2]
         said = LIES if number == 0 else TRUTH
         uploads = [(i, says(TRUTH[pick], pick)) for i in range(3)] + [(3, says(said[pick], pick))]
         _, memory, found = run_and_judge(rule, uploads, memory, a_round(number), Seen(STUDENT))
-        rested.append(found[3].rested)
-    assert rested[0] and not rested[-1]
+        voteless.append(found[3].voteless)
+    assert voteless[0] and not voteless[-1]
 
 
-def test_the_rule_inside_forgets_a_client_that_is_rested():
+def test_the_rule_inside_forgets_a_client_that_has_no_vote():
     rule, rows = Trust("memory(mean, rounds=1)"), np.split(np.arange(SAMPLES), 4)
     honest = [(i, says(TRUTH[rows[0]], rows[0])) for i in range(3)]
     first = [*honest, (3, says(TRUTH[rows[3]], rows[3]))]
@@ -171,7 +171,7 @@ def test_the_rule_inside_forgets_a_client_that_is_rested():
     honest = [(i, says(TRUTH[rows[1]], rows[1])) for i in range(3)]
     then = [*honest, (3, says(LIES[rows[2]], rows[2]))]
     labels, memory, found = run_and_judge(rule, then, memory, a_round(1), Seen(STUDENT))
-    assert found[3].rested
+    assert found[3].voteless
     assert labels.index.tolist() == rows[1].tolist()  # neither its new nor its old rows
     assert memory["inner"]["by_client"].keys() == {"0", "1", "2"}
 
@@ -225,7 +225,7 @@ def _changed(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[st
 
 
 def asked_about(rows: np.ndarray, answers: dict[int, np.ndarray]) -> Seen:
-    return Seen(None, {id: Answers(rows, classes) for id, classes in answers.items()})
+    return Seen(None, {id: AuditAnswers(rows, classes) for id, classes in answers.items()})
 
 
 def test_what_others_answer_is_evidence_against_who_sent_the_row():
@@ -234,21 +234,21 @@ def test_what_others_answer_is_evidence_against_who_sent_the_row():
     said = [TRUTH, TRUTH, LIES]
     uploads = [(i, says(said[i][rows[i]], rows[i])) for i in range(3)]
     _, memory, found = run_and_judge(rule, uploads, {}, a_round(0), Seen())
-    assert not found[2].rested
+    assert not found[2].voteless
     asked = np.arange(0, 36, 2)  # six rows of each
     honest = asked_about(asked, dict.fromkeys(range(3), TRUTH[asked]))
     _, _, found = run_and_judge(rule, uploads, memory, a_round(1), honest)
-    assert [found[i].rested for i in range(3)] == [False, False, True]
+    assert [found[i].voteless for i in range(3)] == [False, False, True]
 
 
-def test_one_that_contradicts_all_in_its_answers_is_rested():
+def test_one_that_contradicts_all_in_its_answers_has_no_vote():
     rule, rows = Trust(), np.split(np.arange(40), 5)
     uploads = [(i, says(TRUTH[rows[i]], rows[i])) for i in range(5)]
     _, memory, _ = run_and_judge(rule, uploads, {}, a_round(0), Seen())
     asked = np.arange(0, 40, 2)
     answers = {i: (LIES if i == 2 else TRUTH)[asked] for i in range(5)}
     _, _, found = run_and_judge(rule, uploads, memory, a_round(1), asked_about(asked, answers))
-    assert [id for id in found if found[id].rested] == [2]
+    assert [id for id in found if found[id].voteless] == [2]
 
 
 def test_an_absent_client_is_audited_too():
@@ -349,7 +349,7 @@ def test_the_order_of_uploads_does_not_matter(uploads, data):
 def test_somebody_always_has_a_vote_and_labels_are_probabilities(uploads):
     labels, memory, found = run_and_judge(Trust(), uploads, {}, a_round(), Seen(STUDENT))
     assert len(labels)
-    assert not all(verdict.rested for verdict in found.values())
+    assert not all(verdict.voteless for verdict in found.values())
     assert all(0 <= verdict.trust <= 1 for verdict in found.values())
     assert labels.probs.sum(1) == pytest.approx(np.ones(len(labels)))
     run_and_judge(Trust(), uploads, memory, a_round(1), Seen(STUDENT))  # the memory fits

@@ -23,20 +23,20 @@ def run_digits(aggregator, attackers, rounds=6, **options):
     return list(found)
 
 
-def test_one_hostile_client_of_five_is_found_and_rested():
+def test_one_hostile_client_of_five_is_found_and_has_no_vote():
     mean, trust = (run_digits(rule, 0.2) for rule in ("mean", "trust"))
     assert trust[-1].accuracy > 0.70
     assert trust[-1].accuracy > mean[-1].accuracy + 0.08
     for record in trust[-3:]:
-        rested = {id for id, verdict in record.verdicts.items() if verdict.rested}
-        assert rested == set(record.hostile)
+        voteless = {id for id, verdict in record.verdicts.items() if verdict.voteless}
+        assert voteless == set(record.hostile)
     assert not mean[-1].verdicts
 
 
-def test_nobody_honest_is_rested():
+def test_everybody_honest_has_a_vote():
     records = run_digits("trust", 0.0, rounds=4)
     assert all(len(record.verdicts) == 5 for record in records)
-    assert not any(one.rested for record in records for one in record.verdicts.values())
+    assert not any(one.voteless for record in records for one in record.verdicts.values())
 
 
 @pytest.mark.parametrize("options", [{}, {"download": "soft-labels"}])

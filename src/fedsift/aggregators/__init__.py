@@ -18,7 +18,7 @@ from fedsift.aggregators.memory import LabelMemory
 from fedsift.aggregators.robust import Filter, TrimmedMean, cronus, geometric_median, median
 from fedsift.aggregators.rules import (
     Aggregator,
-    Answers,
+    AuditAnswers,
     JudgesClients,
     Seen,
     StatefulAggregator,
@@ -47,7 +47,7 @@ AGGREGATORS: dict[str, Aggregator | type[Aggregator | StatefulAggregator]] = {
 __all__ = [
     "AGGREGATORS",
     "Aggregator",
-    "Answers",
+    "AuditAnswers",
     "EnhancedEra",
     "Era",
     "Filter",

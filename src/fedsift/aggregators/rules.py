@@ -35,7 +35,7 @@ class StatefulAggregator(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class AuditAnswers:
     """Samples that a client was asked about, and the classes that it answered."""
 
     rows: Array  # [A], ascending
@@ -48,7 +48,7 @@ class Seen:
 
     predictions: Array | None = None  # [N, C]: the students' soft labels before this round
     # to an audit, by client; those of a client are there once its upload has been read
-    answers: Mapping[int, Answers] = field(default_factory=dict)
+    answers: Mapping[int, AuditAnswers] = field(default_factory=dict)
 
 
 @runtime_checkable

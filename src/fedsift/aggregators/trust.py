@@ -16,8 +16,8 @@ likelihoods of its counts is the evidence, summed over the kinds. Few comparison
 evidence. A usual rate near chance, as with students that have learnt nothing, gives none.
 
 Trust is the probability that the client is honest, by what it did in this round or by all it did,
-whichever is less. A client trusted less than `REST` has no vote in this round. No client is surer
-of its rows than the median client.
+whichever is less. A client trusted less than `LEAST_TRUST` has no vote in this round. No client is
+surer of its rows than the median client.
 
 docs/trust.md has the formulas, what was measured, and what gets through.
 """
@@ -34,7 +34,7 @@ import numpy as np
 from fedsift.aggregators.memory import Remembered, is_of_earlier_round
 from fedsift.aggregators.rules import (
     Aggregator,
-    Answers,
+    AuditAnswers,
     Seen,
     StatefulAggregator,
     Uploads,
@@ -46,7 +46,7 @@ from fedsift.checks import check_number, check_whole
 from fedsift.types import Array, Round, SoftLabels, Tree, UserError, Verdict
 
 PRIOR = float(np.log(9))  # log odds before any evidence: nine of ten clients are honest
-REST = 0.2  # a client trusted less has no vote
+LEAST_TRUST = 0.2  # a client trusted less has no vote
 TURNS = 3  # of trust and agreement, each found from the other
 KINDS = ("students", "overlaps", "audits", "answers")
 MOST = 0.8  # as a usual rate: where all agree, a few rows of one are not yet suspicious
@@ -131,14 +131,14 @@ class Trust:
         _check_memory(memory, r)
         heard = dict(sorted(uploads))
         trust, counts = self._weigh(heard, memory, r, seen)
-        rested = _choose_rested(trust)
+        voteless = _find_voteless(trust)
         inner = memory.inner
-        for id in rested:  # what the rule inside remembers of it has no vote either
+        for id in voteless:  # what the rule inside remembers of it has no vote either
             inner = forget_client(self.inner, inner, id)
-        votes = _prepare_votes(heard, trust, rested)
+        votes = _prepare_votes(heard, trust, voteless)
         labels, inner = run_aggregator(self.inner, votes, inner, r)
         after = self._remember(heard, trust, counts, memory, r)
-        verdicts = {id: Verdict(trust[id], id in rested) for id in heard}
+        verdicts = {id: Verdict(trust[id], id in voteless) for id in heard}
         return labels, TrustMemory(after, inner), verdicts
 
     def forget(self, memory: TrustMemory, client: int) -> TrustMemory:
@@ -194,7 +194,7 @@ class Trust:
     def _find_evidence(self, counts: Counts, classes: int) -> float:
         """log P(agreed | honest) - log P(agreed | hostile), summed over the kinds.
 
-        Answers cost nothing to get right, so they can only speak against a client.
+        AuditAnswers cost nothing to get right, so they can only speak against a client.
         """
         evidence = 0.0
         for kind, n, a, usual in zip(KINDS, *counts.parts, strict=True):
@@ -227,23 +227,23 @@ def _find_trust(evidence: float) -> float:
     return float(1 / (1 + np.exp(-np.clip(evidence + PRIOR, -30, 30))))
 
 
-def _choose_rested(trust: Mapping[int, float]) -> set[int]:
+def _find_voteless(trust: Mapping[int, float]) -> set[int]:
     """The clients without a vote; those trusted most always have one."""
-    least = min(REST, max(trust.values(), default=0.0))
+    least = min(LEAST_TRUST, max(trust.values(), default=0.0))
     return {id for id in trust if trust[id] < least}
 
 
 def _prepare_votes(
-    heard: Mapping[int, SoftLabels], trust: Mapping[int, float], rested: set[int]
+    heard: Mapping[int, SoftLabels], trust: Mapping[int, float], voteless: set[int]
 ) -> list[tuple[int, SoftLabels]]:
     """Votes count by trust, and none is surer than the median client is on average."""
     if not heard:
         return []
     sure = np.array([_find_sureness(labels) for labels in heard.values()])
-    level = _find_median(sure, np.array([trust[id] for id in heard]))
+    level = _find_lower_median(sure, np.array([trust[id] for id in heard]))
     votes = []
     for id, labels in heard.items():
-        if id not in rested:
+        if id not in voteless:
             weight = np.ones(len(labels)) if labels.weight is None else labels.weight
             votes.append((id, replace(_soften(labels, level), weight=weight * trust[id])))
     return votes
@@ -314,7 +314,7 @@ def _compare_with_others(
 
 
 def _compare_audited(
-    old: Standing | None, answered: Array, said: Answers | None, own: float
+    old: Standing | None, answered: Array, said: AuditAnswers | None, own: float
 ) -> tuple[float, float]:
     """What the client sent last time with what others answer now."""
     if old is None:
@@ -329,7 +329,7 @@ def _compare_audited(
     return _count(others, agree, _find_claims(labels))
 
 
-def _compare_answers(answered: Array, said: Answers | None, own: float) -> tuple[float, float]:
+def _compare_answers(answered: Array, said: AuditAnswers | None, own: float) -> tuple[float, float]:
     """The client's answers with those of the others."""
     if said is None:
         return 0.0, 0.0
@@ -372,7 +372,9 @@ def _add_usual(
 def _find_usual(rate: Array, weights: Array, chance: float) -> Array:
     """The median over clients, by kind; chance where nobody was compared. [KINDS]"""
     usual = [
-        _find_median(rate[:, kind], weights[:, kind]) if (weights[:, kind] > LEAST).any() else 0
+        _find_lower_median(rate[:, kind], weights[:, kind])
+        if (weights[:, kind] > LEAST).any()
+        else 0
         for kind in range(len(KINDS))
     ]
     return np.clip(usual, chance, max(chance, MOST))
@@ -395,8 +397,8 @@ def _soften(labels: SoftLabels, level: float) -> SoftLabels:
     return replace(labels, probs=share * labels.probs + (1 - share) * even)
 
 
-def _find_median(values: Array, weights: Array) -> float:
-    """The smallest value that has half of the weight at it or below."""
+def _find_lower_median(values: Array, weights: Array) -> float:
+    """The smallest value that has half of the weight at it or below. One number; [n] and [n]."""
     order = np.argsort(values, kind="stable")
     total = weights[order].cumsum()
     return float(values[order][np.searchsorted(total, total[-1] / 2)])

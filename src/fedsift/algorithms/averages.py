@@ -15,6 +15,7 @@ import torch
 from fedsift import registry
 from fedsift.checks import check_number
 from fedsift.codecs import WireError
+from fedsift.codecs.weights import is_statistic
 from fedsift.types import UserError, Weights
 
 COUNTS = ("claimed", "equal")
@@ -129,10 +130,6 @@ def shorten_update(state: Weights, base: Weights, share: float) -> Weights:
     }
 
 
-def is_statistic(name: str) -> bool:
-    return name.rpartition(".")[2].startswith("running_")
-
-
 def average(uploads: Iterable[tuple[Weights, int]]) -> Weights:
     """Weighted mean in one pass, in float64. Of integer buffers (counters) the largest is kept."""
     total: Weights = {}
@@ -145,9 +142,7 @@ def average(uploads: Iterable[tuple[Weights, int]]) -> Weights:
             if not value.is_floating_point():
                 total[name] = torch.maximum(total.get(name, value), value)
             elif name in total:
-                total[name].add_(
-                    value, alpha=samples
-                )  # a float32 times a count is exact in float64
+                total[name].add_(value, alpha=samples)  # exact in float64
             else:
                 total[name] = value.double() * samples
     if weight == 0:

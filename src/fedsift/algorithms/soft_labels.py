@@ -16,7 +16,7 @@ from fedsift import aggregators, registry, seeding
 from fedsift.aggregators import (
     AGGREGATORS,
     Aggregator,
-    Answers,
+    AuditAnswers,
     JudgesClients,
     LabelMemory,
     Seen,
@@ -102,7 +102,7 @@ class ServerMemory:
 class Upload(NamedTuple):
     labels: SoftLabels
     reference: SoftLabels | None  # of a delta uplink, for the client's next message
-    answers: Answers | None = None  # to an audit
+    answers: AuditAnswers | None = None  # to an audit
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class SoftLabelFD:
         claims, message = self.votes.split(upload, r.classes)
         link = replace(self._link(client, r), before=answers + claims)
         labels, reference = self.up.decode_stateful(message, link, reference)
-        answered = Answers(rows, said) if len(rows) else None
+        answered = AuditAnswers(rows, said) if len(rows) else None
         return Upload(self.votes.decode(claims, labels), reference, answered)
 
     def server_turn(
@@ -273,7 +273,7 @@ class SoftLabelFD:
     ) -> Turn[Server]:
         whole, r, memory = r, self._with_pool(r), server.memory
         references: dict[int, SoftLabels | None] = {}
-        answers: dict[int, Answers] = {}
+        answers: dict[int, AuditAnswers] = {}
         stream = _labels_of(uploads, references, answers)
         seen = Seen((yield from self._look(server, r)), answers)
         labels, aggregated, verdicts = run_and_judge(
@@ -427,7 +427,7 @@ class SoftLabelFD:
 def _labels_of(
     uploads: Iterable[tuple[int, Upload]],
     references: dict[int, SoftLabels | None],
-    answers: dict[int, Answers],
+    answers: dict[int, AuditAnswers],
 ) -> Iterator[tuple[int, SoftLabels]]:
     """One upload at a time; what else is in it is noted on the way: the references for the clients'
     next messages, and answers to an audit."""

@@ -6,7 +6,7 @@ Running statistics of batch norms and counters stay as they are, except where th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,13 +15,25 @@ from torch import Tensor
 from fedsift import registry
 from fedsift.attacks.scene import WEIGHTS, Scene, altered_part
 from fedsift.checks import check_number
+from fedsift.codecs.weights import is_statistic
 from fedsift.types import UserError, WeightAnswer
 
 MOST_SAMPLES = 2**32 - 1  # that an upload can claim
 
 
 @dataclass(frozen=True)
-class SignFlip:
+class _WithNumbers:
+    """An attack on weights whose fields are numbers."""
+
+    alters: ClassVar[str] = WEIGHTS
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            check_number(one.name, getattr(self, one.name))
+
+
+@dataclass(frozen=True)
+class SignFlip(_WithNumbers):
     """w0 - scale (w - w0): the update turned round.
 
     scale: how long the update is, in honest ones
@@ -29,17 +41,12 @@ class SignFlip:
 
     scale: float = 1.0
 
-    alters: ClassVar[str] = WEIGHTS
-
-    def __post_init__(self) -> None:
-        check_number("scale", self.scale)
-
     def __call__(self, answer: WeightAnswer, scene: Scene) -> WeightAnswer:
         return _move(answer, -self.scale)
 
 
 @dataclass(frozen=True)
-class Scale:
+class Scale(_WithNumbers):
     """w0 + factor (w - w0): a longer update, or with a factor below 0 one turned round.
 
     factor: how long the update is, in honest ones
@@ -47,17 +54,12 @@ class Scale:
 
     factor: float = 10.0
 
-    alters: ClassVar[str] = WEIGHTS
-
-    def __post_init__(self) -> None:
-        check_number("factor", self.factor)
-
     def __call__(self, answer: WeightAnswer, scene: Scene) -> WeightAnswer:
         return _move(answer, self.factor)
 
 
 @dataclass(frozen=True)
-class Huge:
+class Huge(_WithNumbers):
     """Every weight is one huge, finite value.
 
     value: which one
@@ -65,28 +67,18 @@ class Huge:
 
     value: float = 1e20
 
-    alters: ClassVar[str] = WEIGHTS
-
-    def __post_init__(self) -> None:
-        check_number("value", self.value)
-
     def __call__(self, answer: WeightAnswer, scene: Scene) -> WeightAnswer:
         return _change(answer, lambda name, w: torch.full_like(w, self.value))
 
 
 @dataclass(frozen=True)
-class NanVariance:
+class NanVariance(_WithNumbers):
     """Running variances below 0, of which a model predicts NaN; for models with batch norms.
 
     value: which one; far enough below 0, the average is below 0 too
     """
 
     value: float = -1e6
-
-    alters: ClassVar[str] = WEIGHTS
-
-    def __post_init__(self) -> None:
-        check_number("value", self.value)
 
     def __call__(self, answer: WeightAnswer, scene: Scene) -> WeightAnswer:
         names = [name for name in answer.weights if name.endswith("running_var")]
@@ -126,10 +118,8 @@ def _move(answer: WeightAnswer, factor: float) -> WeightAnswer:
 def _change(answer: WeightAnswer, change: Callable[[str, Tensor], Tensor]) -> WeightAnswer:
     """The answer with every trained parameter changed."""
     changed = {
-        name: change(name, w) if _is_trained(name, w) else w for name, w in answer.weights.items()
+        name: change(name, w)
+        for name, w in answer.weights.items()
+        if w.is_floating_point() and not is_statistic(name)
     }
-    return replace(answer, weights=changed)
-
-
-def _is_trained(name: str, value: Tensor) -> bool:
-    return value.is_floating_point() and not name.rpartition(".")[2].startswith("running_")
+    return replace(answer, weights=answer.weights | changed)

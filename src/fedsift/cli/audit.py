@@ -16,7 +16,7 @@ from fedsift.cli.console import (
     user_error,
     warn,
 )
-from fedsift.cli.options import Json
+from fedsift.cli.options import Json, Overrides
 from fedsift.cli.progress import choose_engine
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ COLUMNS = {
 
 def audit(
     source: Annotated[str, typer.Argument(help="A preset or a TOML file.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
-    ] = None,
+    overrides: Overrides = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds per setting.")] = 3,
     out: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write all figures: FILE.json")

@@ -16,6 +16,7 @@ from fedsift.cli.flower_check import check
 from fedsift.cli.flower_runs import keep_last, read_project, show_rounds
 from fedsift.cli.flower_submit import Supervise, Tries, submit
 from fedsift.cli.flower_units import units
+from fedsift.cli.options import Json, Overrides, Project
 from fedsift.cli.progress import new_folder, resume_hint
 
 app = typer.Typer(
@@ -32,10 +33,6 @@ for verb in (
 ):
     app.command()(verb)
 
-Project = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)
-]
-
 
 @app.command()
 def new(folder: Project) -> None:
@@ -51,9 +48,7 @@ def new(folder: Project) -> None:
 @app.command()
 def up(
     folder: Project,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
-    ] = None,
+    overrides: Overrides = None,
     nodes: Annotated[
         int | None, typer.Option("--nodes", min=1, help="Clients (default: the experiment's).")
     ] = None,
@@ -70,9 +65,7 @@ def up(
     supervised: Supervise = False,
     tries: Tries = 10,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Run a project on this machine: start SuperLink and SuperNodes, run, stop all."""
     with error_handler():

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fedsift.cli.console import error_handler, say, user_error
+from fedsift.cli.options import Json, Overrides, Project
 
 # The settings of a node and of its server, under names that units and containers set.
 NodeConfig = Annotated[
@@ -36,12 +37,8 @@ RootCertificates = Annotated[
 
 
 def check(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)
-    ],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
-    ] = None,
+    folder: Project,
+    overrides: Overrides = None,
     node_config: NodeConfig = "",
     server: Server = None,
     root_certificates: RootCertificates = None,
@@ -53,9 +50,7 @@ def check(
         str | None,
         typer.Option("--expect", help="The fingerprint that the public set should have."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """On a node, before it joins: versions, project, data, folders, key, server and clock."""
     with error_handler():

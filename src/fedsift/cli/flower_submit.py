@@ -12,6 +12,7 @@ from fedsift.cli.comparison import print_comparison
 from fedsift.cli.console import error_handler, say, warn
 from fedsift.cli.flower_check import read_flower_config
 from fedsift.cli.flower_runs import keep_last, read_project, show_rounds
+from fedsift.cli.options import Overrides, Project
 
 Supervise = Annotated[
     bool,
@@ -24,12 +25,8 @@ Tries = Annotated[
 
 
 def submit(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)
-    ],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
-    ] = None,
+    folder: Project,
+    overrides: Overrides = None,
     certs: Annotated[
         Path | None,
         typer.Option(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedsift.cli.console import error_handler, say
+from fedsift.cli.options import Project
 
 
 def units(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)
-    ],
+    folder: Project,
     programs: Annotated[
         str, typer.Option("--programs", help="The virtual environment that has fedsift.")
     ] = "/opt/fedsift",

@@ -17,6 +17,12 @@ Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.
 PrecisionName = Annotated[
     str | None, typer.Option("--precision", help="float32, tf32 or bfloat16.")
 ]
+Project = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
+]
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="No progress display; `run` prints only its folder.")
 ]

@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from fedsift.cli.comparison import print_comparison
 from fedsift.cli.console import error_handler, note, say, user_error, warn
-from fedsift.cli.options import Device, EngineName, Json, Out, PrecisionName, Quiet
+from fedsift.cli.options import Device, EngineName, Json, Out, Overrides, PrecisionName, Quiet
 from fedsift.cli.progress import (
     choose_engine,
     describe_models,
@@ -58,9 +58,7 @@ def run(
     source: Annotated[
         str | None, typer.Argument(help="A preset or a TOML file.", show_default=False)
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
-    ] = None,
+    overrides: Overrides = None,
     out: Out = None,
     engine: EngineName = None,
     device: Device = None,

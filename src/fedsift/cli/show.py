@@ -75,7 +75,7 @@ def show(
             rounds.add_row(str(row["round"] + 1), f"{row['accuracy']:.4f}", cohort, *sizes)
         print_table(rounds, ("broadcast", "downlink"))
         _print_label_scores(history.metrics)
-        if told := _describe_rested(history.metrics):
+        if told := _describe_voteless(history.metrics):
             say(told)
         clients = new_table("clients", "client", "model", "samples per class", "uplink", "downlink")
         clients.columns[2].no_wrap = False  # a hundred classes need several lines
@@ -100,12 +100,12 @@ def show(
         print_costs([history])
 
 
-def _describe_rested(metrics: list[Any]) -> str:
+def _describe_voteless(metrics: list[Any]) -> str:
     """Who had no vote in how many rounds, where the aggregator judges clients."""
     judged = [row["rested"] for row in metrics if isinstance(row.get("rested"), list)]
     if not judged:
         return ""
-    times = Counter(client for rested in judged for client in rested)
+    times = Counter(client for voteless in judged for client in voteless)
     named = [f"client {id} in {n} rounds" for id, n in sorted(times.items())[:SHOWN]]
     return f"without a vote: {', '.join(named) or 'nobody'}\n"
 

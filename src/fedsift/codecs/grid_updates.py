@@ -15,7 +15,7 @@ from fedsift.checks import check_number
 from fedsift.codecs import grid, wire
 from fedsift.codecs.grid import Piece, Ticks
 from fedsift.codecs.updates import implied
-from fedsift.codecs.weights import find_not_finite
+from fedsift.codecs.weights import find_not_finite, is_statistic
 from fedsift.codecs.wire import WireError
 from fedsift.types import Array, UserError, Weights
 
@@ -138,7 +138,7 @@ class _Rounding:
     def _round(self, name: str, power: int, part: slice) -> Array:
         """A dither of 1/2 is to the nearest, a random one is unbiased."""
         ticks, dither = self.wanted[name][part], self.dither[name][part]
-        if _is_statistic(name):
+        if is_statistic(name):
             if power >= COARSEST:  # nothing fits: the receiver keeps the statistics it has
                 return np.zeros(len(ticks), np.int64)
             power = min(power, -int(log2(STATISTICS)))  # a deviation, an octave: not coarser
@@ -164,10 +164,6 @@ def _make_rounding(
     to_zero = grid.measure({name: start[name] for name in zero}, zero)
     lowest = {name: ticks - held[name] for name, ticks in to_zero.items()}
     return _Rounding(wanted, _step_powers(weights), order, dither, lowest)
-
-
-def _is_statistic(name: str) -> bool:
-    return name.rpartition(".")[2].startswith("running_")
 
 
 def _step_powers(weights: Weights) -> dict[str, float]:

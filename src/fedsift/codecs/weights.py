@@ -11,9 +11,7 @@ from fedsift.codecs import wire
 from fedsift.codecs.wire import WireError
 from fedsift.types import UserError, Weights
 
-_SAMPLES = struct.Struct(
-    "<I"
-)  # how many private samples stand behind these weights; 0 from the server
+_SAMPLES = struct.Struct("<I")  # private samples behind the weights; 0 from the server
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,11 @@ def check_variance(name: str, value: torch.Tensor) -> None:
     """A network with a running variance below 0 predicts NaN."""
     if name.rpartition(".")[2] == "running_var" and (value < 0).any():
         raise WireError(f"a variance {name!r} below 0")
+
+
+def is_statistic(name: str) -> bool:
+    """Whether these are running statistics of a batch norm, which no optimiser trains."""
+    return name.rpartition(".")[2].startswith("running_")
 
 
 def find_not_finite(state: Weights) -> str | None:

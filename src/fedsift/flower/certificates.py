@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsift.files import write_atomic
-from fedsift.flower.keys import SECRET, private_bytes, read_bounded
+from fedsift.flower.keys import SECRET, private_bytes, read_foreign
 from fedsift.types import UserError
 
 # Flower's own processes on the server, and the proxy, reach the SuperLink by these.
@@ -124,7 +124,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_bounded(path, LARGEST)
+        return read_foreign(path, LARGEST)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
 

@@ -55,7 +55,7 @@ def public_path(path: Path) -> Path:
 def read_public_key(path: Path) -> PublicKey:
     """The public key that somebody sent; a private one is refused, as it should never be sent."""
     try:
-        content = read_bounded(path, LONGEST)
+        content = read_foreign(path, LONGEST)
     except ValueError as error:
         raise UserError(f"{path} is not a public key of a node: {error}") from None
     if b"PRIVATE KEY" in content:
@@ -71,8 +71,8 @@ def read_public_key(path: Path) -> PublicKey:
         ) from None
 
 
-def read_bounded(path: Path, most: int) -> bytes:
-    """The content of a plain file of at most so many bytes; ValueError says what else it is."""
+def read_foreign(path: Path, most: int) -> bytes:
+    """The content of a file that somebody else wrote; ValueError says why it cannot be taken."""
     try:
         return files.read_bounded(path, most)
     except OSError as error:

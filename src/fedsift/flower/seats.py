@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsift.files import write_atomic
-from fedsift.flower.keys import PublicKey, parse_public_key, read_bounded
+from fedsift.flower.keys import PublicKey, parse_public_key, read_foreign
 from fedsift.flower.logs import complain
 from fedsift.types import UserError
 
@@ -114,7 +114,7 @@ def write_table(path: Path, table: Table) -> None:
 def read_table(path: Path) -> Table:
     """Checked as if a stranger had written it."""
     try:
-        content = read_bounded(path, LARGEST)
+        content = read_foreign(path, LARGEST)
         return _take_table(_parse(content))
     except (ValueError, UserError) as error:
         raise UserError(f"{path} is not a table of nodes: {error}") from None

@@ -36,7 +36,7 @@ from fedsift.flower.seats import Seats
 from fedsift.flower.settings import Settings, settings
 from fedsift.flower.site import Site, make_site
 from fedsift.flower.status import Monitor, Status
-from fedsift.flower.transport import GREETING, Answers, Limits, Traffic, Transport
+from fedsift.flower.transport import GREETING, Limits, Outcomes, Traffic, Transport
 from fedsift.ledger import RoundBytes
 from fedsift.runs import Run
 from fedsift.runs.folder import read_json
@@ -328,31 +328,31 @@ class Host:
         limits = Limits(
             deadline, self.how.enough, self.how.patience, largest_reply(federation, self.how)
         )
-        answers = self.transport.exchange(messages.TURN, out, Answer, limits, str(r.number))
+        outcomes = self.transport.exchange(messages.TURN, out, Answer, limits, str(r.number))
         lost = []
         for client in clients:
             node = self.membership.nodes[client.id]
             replies.asked.add(client.id)
             replies.downloads[client.id] = downloads[client.id]
-            if node in answers.seconds:
-                replies.seconds[client.id] = answers.seconds[node]
-            self._accept(federation, replies, client.id, answers, r)
-            refusal = answers.refusals.get(node)
+            if node in outcomes.seconds:
+                replies.seconds[client.id] = outcomes.seconds[node]
+            self._accept(federation, replies, client.id, outcomes, r)
+            refusal = outcomes.refusals.get(node)
             if refusal and refusal.lost and last[client.id] != NEVER:
                 lost.append(client)
-            if node in answers.too_large:
-                self.membership.refuse(node, answers.too_large[node], client.id)
+            if node in outcomes.too_large:
+                self.membership.refuse(node, outcomes.too_large[node], client.id)
         return lost
 
     def _accept(
-        self, federation: Federation, replies: Replies, client: int, answers: Answers, r: Round
+        self, federation: Federation, replies: Replies, client: int, outcomes: Outcomes, r: Round
     ) -> None:
         """Take one client's answer, or note why it is missing."""
         node = self.membership.nodes[client]
-        answer = answers.messages.get(node)
+        answer = outcomes.messages.get(node)
         if answer is None:
-            refusal = answers.refusals.get(node)
-            silent = answers.silent | answers.too_large
+            refusal = outcomes.refusals.get(node)
+            silent = outcomes.silent | outcomes.too_large
             replies.missing[client] = refusal.why if refusal else silent[node]
             return
         if answer.round != r.number:

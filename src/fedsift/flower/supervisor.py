@@ -39,43 +39,30 @@ def supervise(
     patience: Patience,
 ) -> Iterator[int]:
     """The number of rounds saved, when it has grown, until all are."""
-    seen = rounds_played(folder)
-    for seen in _keep_running(link, submit, folder, rounds, tell, patience):
-        yield seen
-    if seen < rounds:  # the last ones were saved during a pause
-        yield rounds
-
-
-def _keep_running(
-    link: SuperLink,
-    submit: Callable[[], str],
-    folder: Path,
-    rounds: int,
-    tell: Callable[[str], None],
-    patience: Patience,
-) -> Iterator[int]:
-    failures = 0
+    seen, failures = rounds_played(folder), 0
     while (before := rounds_played(folder)) < rounds:
         try:
             link.revive()
-            yield from _watch_other(folder, before, rounds, tell)
-            if (done := rounds_played(folder)) == rounds:
-                return
-            run = submit()
-            tell(f"run {run} is submitted at round {done + 1} of {rounds}")
-            yield from follow(link, run, folder, done, rounds)
-            return
+            for seen in _watch_other(folder, before, rounds, tell):
+                yield seen
+            if (done := rounds_played(folder)) < rounds:
+                run = submit()
+                tell(f"run {run} is submitted at round {done + 1} of {rounds}")
+                for seen in follow(link, run, folder, done, rounds):
+                    yield seen
+            continue
         except (UserError, OSError) as error:
             if is_final(error):
                 raise
             why = str(error)
-        done = rounds_played(folder)
-        failures = 1 if done > before else failures + 1
+        failures = 1 if rounds_played(folder) > before else failures + 1
         if failures >= patience.tries:
             raise UserError(f"given up after {failures} tries without a finished round: {why}")
         pause = patience.pause(failures)
         tell(f"{why}; trying again in {pause:g} s ({failures} of {patience.tries - 1})")
         time.sleep(pause)
+    if seen < rounds:  # the last ones were saved during a pause
+        yield rounds
 
 
 def is_final(error: Exception) -> bool:

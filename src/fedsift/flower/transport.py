@@ -38,7 +38,7 @@ class Limits:
 
 
 @dataclass
-class Answers:
+class Outcomes:
     """By node: a message of the expected kind, or why there is none."""
 
     messages: dict[int, Any] = field(default_factory=dict)
@@ -61,29 +61,29 @@ class Transport:
         expected: type[FedsiftMessage],
         limits: Limits,
         group: str = "",
-    ) -> Answers:
+    ) -> Outcomes:
         """One message per node; the answers that come before the deadline, when messages expire."""
-        answers, begun = Answers(), time.monotonic()
+        outcomes, begun = Outcomes(), time.monotonic()
         until, why = begun + limits.deadline, f"no reply within {limits.deadline:g} s"
         waiting: dict[str, int] = {}
         for node, asked in out.items():
             if id := self._push(kind, node, asked, limits.deadline, group):
                 waiting[id] = node
             else:
-                answers.silent[node] = "Flower did not take the message"
+                outcomes.silent[node] = "Flower did not take the message"
         closing = False
         while waiting and time.monotonic() < until:
-            came = self._pull(answers, waiting, limits.largest)
+            came = self._pull(outcomes, waiting, limits.largest)
             for reply in came:
-                self._receive(answers, waiting, reply, expected, limits.largest, begun)
-            if not closing and 0 < limits.enough <= len(answers.messages):
+                self._receive(outcomes, waiting, reply, expected, limits.largest, begun)
+            if not closing and 0 < limits.enough <= len(outcomes.messages):
                 closing = True
                 until = min(until, time.monotonic() + limits.patience)
                 why = f"no reply within {limits.patience:g} s after {limits.enough} had answered"
             if waiting and not came:
                 time.sleep(min(self.poll, max(0.0, until - time.monotonic())))
-        answers.silent |= dict.fromkeys(waiting.values(), why)
-        return answers
+        outcomes.silent |= dict.fromkeys(waiting.values(), why)
+        return outcomes
 
     def notify(self, kind: str, node: int, told: FedsiftMessage) -> None:
         """A message whose reply nobody waits for."""
@@ -97,18 +97,18 @@ class Transport:
         self.traffic.sent += size(message)
         return next(iter(self.grid.push_messages([message])), None)
 
-    def _pull(self, answers: Answers, waiting: dict[str, int], largest: int) -> list[Message]:
+    def _pull(self, outcomes: Outcomes, waiting: dict[str, int], largest: int) -> list[Message]:
         try:
             return postbox.pull(self.grid, list(waiting), largest)
         except postbox.Unreadable as error:
             node = waiting.pop(error.reply_to, None)
             if node is not None:
-                answers.refusals[node] = Refusal(str(error))
+                outcomes.refusals[node] = Refusal(str(error))
             return []
 
     def _receive(
         self,
-        answers: Answers,
+        outcomes: Outcomes,
         waiting: dict[str, int],
         reply: Message,
         expected: type[FedsiftMessage],
@@ -121,18 +121,18 @@ class Transport:
         if node is None:
             self.traffic.ignored += 1
             return
-        answers.seconds[node] = time.monotonic() - begun
+        outcomes.seconds[node] = time.monotonic() - begun
         if postbox.is_too_large(reply):
-            answers.too_large[node] = f"its reply has more than {largest} bytes"
+            outcomes.too_large[node] = f"its reply has more than {largest} bytes"
         elif bytes > largest:
-            answers.too_large[node] = f"its reply has {bytes} bytes, at most {largest} are right"
+            outcomes.too_large[node] = f"its reply has {bytes} bytes, at most {largest} are right"
         else:
-            _sort(answers, node, reply, expected)
+            _sort(outcomes, node, reply, expected)
 
 
-def _sort(answers: Answers, node: int, reply: Message, expected: type[FedsiftMessage]) -> None:
+def _sort(outcomes: Outcomes, node: int, reply: Message, expected: type[FedsiftMessage]) -> None:
     if reply.has_error():
-        answers.silent[node] = messages.one_line(
+        outcomes.silent[node] = messages.one_line(
             f"Flower error {reply.error.code}: {reply.error.reason}"
         )
         return
@@ -141,9 +141,9 @@ def _sort(answers: Answers, node: int, reply: Message, expected: type[FedsiftMes
     except WireError as error:
         answer = Refusal(str(error))
     if isinstance(answer, Refusal):
-        answers.refusals[node] = answer
+        outcomes.refusals[node] = answer
     else:
-        answers.messages[node] = answer
+        outcomes.messages[node] = answer
 
 
 def size(thing: Any) -> int:

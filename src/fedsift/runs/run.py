@@ -115,14 +115,14 @@ class Run:
         }
 
     def _verdict_rows(self, record: Record) -> Row:
-        """Whom the server trusts; and, where a simulation has attackers, honest clients rested."""
+        """Whom the server trusts, and who has no vote; with attackers, how many honest ones."""
         if not record.verdicts:
             return {}
-        rested = [id for id, verdict in record.verdicts.items() if verdict.rested]
-        alarms = {"false_alarms": len(set(rested) - set(record.hostile))}
+        voteless = [id for id, verdict in record.verdicts.items() if verdict.voteless]
+        alarms = {"false_alarms": len(set(voteless) - set(record.hostile))}
         return {
             "trust": {id: round(one.trust, 4) for id, one in record.verdicts.items()},
-            "rested": rested,
+            "rested": voteless,
             **(alarms if self.federation.threat else {}),
         }
 

@@ -89,7 +89,7 @@ class Verdict:
     """What an aggregator that judges clients thinks of one client in one round."""
 
     trust: float  # from 0 to 1
-    rested: bool  # without a vote
+    voteless: bool  # its rows count nothing in this round
 
 
 @dataclass(frozen=True, eq=False)

@@ -159,20 +159,20 @@ def _large(algorithm: str, rule: str, attack: str = "") -> Cell:
 
 
 def count_alarms(runs: Sequence[History]) -> Mapping[str, Any]:
-    """How often a rule that judges clients rested an honest one, and how often a hostile one.
+    """How often honest clients had no vote, and how often hostile ones, under a rule that judges.
 
     Both are shares of their turns; None where no client was judged.
     """
-    turns, rested = {True: 0, False: 0}, {True: 0, False: 0}
+    turns, voteless = {True: 0, False: 0}, {True: 0, False: 0}
     for run in runs:
         for row in run.metrics:
             hostile, without_vote = set(row.get("hostile", [])), set(row.get("rested", []))
             for client in map(int, row.get("trust", {})):
                 turns[client in hostile] += 1
-                rested[client in hostile] += client in without_vote
+                voteless[client in hostile] += client in without_vote
     return {
-        "false_alarms": round(rested[False] / turns[False], 6) if turns[False] else None,
-        "caught": round(rested[True] / turns[True], 6) if turns[True] else None,
+        "false_alarms": round(voteless[False] / turns[False], 6) if turns[False] else None,
+        "caught": round(voteless[True] / turns[True], 6) if turns[True] else None,
     }
 
 

@@ -54,11 +54,11 @@ def list_grid(report: Report) -> list[str]:
 
 
 def _list_honest(entries: Sequence[Entry]) -> list[str]:
-    """Honest clients: the accuracy, and how often one was rested for nothing."""
+    """Honest clients: the accuracy, and how often one had no vote."""
     honest = [e for e in entries if not e["attack"]]
     alphas = _names(honest, "alpha")
     columns = " | ".join(f"alpha = {alpha:g}" for alpha in alphas)
-    lines = ["Honest clients: accuracy (and turns in which an honest client was rested).", ""]
+    lines = ["Honest clients: accuracy (and turns in which an honest client had no vote).", ""]
     lines += [f"| | rule | {columns} |", "|---" * (len(alphas) + 2) + "|"]
     for algorithm, rule in dict.fromkeys((e["algorithm"], e["rule"]) for e in honest):
         of = {e["alpha"]: e for e in honest if (e["algorithm"], e["rule"]) == (algorithm, rule)}
@@ -98,7 +98,10 @@ def _list_through(entries: Sequence[Entry]) -> list[str]:
         return [f"No attack costs `trust` more than {points}."]
     found.sort(key=find_loss, reverse=True)
     lines = [f"What costs `trust` more than {points} in the mean:", ""]
-    lines += ["| | attack | hostile | alpha | points | hostile turns rested |", "|---" * 6 + "|"]
+    lines += [
+        "| | attack | hostile | alpha | points | hostile turns without a vote |",
+        "|---" * 6 + "|",
+    ]
     for e in found:
         caught = "" if e.get("caught") is None else f"{100 * e['caught']:.0f} %"
         words = [e["algorithm"], e["attack"], e["share"], f"{e['alpha']:g}"]
