@@ -11,7 +11,8 @@ import torch
 import fedsift
 from fedsift.algorithms.averages import average
 from fedsift.algorithms.soft_label_downlink import DownlinkMemory
-from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, check_picks, fit_to_bytes
+from fedsift.algorithms.soft_label_uplink import check_picks, fit_to_bytes
+from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory
 from fedsift.algorithms.students import apply_ema
 from fedsift.algorithms.weights import ServerMemory as FedAvgMemory
 from fedsift.codecs import CODECS, WEIGHT_CODECS, WireError

@@ -5,10 +5,9 @@ Axes: sampler x codec x aggregator x recipe x download. DS-FL, CFD and FAS are v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from fedsift.aggregators import (
     run_and_judge,
 )
 from fedsift.algorithms import first_weights, students, weight_downlink
-from fedsift.algorithms.audits import Audits, derive_secret, encode_answers, split_answers
+from fedsift.algorithms.audits import Audits, derive_secret
 from fedsift.algorithms.first_weights import FirstWeights
 from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
 from fedsift.algorithms.presets import preset
@@ -35,6 +34,7 @@ from fedsift.algorithms.soft_label_downlink import (
     Received,
     SoftLabelDownlink,
 )
+from fedsift.algorithms.soft_label_uplink import SoftLabelUplink, Upload
 from fedsift.algorithms.votes import Votes
 from fedsift.algorithms.weight_downlink import (
     WeightDownlink,
@@ -48,7 +48,6 @@ from fedsift.codecs import (
     SoftLabelCodec,
     Updates,
     WeightCodec,
-    WireError,
     down_weight_codec,
     soft_label_codec,
 )
@@ -60,7 +59,6 @@ from fedsift.types import (
     Client,
     Fit,
     LabelAnswer,
-    Link,
     Model,
     Predict,
     Recipe,
@@ -97,12 +95,6 @@ class ServerMemory:
     weights: WeightDownlinkMemory = field(default_factory=WeightDownlinkMemory)
     counts: dict[int, int] = field(default_factory=dict)  # of sift's weights: claimed samples
     secret: bytes | None = None  # what audits are drawn from
-
-
-class Upload(NamedTuple):
-    labels: SoftLabels
-    reference: SoftLabels | None  # of a delta uplink, for the client's next message
-    answers: AuditAnswers | None = None  # to an audit
 
 
 @dataclass(frozen=True)
@@ -243,8 +235,8 @@ class SoftLabelFD:
     def encode_answer(
         self, client: Client, answer: LabelAnswer, r: Round
     ) -> tuple[ClientMemory, bytes]:
-        encode = partial(self._pick_and_encode, client, answer, self._with_pool(r))
-        upload, sent = fit_to_bytes(encode, answer.budget, answer.max_bytes)
+        r, before = self._with_pool(r), answer.memory.sent
+        upload, sent = self._uplink.encode(client, answer, before, r)
         return replace(answer.memory, sent=sent), upload
 
     def student_turn(self, client: Client, answer: LabelAnswer, r: Round) -> Turn[Array]:
@@ -257,22 +249,14 @@ class SoftLabelFD:
 
     def check_upload(self, server: Server, client: int, upload: bytes, r: Round) -> Upload:
         r = self._with_pool(r)
-        if self.max_bytes is not None and len(upload) > self.max_bytes:
-            raise WireError(f"an upload of {len(upload)} bytes where {self.max_bytes} are allowed")
-        reference = server.memory.sent.get(client)
-        rows = self.audits.choose_rows(self.aggregate, server, r)
-        said, answers, upload = split_answers(upload, len(rows), r.classes)
-        claims, message = self.votes.split(upload, r.classes)
-        link = replace(self._link(client, r), before=answers + claims)
-        labels, reference = self.up.decode_stateful(message, link, reference)
-        answered = AuditAnswers(rows, said) if len(rows) else None
-        return Upload(self.votes.decode(claims, labels), reference, answered)
+        asked = self.audits.choose_rows(self.aggregate, server, r)
+        return self._uplink.decode(client, upload, server.memory.sent.get(client), asked, r)
 
     def server_turn(
         self, server: Server, uploads: Iterable[tuple[int, Upload]], r: Round
     ) -> Turn[Server]:
         whole, r, memory = r, self._with_pool(r), server.memory
-        references: dict[int, SoftLabels | None] = {}
+        references: dict[int, SoftLabels | None] = {}  # of all who were heard
         answers: dict[int, AuditAnswers] = {}
         stream = _labels_of(uploads, references, answers)
         seen = Seen((yield from self._look(server, r)), answers)
@@ -281,28 +265,11 @@ class SoftLabelFD:
         )
         for _ in stream:  # an aggregator may stop early; every client has been heard all the same
             pass
-        taught = yield [  # one per architecture, side by side
-            self._distil(model, server.students[model.name], labels, r, "server", r.number)
-            for model in r.models
-        ]
-        new = {m.name: weights for m, weights in zip(r.models, taught, strict=True)}
-        new = students.apply_ema_to_all(server.students, new, self.ema)
-        downlink, first, weights_down = memory.downlink, memory.first, memory.weights
-        if isinstance(self.down, SoftLabelCodec):
-            first = first.add_receivers(references, r)
-            for weights in new.values():
-                students.check_distilled(weights)
-            own = self.teach == "predictions"
-            posted = (yield from self._predict(new, r)) if own else labels
-            downlink_code = SoftLabelDownlink(self.down, self.absent)
-            downlink = downlink_code.record(downlink, posted, references, r)
-        else:
-            WeightDownlink(self.down).check_students(new)
-            weights_down = WeightDownlink(self.down).record(weights_down, server, references, r)
+        new = yield from self._teach_students(server, labels, r)
+        memory = yield from self._post_lesson(server, new, labels, references, r)
         sent = memory.sent | {c: labels for c, labels in references.items() if labels is not None}
-        distilled = self._on_whole_public(labels, whole)
-        after = ServerMemory(sent, downlink, aggregated, first, weights_down, secret=memory.secret)
-        return Server(new, after, distilled=distilled, verdicts=verdicts)
+        after = replace(memory, sent=sent, aggregator=aggregated)
+        return Server(new, after, distilled=self._on_whole_public(labels, whole), verdicts=verdicts)
 
     def uploaded_labels(self, upload: Upload, r: Round) -> SoftLabels:
         return self._on_whole_public(upload.labels, r)
@@ -326,50 +293,19 @@ class SoftLabelFD:
         """As if this client had never taken part: references of delta codecs and votes are gone."""
         old = server.memory
         received = students.drop(old.downlink.received, client)
-        memory = ServerMemory(
-            students.drop(old.sent, client),
-            replace(old.downlink, received=received),
-            aggregators.forget_client(self.aggregate, old.aggregator, client),
-            old.first.forget(client),
-            weight_downlink.forget(old.weights, client),
-            old.counts,
-            old.secret,
+        memory = replace(
+            old,
+            sent=students.drop(old.sent, client),
+            downlink=replace(old.downlink, received=received),
+            aggregator=aggregators.forget_client(self.aggregate, old.aggregator, client),
+            first=old.first.forget(client),
+            weights=weight_downlink.forget(old.weights, client),
         )
         return Server(server.students, memory)
 
-    def _pick_and_encode(
-        self, client: Client, answer: LabelAnswer, r: Round, budget: int
-    ) -> tuple[bytes, SoftLabels | None]:
-        """The upload with at most `budget` soft labels, and the reference for the next one."""
-        picks = check_picks(self._pick(client, answer, r, budget), budget, len(r.public))
-        labels = SoftLabels(picks, answer.probs[picks])
-        claims = self.votes.encode(labels.probs, client.label_counts)
-        before = self._answer(answer, r) + claims
-        link = replace(r.link(client.id), before=before)
-        message, reference = self.up.encode_stateful(labels, link, answer.memory.sent)
-        return before + message, reference
-
-    def _answer(self, answer: LabelAnswer, r: Round) -> bytes:
-        """The classes that the client's model predicts on the samples of an audit."""
-        if answer.asked is None:
-            return b""
-        return encode_answers(answer.predicted[answer.asked].argmax(1), r.classes)
-
-    def _pick(self, client: Client, answer: LabelAnswer, r: Round, budget: int) -> Array:
-        """The rows to send. Where the server can derive them, nobody has a choice."""
-        if answer.rows is None or not answer.chooses:
-            return self.sampler(answer.predicted, client.label_counts, budget, r.draws(client.id))
-        return answer.rows[:budget]
-
-    def _link(self, client: int, r: Round) -> Link:
-        """What the server knows of an upload: the most rows, and which ones if both ends draw them.
-
-        Where nothing shortens uploads, drawn rows are exactly as many as the budget.
-        """
-        drawn = DERIVED.index(self.sampler) if self.sampler in DERIVED else None
-        exact = drawn is not None and self.max_bytes is None
-        least = self.budget if exact else 1
-        return replace(r.link(client), fewest=least, most=self.budget, drawn=drawn)
+    @property
+    def _uplink(self) -> SoftLabelUplink:
+        return SoftLabelUplink(self.sampler, self.budget, self.max_bytes, self.up, self.votes)
 
     def _with_pool(self, r: Round) -> Round:
         """The round with its part of the public set. Both ends draw the same: nothing is sent."""
@@ -401,6 +337,42 @@ class SoftLabelFD:
             weights = yield self._distil(client.model, weights, labels, r, client.id, number)
             students.check_distilled(weights)
         return weights, received, memory.held
+
+    def _teach_students(
+        self, server: Server, labels: SoftLabels, r: Round
+    ) -> Turn[dict[str, Weights]]:
+        """One student per architecture, side by side."""
+        taught = yield [
+            self._distil(model, server.students[model.name], labels, r, "server", r.number)
+            for model in r.models
+        ]
+        new = {m.name: weights for m, weights in zip(r.models, taught, strict=True)}
+        return students.apply_ema_to_all(server.students, new, self.ema)
+
+    def _post_lesson(
+        self,
+        server: Server,
+        new: dict[str, Weights],
+        labels: SoftLabels,
+        heard: Iterable[int],
+        r: Round,
+    ) -> Turn[ServerMemory]:
+        """What travels down in the next round is checked and noted; who was heard has the last."""
+        memory: ServerMemory = server.memory
+        if not isinstance(self.down, SoftLabelCodec):
+            downlink = WeightDownlink(self.down)
+            downlink.check_students(new)
+            return replace(memory, weights=downlink.record(memory.weights, server, heard, r))
+        for weights in new.values():
+            students.check_distilled(weights)
+        own = self.teach == "predictions"
+        posted = (yield from self._predict(new, r)) if own else labels
+        board = SoftLabelDownlink(self.down, self.absent)
+        return replace(
+            memory,
+            first=memory.first.add_receivers(heard, r),
+            downlink=board.record(memory.downlink, posted, heard, r),
+        )
 
     def _look(self, server: Server, r: Round) -> Turn[Array | None]:
         """The students' predictions, for an aggregator that judges clients."""
@@ -436,61 +408,6 @@ def _labels_of(
         if upload.answers is not None:
             answers[client] = upload.answers
         yield client, upload.labels
-
-
-def fit_to_bytes(
-    encode: Callable[[int], tuple[bytes, SoftLabels | None]], budget: int, most: int | None
-) -> tuple[bytes, SoftLabels | None]:
-    """The upload with the largest budget found that stays within `most` bytes.
-
-    Length grows about linearly with the budget, so each try is placed by the last ones. A sampler
-    that cannot fill its budget breaks that rule: then the budget is halved until it fits.
-    """
-    found = encode(budget)
-    if most is None or len(found[0]) <= most:
-        return found
-    low, high = 0, budget  # `low` fits, `high` does not
-    length, best, left = len(found[0]), None, TRIES
-    while high - low > 1 and (best is None or left > 0):
-        by_length = best is None and left > 0
-        guess = int(high * most / length * CLOSE) if by_length else (low + high) // 2
-        budget, left = min(max(guess, low + 1), high - 1), left - 1
-        found = encode(budget)
-        if len(found[0]) > most:
-            high, length = budget, len(found[0])
-            continue
-        if best is None and left < 0:  # found by halving: it can be far below
-            left = TRIES // 2
-        low, best = budget, found
-        if len(found[0]) >= CLOSE * most:
-            break
-    if best is None:
-        raise UserError(f"one soft label takes {length} bytes; bytes = {most} is too few")
-    return best
-
-
-TRIES, CLOSE = 8, 0.98  # how often a budget is tried, and what is close enough to the bytes allowed
-
-
-def check_picks(picks: Array, budget: int, samples: int) -> Array:
-    """The picks as an ascending set, or a clear error for whoever wrote the sampler."""
-    try:
-        index = np.unique(np.asarray(picks, np.int64))
-    except (TypeError, ValueError):
-        raise UserError(
-            f"the sampler returned {type(picks).__name__}, not indexes of public samples"
-        ) from None
-    if (
-        len(index) != len(picks)
-        or not 0 < len(index) <= budget
-        or index[0] < 0
-        or index[-1] >= samples
-    ):
-        raise UserError(
-            f"the sampler returned {len(picks)} picks ({len(index)} distinct); "
-            f"it must return 1 to {budget} distinct indexes below {samples}"
-        )
-    return index
 
 
 def fd(
