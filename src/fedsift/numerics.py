@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedsift.types import Array
 
@@ -18,9 +19,7 @@ def apportion(weights: Array, total: int) -> Array:
     """`total` split in whole numbers by `weights`, by largest remainder (ties: lower position)."""
     exact = weights * (total / weights.sum())
     shares = np.floor(exact + 1e-9).astype(np.int64)
-    remainders = np.round(
-        exact - shares, 9
-    )  # rounding errors must not make equal remainders differ
+    remainders = np.round(exact - shares, 9)  # rounding must not make equal ones differ
     shares[np.argsort(-remainders, kind="stable")[: total - shares.sum()]] += 1
     return shares
 
@@ -29,3 +28,11 @@ def entropy(probs: Array) -> Array:
     """-sum p log p along the last axis, with 0 log 0 = 0."""
     p = probs.astype(np.float64)
     return -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1)
+
+
+def lower_median(values: ArrayLike, weights: ArrayLike | None = None) -> float:
+    """The smallest value that has half of the weight at it or below; all weigh 1 if not told."""
+    found = np.asarray(values)
+    order = np.argsort(found, kind="stable")
+    total = (np.ones(len(found)) if weights is None else np.asarray(weights)[order]).cumsum()
+    return float(found[order][np.searchsorted(total, total[-1] / 2)])

@@ -31,10 +31,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedsift.aggregators.agreement import KINDS, LEAST, Counts, count_agreement
 from fedsift.aggregators.memory import Remembered, is_of_earlier_round
 from fedsift.aggregators.rules import (
     Aggregator,
-    AuditAnswers,
     Seen,
     StatefulAggregator,
     Uploads,
@@ -43,31 +43,12 @@ from fedsift.aggregators.rules import (
     run_aggregator,
 )
 from fedsift.checks import check_number, check_whole
+from fedsift.numerics import lower_median
 from fedsift.types import Array, Round, SoftLabels, Tree, UserError, Verdict
 
 PRIOR = float(np.log(9))  # log odds before any evidence: nine of ten clients are honest
 LEAST_TRUST = 0.2  # a client trusted less has no vote
 TURNS = 3  # of trust and agreement, each found from the other
-KINDS = ("students", "overlaps", "audits", "answers")
-MOST = 0.8  # as a usual rate: where all agree, a few rows of one are not yet suspicious
-LEAST = 1e-6  # votes below this are none
-
-
-@dataclass(frozen=True, eq=False)
-class Counts:
-    """Of clients, by kind of evidence: [..., KINDS] each. They may be parts of one."""
-
-    compared: Array
-    agreed: Array
-    usual: Array  # what would have agreed at the median rate of the others
-
-    @property
-    def parts(self) -> tuple[Array, Array, Array]:
-        return self.compared, self.agreed, self.usual
-
-    def add(self, other: Counts, decay: float = 1.0) -> Counts:
-        """`decay` of these and all of the others."""
-        return Counts(*(decay * a + b for a, b in zip(self.parts, other.parts, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,14 +152,13 @@ class Trust:
 
         Whom to believe depends on whom one believes: a few turns.
         """
-        recent = self._find_recent(memory, r.number)
-        known = {id: one.trust for id, one in memory.by_client.items()}
+        recent = {id: one.last.labels for id, one in self._find_recent(memory, r.number).items()}
+        known = dict.fromkeys(seen.answers, _find_trust(0.0))
+        known |= {id: one.trust for id, one in memory.by_client.items()}
         trust = {id: known.get(id, _find_trust(0.0)) for id in heard}
         past = {id: one.counts for id, one in memory.by_client.items()}
         for _ in range(TURNS):
-            believed = known | trust
-            found = _compare(heard, recent, believed, r, seen)
-            now = _add_usual(found, believed, r.classes)
+            now = count_agreement(heard, recent, known | trust, r, seen)
             both = {
                 id: past[id].add(counts, self.decay if id in heard else 1.0)
                 if id in past
@@ -194,7 +174,7 @@ class Trust:
     def _find_evidence(self, counts: Counts, classes: int) -> float:
         """log P(agreed | honest) - log P(agreed | hostile), summed over the kinds.
 
-        AuditAnswers cost nothing to get right, so they can only speak against a client.
+        Answers cost nothing to get right, so they can only speak against a client.
         """
         evidence = 0.0
         for kind, n, a, usual in zip(KINDS, *counts.parts, strict=True):
@@ -240,147 +220,13 @@ def _prepare_votes(
     if not heard:
         return []
     sure = np.array([_find_sureness(labels) for labels in heard.values()])
-    level = _find_lower_median(sure, np.array([trust[id] for id in heard]))
+    level = lower_median(sure, np.array([trust[id] for id in heard]))
     votes = []
     for id, labels in heard.items():
         if id not in voteless:
             weight = np.ones(len(labels)) if labels.weight is None else labels.weight
             votes.append((id, replace(_soften(labels, level), weight=weight * trust[id])))
     return votes
-
-
-# --- comparisons ---
-
-
-def _compare(
-    heard: Mapping[int, SoftLabels],
-    recent: Mapping[int, Standing],
-    trust: Mapping[int, float],
-    r: Round,
-    seen: Seen,
-) -> dict[int, tuple[Array, Array]]:
-    """(compared, agreed) of all who are heard and of all whose rows are audited, [KINDS] each."""
-    shape = (len(r.public), r.classes)
-    opinions = np.zeros(shape)
-    for id, one in recent.items():
-        if id not in heard:
-            _add_opinion(opinions, one.last.labels, trust[id])
-    for id, given in heard.items():
-        _add_opinion(opinions, given, trust[id])
-    said, answered = seen.answers, np.zeros(shape)
-    for id, answer in said.items():
-        answered[answer.rows, answer.classes] += trust.get(id, _find_trust(0.0))
-    asked = answered.sum(1) > 0
-    audited = {id for id, one in recent.items() if asked[one.last.labels.index].any()}
-    found = {}
-    for id in sorted(heard.keys() | audited):
-        old, labels = recent.get(id), heard.get(id)
-        parts = [
-            _compare_with_students(labels, old, seen.predictions),
-            _compare_with_others(labels, opinions, trust.get(id, 0.0)),
-            _compare_audited(old, answered, said.get(id), trust.get(id, 0.0)),
-            _compare_answers(answered, said.get(id), trust.get(id, 0.0)),
-        ]
-        found[id] = (np.array([n for n, _ in parts]), np.array([a for _, a in parts]))
-    return found
-
-
-def _add_opinion(opinions: Array, labels: SoftLabels, votes: float) -> None:
-    opinions[labels.index, labels.probs.argmax(1)] += votes
-
-
-def _compare_with_students(
-    labels: SoftLabels | None, old: Standing | None, predictions: Array | None
-) -> tuple[float, float]:
-    """Leaves out samples that the client labelled last time: the students learnt them from it."""
-    if predictions is None or labels is None:
-        return 0.0, 0.0
-    claims = _find_claims(labels)
-    if old is not None:
-        claims = claims * ~np.isin(labels.index, old.last.labels.index)
-    same = labels.probs.argmax(1) == predictions[labels.index].argmax(1)
-    return float(claims.sum()), float(claims[same].sum().clip(0, claims.sum()))
-
-
-def _compare_with_others(
-    labels: SoftLabels | None, opinions: Array, own: float
-) -> tuple[float, float]:
-    """With all opinions but the client's own, which counted `own`."""
-    if labels is None:
-        return 0.0, 0.0
-    top = labels.probs.argmax(1)
-    others = opinions[labels.index].sum(1) - own
-    return _count(others, opinions[labels.index, top] - own, _find_claims(labels))
-
-
-def _compare_audited(
-    old: Standing | None, answered: Array, said: AuditAnswers | None, own: float
-) -> tuple[float, float]:
-    """What the client sent last time with what others answer now."""
-    if old is None:
-        return 0.0, 0.0
-    labels = old.last.labels
-    top = labels.probs.argmax(1)
-    others, agree = answered[labels.index].sum(1), answered[labels.index, top]
-    if said is not None:  # without its own answers
-        mine = np.zeros_like(answered)
-        mine[said.rows, said.classes] = own
-        others, agree = others - mine[labels.index].sum(1), agree - mine[labels.index, top]
-    return _count(others, agree, _find_claims(labels))
-
-
-def _compare_answers(answered: Array, said: AuditAnswers | None, own: float) -> tuple[float, float]:
-    """The client's answers with those of the others."""
-    if said is None:
-        return 0.0, 0.0
-    others = answered[said.rows].sum(1) - own
-    return _count(others, answered[said.rows, said.classes] - own, np.ones(len(said.rows)))
-
-
-def _count(others: Array, agree: Array, claims: Array) -> tuple[float, float]:
-    """A sample is one comparison, or less where its voters are doubted or the row says little."""
-    there = others > LEAST
-    weights = np.minimum(others, 1)[there] * claims[there]
-    agreed = float(weights @ (agree[there] / others[there]))
-    return float(weights.sum()), float(np.clip(agreed, 0, weights.sum()))
-
-
-def _find_claims(labels: SoftLabels) -> Array:
-    """How much each row says: 0 where all classes are alike, 1 where it names one class. [m]"""
-    even = 1 / labels.probs.shape[1]
-    top = labels.probs.max(1).astype(np.float64)  # sums in float32 would depend on their order
-    return np.asarray(np.clip((top - even) / (1 - even), 0, 1))
-
-
-def _add_usual(
-    found: Mapping[int, tuple[Array, Array]], trust: Mapping[int, float], classes: int
-) -> dict[int, Counts]:
-    """The usual rate for a client is the median over the others, from chance to `MOST`."""
-    if not found:
-        return {}
-    compared, agreed = (np.stack(parts) for parts in zip(*found.values(), strict=True))
-    weights = compared * np.array([trust[id] for id in found])[:, None]
-    rate = (agreed + 1 / classes) / (compared + 1)
-    counts = {}
-    for i, (id, (n, a)) in enumerate(found.items()):
-        others = np.arange(len(found)) != i
-        usual = _find_usual(rate[others], weights[others], 1 / classes)
-        counts[id] = Counts(n, a, usual * n)
-    return counts
-
-
-def _find_usual(rate: Array, weights: Array, chance: float) -> Array:
-    """The median over clients, by kind; chance where nobody was compared. [KINDS]"""
-    usual = [
-        _find_lower_median(rate[:, kind], weights[:, kind])
-        if (weights[:, kind] > LEAST).any()
-        else 0
-        for kind in range(len(KINDS))
-    ]
-    return np.clip(usual, chance, max(chance, MOST))
-
-
-# --- small things ---
 
 
 def _find_sureness(labels: SoftLabels) -> float:
@@ -395,13 +241,6 @@ def _soften(labels: SoftLabels, level: float) -> SoftLabels:
         return labels
     share = (max(level, even) - even) / (sure - even)
     return replace(labels, probs=share * labels.probs + (1 - share) * even)
-
-
-def _find_lower_median(values: Array, weights: Array) -> float:
-    """The smallest value that has half of the weight at it or below. One number; [n] and [n]."""
-    order = np.argsort(values, kind="stable")
-    total = weights[order].cumsum()
-    return float(values[order][np.searchsorted(total, total[-1] / 2)])
 
 
 def _beta_binomial(agreed: float, compared: float, alike: float, mean: float) -> float:

@@ -16,6 +16,7 @@ from fedsift import registry
 from fedsift.checks import check_number
 from fedsift.codecs import WireError
 from fedsift.codecs.weights import is_statistic
+from fedsift.numerics import lower_median
 from fedsift.types import UserError, Weights
 
 COUNTS = ("claimed", "equal")
@@ -41,14 +42,8 @@ def check_stored_counts(counts: Mapping[int, int], clients: int) -> None:
 
 def cap_counts(counts: Mapping[int, int]) -> dict[int, int]:
     """The counts, where none is more than `MOST` lower medians."""
-    most = MOST * lower_median(counts.values()) if counts else 0
+    most = MOST * lower_median([*counts.values()]) if counts else 0
     return {client: min(samples, int(most)) for client, samples in counts.items()}
-
-
-def lower_median(values: Iterable[float]) -> float:
-    """The middle one, or the smaller of the middle two."""
-    ordered = sorted(values)
-    return ordered[(len(ordered) - 1) // 2]
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,7 @@ class _Clipped:
     def __init__(self, uploads: Uploads, base: Weights, clip: float) -> None:
         self._uploads, self._base = uploads, base
         self._norms = {client: measure_update(state, base) for client, (state, _) in uploads}
-        self._most = clip * lower_median(self._norms.values()) if self._norms else 0.0
+        self._most = clip * lower_median([*self._norms.values()]) if self._norms else 0.0
 
     def __iter__(self) -> Iterator[tuple[int, tuple[Weights, int]]]:
         for client, (state, samples) in self._uploads:

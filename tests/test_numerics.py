@@ -1,0 +1,23 @@
+"""Small numerical functions against numbers worked by hand."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsift.numerics import lower_median
+
+
+def test_the_lower_median_of_four_is_the_second():
+    assert lower_median([7.0, 1.0, 5.0, 3.0]) == 3.0
+    assert lower_median([7.0, 1.0, 5.0]) == 5.0
+
+
+def test_weights_move_the_median():
+    """Of 10 in all, 6 lie at 5: half is reached there, not at the middle value."""
+    assert lower_median(np.array([1.0, 2.0, 5.0]), np.array([2.0, 2.0, 6.0])) == 5.0
+    assert lower_median(np.array([1.0, 2.0, 5.0]), np.array([5.0, 2.0, 3.0])) == 1.0
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=9))
+def test_equal_weights_give_the_middle_one_or_the_smaller_of_two(values):
+    assert lower_median(values) == sorted(values)[(len(values) - 1) // 2]
