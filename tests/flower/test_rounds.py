@@ -21,7 +21,7 @@ from fedsift.federation import ClientResults, Federation, FederationState, start
 from fedsift.flower import messages, server
 from fedsift.flower.client_state import ClientState, DiskStore, RunStore
 from fedsift.flower.messages import Answer
-from fedsift.flower.server import TOKEN, _token
+from fedsift.flower.server import TOKEN, RoundError, _token
 from fedsift.flower.settings import Settings
 from fedsift.flower.site import make_site
 from fedsift.ledger import RoundBytes
@@ -247,6 +247,27 @@ def test_an_upload_that_spoils_a_round_is_a_turn_that_never_happened(
         gone = {str(client) for number, client in spoiled if number == row["round"]}
         assert row.get("missing", {}).keys() == gone == row["down"].keys() - row["up"].keys()
     assert "is without client 1: its upload is left out: with it the " in caplog.text
+
+
+def test_a_round_that_most_uploads_spoil_keeps_the_state_and_can_be_played_again(
+    task, tmp_path, monkeypatch
+):
+    """It is no mistake in the experiment: a supervisor submits it again."""
+    honest = FedAvg.check_upload
+
+    def check_upload(self, server, client, upload, r):
+        weights, samples = honest(self, server, client, upload, r)
+        huge = {name: value + 1e20 for name, value in weights.items()}
+        return (huge if r.number == 1 else weights), samples
+
+    grid, how = federation(task, overrides("fedavg"), 4, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(FedAvg, "check_upload", check_upload)
+        with pytest.raises(RoundError, match="leaving out uploads does not help"):
+            play(task, grid, how)
+    assert runs.rounds_played(tmp_path / "run") == 1
+    resumed = play(task, grid, how)
+    assert same_server(resumed.state, simulated(task, "fedavg", tmp_path / "there").state)
 
 
 def swallow(client, lost):

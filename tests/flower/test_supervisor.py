@@ -2,12 +2,14 @@
 
 import json
 import time
+import traceback
 from pathlib import Path
 
 import pytest
 
 from fedsift import files
 from fedsift.flower import project, superlink, supervisor
+from fedsift.flower.server import RoundError
 from fedsift.flower.superlink import RunEnded
 from fedsift.flower.supervisor import Patience, supervise
 from fedsift.types import UserError
@@ -93,6 +95,28 @@ def test_a_folder_that_is_still_taken_is_no_mistake(tmp_path, monkeypatch):
     assert supervisor.BUSY in str(files_lock_error(tmp_path))
     there = Federation(monkeypatch, (0, busy), (2, None))
     assert there.run(tmp_path, 2) == [1, 2]
+
+
+def log_of(error, tmp_path, monkeypatch):
+    """How a run ended whose server's log has this traceback last."""
+    link = superlink.SuperLink("127.0.0.1:1", tmp_path)
+    text = "".join(traceback.format_exception(error))
+    monkeypatch.setattr(link, "log", lambda run: f"INFO: round 2 done\n{text}INFO: bye\n")
+    return RunEnded("finished:failed", link.reason("1"))
+
+
+def test_a_round_that_uploads_have_spoiled_is_tried_again(tmp_path, monkeypatch):
+    """The same words from the experiment itself would be final."""
+    mistake = UserError("the aggregator returned values that are not finite or below 0")
+    spoiled = RoundError(str(mistake))
+    spoiled.__cause__ = mistake
+    end = log_of(spoiled, tmp_path, monkeypatch)
+    assert end.reason.startswith("fedsift.flower.server.RoundError: the aggregator returned")
+    assert not supervisor.is_final(end)
+    assert supervisor.is_final(log_of(mistake, tmp_path, monkeypatch))
+    there = Federation(monkeypatch, (1, end), (1, None))
+    assert there.run(tmp_path, 2) == [1, 2]
+    assert there.pauses == [5.0]
 
 
 def files_lock_error(folder):

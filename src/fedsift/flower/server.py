@@ -46,6 +46,10 @@ from fedsift.types import Client, Engine, Forgets, KeepsSecret, Model, Round, Se
 TOKEN = "flower.json"  # in the run folder: the name under which clients remember this run
 
 
+class RoundError(UserError):
+    """A round came to nothing by what clients have sent; they may send something else next time."""
+
+
 class TooFew(RuntimeError):
     """The run cannot continue: too few clients have answered, too often."""
 
@@ -271,7 +275,10 @@ class Host:
             missing=replies.missing,
         )
         results = ClientResults(uploads, {}, sent, replies.accuracies, replies.uploads)
-        record: Record = run_turn(federation.finish_round(state, results), self.engine)
+        try:
+            record: Record = run_turn(federation.finish_round(state, results), self.engine)
+        except UserError as error:
+            raise RoundError(str(error)) from error
         left_out = {id: why for id, why in record.bytes.missing.items() if id in uploads}
         if not left_out:
             return record

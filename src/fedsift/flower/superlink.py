@@ -79,9 +79,7 @@ class SuperLink:
         """Why a run failed: the last line of its last traceback; the whole log is kept."""
         log = self.log(run)
         write_atomic(self.home / "server.log", log.encode())
-        errors = [
-            line for line in log.splitlines() if re.match(r"[\w.]+(Error|UserError|TooFew)\b", line)
-        ]
+        errors = [line for line in log.splitlines() if re.match(r"[\w.]+(Error|TooFew)\b", line)]
         return errors[-1] if errors else f"see {self.home / 'server.log'}"
 
     def register(self, public_key: Path) -> None:

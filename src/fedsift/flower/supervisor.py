@@ -5,6 +5,7 @@ the numbers are those of a run without a crash.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -66,11 +67,14 @@ def supervise(
 
 
 def is_final(error: Exception) -> bool:
-    """Whether the same would happen again: a mistake in the experiment, or somebody stopped it."""
+    """Whether the same would happen again: a mistake in the experiment, or somebody stopped it.
+
+    What clients sent may be better next time: a `RoundError` is not final.
+    """
     if not isinstance(error, RunEnded):
         return False
-    mistake = "UserError:" in error.reason and BUSY not in error.reason
-    return mistake or error.status == "finished:stopped"
+    mistake = re.match(r"[\w.]*\bUserError:", error.reason) and BUSY not in error.reason
+    return bool(mistake) or error.status == "finished:stopped"
 
 
 def _watch_other(
