@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import fedsift
+from fedsift.algorithms.averages import Averaging
 from fedsift.algorithms.sift import Sift
 from fedsift.algorithms.soft_labels import SoftLabelFD
 from fedsift.algorithms.votes import Votes
@@ -62,6 +64,28 @@ def test_votes_reach_the_labels():
     assert system(asked).votes == Votes("expertise", 6)
 
 
+def test_counts_and_clip_reach_the_weights():
+    assert system(fedsift.sift(bytes=10**6)).averaging == Averaging("claimed", None)
+    asked = fedsift.sift(bytes=10**6, counts="equal", clip=2.0)
+    assert system(asked).averaging == Averaging("equal", 2.0)
+    with pytest.raises(UserError, match="clip is a multiple of the median update"):
+        fedsift.sift(clip=0)
+
+
+def test_a_long_update_of_sift_is_clipped():
+    """Two of three updates are 1 long, one is 9: with clip=1 all three are."""
+    r, algorithm = toys.a_round(), fedsift.sift(bytes=10**6, mode="weights", clip=1.0)
+    server = algorithm.start(r)
+    base = server.students[r.models[0].name]
+    name, weight = next(iter(base.items()))
+    step = torch.zeros_like(weight)
+    step.view(-1)[0] = 1.0
+    uploads = {id: (base | {name: weight + n * step}, 10) for id, n in enumerate((1, 1, 9))}
+    after = run_turn(algorithm.server_turn(server, uploads.items(), r), SequentialEngine())
+    moved = after.students[r.models[0].name][name] - weight
+    assert moved.view(-1)[0] == pytest.approx(1.0, abs=1e-5)
+
+
 def test_what_a_mode_does_not_use_is_told_with_the_reason():
     r = toys.a_round()
     by_bytes = fedsift.sift(bytes=10**6).explain_unused(r)
@@ -71,9 +95,9 @@ def test_what_a_mode_does_not_use_is_told_with_the_reason():
     asked = fedsift.sift(bytes=10**6, mode="weights").explain_unused(r)
     assert asked == dict.fromkeys(by_bytes, "mode=weights")
     labels = fedsift.sift(mode="labels").explain_unused(r)
-    assert labels.keys() == {"vote_bits", "teach", "absent"}
+    assert labels.keys() == {"vote_bits", "teach", "absent", "counts", "clip"}
     told = fedsift.sift(mode="labels", votes="expertise", download="soft-labels")
-    assert told.explain_unused(r) == {}
+    assert told.explain_unused(r).keys() == {"counts", "clip"}
 
 
 def test_labels_are_softer_where_there_are_bits_enough():

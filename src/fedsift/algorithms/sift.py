@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from fedsift import registry
 from fedsift.aggregators import Aggregator, StatefulAggregator
+from fedsift.algorithms.averages import Averaging
 from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, SoftLabelFD, fd
 from fedsift.algorithms.weights import FedAvg
 from fedsift.checks import check_recipe
@@ -55,6 +56,7 @@ ENOUGH_BITS = 0.6  # per weight: with fewer, labels are the safer choice (docs/s
 LABEL_CODECS = ((3.0, "quantized(4)"), (2.0, "quantized(2)"), (0.0, "hard"))
 # What the weights mode has no use for: parameters and, by their names, recipes.
 OF_LABELS = ("sampler", "aggregator", "codec", "votes", "vote_bits", "mixup", "ema", "distill")
+OF_WEIGHTS = ("counts", "clip")  # what the labels mode has no use for
 OVERHEAD = 24  # bytes of a message of weights beside its payload, at most
 
 
@@ -150,7 +152,8 @@ class Sift:
         """Parameters without effect, and why."""
         system = self._system(r)
         if isinstance(system, SoftLabelFD):
-            return system.explain_unused(r)
+            uploaded = dict.fromkeys(OF_WEIGHTS, "labels are uploaded; set mode=weights")
+            return system.explain_unused(r) | uploaded
         chosen = f"{self.max_bytes} bytes hold weights; set mode=labels"
         return dict.fromkeys(OF_LABELS, "mode=weights" if self.mode == "weights" else chosen)
 
@@ -212,6 +215,8 @@ def sift(
     votes: str = "equal",
     vote_bits: int = 4,
     audit: int = 0,
+    counts: str = "claimed",
+    clip: float | None = None,
     download: str = "weights",
     down_codec: str | SoftLabelCodec | WeightCodec | Updates = "float32",
     local: Recipe | None = None,
@@ -235,6 +240,10 @@ def sift(
     vote_bits: bits per row in which expertise is sent, 4 to 8
     audit: samples of earlier uploads that all clients are asked about every round, 0 to 64; for
         mode=labels and the aggregator trust
+    counts: mode=weights: what a client counts in the average: the samples it has "claimed", or
+        "equal"
+    clip: mode=weights: the longest update, in medians of the cohort; longer ones are shortened
+        (default: none)
     download: what travels down, "weights" or "soft-labels"
     down_codec: of the downlink
     local: how clients train
@@ -260,6 +269,6 @@ def sift(
     )
     whole = WEIGHT_CODECS["float32"]
     down = whole if isinstance(labels.down, SoftLabelCodec) else labels.down
-    weights = FedAvg(local, Updates(), down, replay=replay)
+    weights = FedAvg(local, Updates(), down, replay=replay, averaging=Averaging(counts, clip))
     chosen = None if codec is None else soft_label_codec(codec)
     return Sift(bytes, mode, replace(labels, replay=replay), weights, chosen)
