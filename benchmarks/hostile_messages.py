@@ -2,10 +2,12 @@
 
     python benchmarks/hostile_messages.py --messages 1000000
 
-Run it in the repository's root, with the tests in it: the messages are those of
-tests/codecs/test_fuzz.py. Of each kind it decodes its share, damaged as they travel or by somebody
-who seals them again. It stops at anything but a WireError or a valid result, and where decoding
-one message takes more memory than its bound.
+Run it in the repository's root, with the tests in it. Messages of single codecs are those of
+tests/codecs/test_fuzz.py, whole uploads and downloads those of tests/helpers/hostile_messages.py.
+Of each kind it reads its share, damaged as they travel or by somebody who knows the format and
+puts lengths and checksums right. It stops at anything but a WireError or a right result, and where
+reading one message takes more memory than its bound, tensors included. While it reads, the system
+does not let the process grow by more than 64 MB.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,90 +24,141 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.codecs import test_fuzz as fuzz
+from tests.helpers import hostile_messages as whole
+from tests.helpers.allocations import limit_growth, measure_peaks
 
 from fedsift.codecs import WireError, soft_label_codec, weight_codec
 from fedsift.codecs.estimates import ESTIMATE_CODECS
 
-MOST = 256 * 1024  # bytes that decoding one message may take, beside the message
+MOST = 256 * 1024  # bytes that reading one message may take
+COPIES = 2  # and what it may take beside that, in lengths of the message: parts of it are copied
+GROWTH = 64 * 2**20  # bytes that the process may grow by
 WATCHED = 300  # messages of each kind whose memory is measured, one by one
+Message = tuple[bytes, bool]  # and whether its checksum is right without being looked at
 
 
-class Kind(NamedTuple):
-    decode: Callable[[bytes], Any]
-    check: Callable[[Any], None]  # of what was decoded
-    messages: list[bytes]  # honest ones
-    reseal: Callable[[bytes], bytes]  # a right checksum for any payload
+class Source(NamedTuple):
+    """A kind of message: how it is read, and hostile ones of it."""
+
+    survive: Callable[[Message], bool]  # whether it was taken
+    honest: list[Message]
+    damage: Callable[[int, int], Iterator[Message]]  # (count, seed)
+    oversized: Callable[[], Iterator[Message]]
 
 
 class Cost(NamedTuple):
     seconds: float
     taken: int
-    peak: int  # bytes
+    peak: int  # bytes, of an ordinary message
+    large: int  # of one of megabytes
 
 
-def list_kinds() -> dict[str, Kind]:
-    kinds = {}
+def list_sources() -> dict[str, Source]:
+    sources = {}
     for text in fuzz.SOFT:
         soft = soft_label_codec(text)
         parts = fuzz.soft_decode(soft), fuzz.check_soft, fuzz.soft_messages(soft)
-        kinds[f"soft labels, {text}"] = Kind(*parts, fuzz.soft_reseal(soft))
+        sources[f"soft labels, {text}"] = make_source(*parts, fuzz.soft_reseal(soft))
     for text in fuzz.WEIGHTS:
         codec = weight_codec(text)
         parts = fuzz.weight_decode(codec), fuzz.check_weights, fuzz.weight_messages(codec)
-        kinds[f"weights, {text}"] = Kind(*parts, fuzz.weight_reseal(codec))
-    kinds["weights, updates"] = Kind(
+        sources[f"weights, {text}"] = make_source(*parts, fuzz.weight_reseal(codec))
+    sources["weights, updates"] = make_source(
         fuzz.update_decode, fuzz.check_weights, fuzz.update_messages(), fuzz.update_reseal
     )
-    kinds["mixtures"] = Kind(
+    sources["mixtures"] = make_source(
         fuzz.mixture_decode, fuzz.check_mixtures, fuzz.mixture_messages(), fuzz.mixture_reseal
     )
     for name, estimate in ESTIMATE_CODECS.items():
         parts = fuzz.estimate_decode(estimate), fuzz.check_estimates
         honest = fuzz.estimate_messages(estimate)
-        kinds[f"estimates, {name}"] = Kind(*parts, honest, fuzz.estimate_reseal(estimate))
-    kinds |= {f"upload of {name}": Kind(*parts) for name, parts in fuzz.upload_kinds().items()}
-    return kinds
+        sources[f"estimates, {name}"] = make_source(*parts, honest, fuzz.estimate_reseal(estimate))
+    for name, upload in fuzz.upload_kinds().items():
+        sources[f"upload of {name}"] = make_source(*upload)
+    return sources | {name: make_whole(kind) for name, kind in whole.list_kinds().items()}
 
 
-def damage(kind: Kind, count: int, seed: int) -> Iterator[bytes]:
-    yield from fuzz.hostile(kind.messages, kind.reseal, count, seed)
+def make_source(
+    decode: Callable[[bytes], Any],
+    check: Callable[[Any], None],
+    messages: list[bytes],
+    reseal: Callable[[bytes], bytes],
+) -> Source:
+    """Of one codec: `reseal` makes a right checksum for any payload."""
+
+    def survive(message: Message) -> bool:
+        try:
+            found = decode(message[0])
+        except WireError:
+            return False
+        check(found)
+        return True
+
+    return Source(
+        survive,
+        [(message, False) for message in messages],
+        lambda count, seed: ((m, False) for m in fuzz.hostile(messages, reseal, count, seed)),
+        lambda: ((message, False) for message in fuzz.oversized(messages[0], reseal)),
+    )
 
 
-def survive(kind: Kind, message: bytes) -> bool:
-    """Whether it was taken."""
-    try:
-        found = kind.decode(message)
-    except WireError:
-        return False
-    kind.check(found)
-    return True
+def make_whole(kind: whole.Kind) -> Source:
+    return Source(
+        lambda message: whole.survive(kind, *message),
+        [(kind.message, False)],
+        lambda count, seed: whole.list_hostile(kind, count, seed),
+        lambda: whole.list_oversized(kind),
+    )
 
 
-def measure_peak(kind: Kind, seed: int) -> int:
-    """The most that decoding one of some messages took."""
-    messages = [*fuzz.oversized(kind.messages[0], kind.reseal), *damage(kind, WATCHED, seed)]
-    peak = 0
-    tracemalloc.start()
-    try:
-        for message in messages:
-            tracemalloc.reset_peak()
-            before = tracemalloc.get_traced_memory()[0]
-            survive(kind, message)
-            peak = max(peak, tracemalloc.get_traced_memory()[1] - before)
-    finally:
-        tracemalloc.stop()
-    return peak
+def measure_peak(name: str, source: Source, messages: list[Message]) -> int:
+    """The most that reading one of these took."""
+    peaks = measure_peaks(source.survive, messages)
+    for peak, (message, _) in zip(peaks, messages, strict=True):
+        most = MOST + COPIES * len(message)
+        if peak > most:
+            raise SystemExit(
+                f"{name}: {peak} bytes for a message of {len(message)}; {most} are allowed"
+            )
+    return max(peaks)
 
 
-def measure(kind: Kind, count: int, seed: int) -> Cost:
-    for message in kind.messages:  # what is made once is made here
-        survive(kind, message)
+def measure_time(source: Source, count: int, seed: int) -> tuple[float, int]:
     seconds, taken = 0.0, 0
-    for message in damage(kind, count, seed):
+    for message in source.damage(count, seed):
         begun = time.process_time()
-        taken += survive(kind, message)
+        taken += source.survive(message)
         seconds += time.process_time() - begun
-    return Cost(seconds, taken, measure_peak(kind, seed + 1))
+    return seconds, taken
+
+
+def measure_all(sources: dict[str, Source], each: int, seed: int) -> dict[str, Cost]:
+    """Memory first, one by one; then all messages, in a process that cannot grow."""
+    seeds = {
+        name: int(np.random.default_rng([seed, i]).integers(2**31))
+        for i, name in enumerate(sources)
+    }
+    peaks: dict[str, tuple[int, int]] = {}
+    for name, source in sources.items():
+        for message in source.honest:  # what is made once is made here
+            source.survive(message)
+        usual = list(source.damage(min(WATCHED, each), seeds[name] + 1))
+        peaks[name] = (
+            measure_peak(name, source, usual),
+            measure_peak(name, source, list(source.oversized())),
+        )
+    limit_growth(GROWTH)
+    costs = {}
+    for name, source in sources.items():
+        costs[name] = cost = Cost(*measure_time(source, each, seeds[name]), *peaks[name])
+        micro, share = 1e6 * cost.seconds / each, cost.taken / each
+        row = f"| {name} | {each:,} | {share:.1%} | {micro:.0f} | {format_peaks(cost)} |"
+        print(row, flush=True)
+    return costs
+
+
+def format_peaks(cost: Cost) -> str:
+    return f"{cost.peak / 1000:.0f} | {cost.large / 1e6:.1f}"
 
 
 def main() -> None:
@@ -114,23 +166,16 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000, help="over all kinds")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    kinds = list_kinds()
-    each = -(-args.messages // len(kinds))
-    print("| kind | messages | taken | microseconds of CPU each | most memory, kB |")
-    print("|---|---|---|---|---|")
-    costs = []
-    for name, kind in kinds.items():
-        cost = measure(
-            kind, each, int(np.random.default_rng([args.seed, len(costs)]).integers(2**31))
-        )
-        costs.append(cost)
-        micro, share = 1e6 * cost.seconds / each, cost.taken / each
-        row = f"| {name} | {each:,} | {share:.1%} | {micro:.0f} | {cost.peak / 1000:.0f} |"
-        print(row, flush=True)
-        if cost.peak > MOST:
-            raise SystemExit(f"{name}: {cost.peak} bytes for one message; {MOST} are allowed")
-    total = sum(cost.seconds for cost in costs)
-    print(f"| all | {each * len(kinds):,} | | {1e6 * total / each / len(kinds):.0f} | |")
+    sources = list_sources()
+    each = -(-args.messages // len(sources))
+    print("| kind | messages | taken | microseconds of CPU each | most, kB | of 4 MB, MB |")
+    print("|---|---|---|---|---|---|")
+    costs = measure_all(sources, each, args.seed)
+    total = sum(cost.seconds for cost in costs.values())
+    found = list(costs.values())
+    most = found[0]._replace(peak=max(c.peak for c in found), large=max(c.large for c in found))
+    micro = 1e6 * total / each / len(sources)
+    print(f"| all | {each * len(sources):,} | | {micro:.0f} | {format_peaks(most)} |")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def labels(probs=PROBS):
 
 def received(votes, probs=PROBS, counts=COUNTS):
     """The votes that the server counts."""
-    claims, message = votes.split(votes.encode(probs, counts) + b"rest", probs.shape[1])
+    claims, message = votes.split(votes.encode(probs, counts) + b"rest", probs.shape[1], len(probs))
     assert message == b"rest"
     return votes.decode(claims, labels(probs)).weight
 
@@ -79,7 +79,7 @@ def test_expertise_takes_its_bits_or_less(bits):
 def test_whatever_is_claimed_no_client_gains_votes(claimed, bits):
     code = entropy.encode(np.array(claimed), 2**bits)
     votes = Votes("expertise", bits)
-    claims, _ = votes.split(len(code).to_bytes(3, "little") + code, 10)
+    claims, _ = votes.split(len(code).to_bytes(3, "little") + code, 10, 2000)
     probs = np.full((len(claimed), 10), 0.1)
     weight = votes.decode(claims, labels(probs)).weight
     assert weight is not None and (weight > 0).all() and (weight <= MOST).all()
@@ -133,7 +133,7 @@ def test_hostile_uploads_are_refused_or_give_valid_votes(votes):
     """Damaged claims before a message that somebody has sealed again."""
     algorithm = fas(10, votes=votes, codec="hard", local=RECIPE, distill=RECIPE)
     server, upload, r = an_upload(algorithm)
-    claims, message = algorithm.votes.split(upload, r.classes)
+    claims, message = algorithm.votes.split(upload, r.classes, algorithm.budget)
     index = algorithm.up.decode(message, _link(r, claims)).index
     generator, taken = np.random.default_rng(0), 0
     for _ in range(3000):
@@ -232,3 +232,14 @@ def test_expertise_helps_where_everything_is_uploaded():
             found.append(np.mean([record.accuracy for record in records[-5:]]))
         scores[votes] = np.mean(found)
     assert scores["expertise"] > scores["equal"] + 0.005
+
+
+def test_claims_longer_than_the_rows_allow_are_refused_before_they_are_read():
+    # 10 rows of 4 bits: 5 bytes and one that says how they are packed.
+    code = (7).to_bytes(3, "little") + bytes(7)
+    with pytest.raises(WireError, match="votes of 7 bytes for 10 rows at most"):
+        Votes("expertise", 4).split(code + b"rest", 3, 10)
+    assert Votes("expertise", 4).split((6).to_bytes(3, "little") + bytes(6) + b"rest", 3, 10) == (
+        (6).to_bytes(3, "little") + bytes(6),
+        b"rest",
+    )

@@ -51,7 +51,7 @@ class SoftLabelUplink:
         if self.max_bytes is not None and len(upload) > self.max_bytes:
             raise WireError(f"an upload of {len(upload)} bytes where {self.max_bytes} are allowed")
         said, answers, upload = split_answers(upload, len(asked), r.classes)
-        claims, message = self.votes.split(upload, r.classes)
+        claims, message = self.votes.split(upload, r.classes, self.budget)
         link = replace(self._link(client, r), before=answers + claims)
         labels, reference = self.codec.decode_stateful(message, link, reference)
         answered = AuditAnswers(asked, said) if len(asked) else None

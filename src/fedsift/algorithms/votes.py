@@ -50,13 +50,15 @@ class Votes:
         code = entropy.encode(claims.astype(np.int64) - 1, levels)
         return len(code).to_bytes(_LENGTH, "little") + code
 
-    def split(self, upload: bytes, classes: int) -> tuple[bytes, bytes]:
-        """The claims and the message after them."""
+    def split(self, upload: bytes, classes: int, most: int) -> tuple[bytes, bytes]:
+        """The claims and the message after them, which has `most` rows or fewer."""
         if self.kind == "equal":
             return b"", upload
         end = classes
         if self.kind == "expertise":
             end = _LENGTH + int.from_bytes(upload[:_LENGTH], "little")
+            if end > _LENGTH + entropy.max_bytes(most, 2**self.bits):
+                raise WireError(f"votes of {end - _LENGTH} bytes for {most} rows at most")
         if len(upload) < max(end, _LENGTH):
             raise WireError("truncated upload: the votes are cut short")
         return upload[:end], upload[end:]
