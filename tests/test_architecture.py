@@ -32,7 +32,7 @@ LAYERS = [
     {"pretexts", "attacks"},
     {"algorithms", "engines", "starts"},
     {"federation"},
-    {"config", "checkpoints", "environment", "privacy"},
+    {"baselines", "config", "checkpoints", "environment", "privacy"},
     {"runs"},
     {"sweeps", "bench"},
     {"report", "flower"},

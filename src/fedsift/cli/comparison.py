@@ -19,11 +19,13 @@ from fedsift.cli.console import (
 )
 
 if TYPE_CHECKING:
+    from fedsift.baselines import Baselines
     from fedsift.report import Method
     from fedsift.report.gaps import Pairing
     from fedsift.runs import History
 
 
+SHOWN = 20  # clients in a table of baselines
 DROPPED = ("broadcast", "all down", "all up", "seeds")  # where a comparison is too wide, in turn
 
 
@@ -61,6 +63,35 @@ def print_comparison(
         for label in paired.gaps:
             table.add_row(plain_text(label), _format_gap(label, paired))
         print_table(table)
+
+
+def print_baselines(histories: Sequence[History]) -> None:
+    """What the clients reach alone and what pooled data give, where runs have measured it."""
+    from fedsift.evaluation import average_last
+
+    measured = [(run, run.baselines) for run in histories if run.baselines]
+    if not measured:
+        return
+    columns = ("seed", "federation", "mean alone", "best alone", "pooled")
+    table = new_table("the federation beside its baselines", "run", *columns)
+    for run, beside in measured:
+        figures = (beside.mean_alone, beside.best_alone, beside.best_pooled)
+        cells = [f"{figure:.3f}" for figure in (average_last(run.accuracies), *figures)]
+        table.add_row(plain_text(run.experiment.name), str(run.experiment.seed), *cells)
+    print_table(table, ("run",))
+    print_remark("alone, pooled: trained for as many epochs as a client in every round")
+    if len(measured) == 1:
+        _print_each_baseline(*measured[0])
+
+
+def _print_each_baseline(run: History, beside: Baselines) -> None:
+    models = {str(client["client"]): client["model"] for client in run.clients}
+    table = new_table("without a federation", "trained on", "model", "accuracy")
+    for id, accuracy in list(beside.alone.items())[:SHOWN]:
+        table.add_row(f"client {plain_text(id)}", plain_text(models.get(id, "")), f"{accuracy:.3f}")
+    for model, accuracy in beside.pooled.items():
+        table.add_row("all data", plain_text(model), f"{accuracy:.3f}")
+    print_table(table)
 
 
 def _insert(cells: Sequence[str], cell: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from fedsift.cli.comparison import print_comparison
+from fedsift.cli.comparison import print_baselines, print_comparison
 from fedsift.cli.console import error_handler, note, say, user_error, warn
 from fedsift.cli.options import Device, EngineName, Json, Out, Overrides, PrecisionName, Quiet
 from fedsift.cli.progress import (
@@ -160,6 +160,7 @@ def run_one(
         say(str(folder))
     else:
         print_comparison([history])
+        print_baselines([history])
         say(f"{history.seconds:.1f} s; run folder: {folder}")
 
 
@@ -200,6 +201,7 @@ def run_sweep(
     else:
         if histories:
             print_comparison(histories)
+            print_baselines(histories)
         say(f"{sum(history.seconds for history in histories):.1f} s; sweep folder: {folder}")
     if group.failed:
         names = ", ".join(cell.name for cell in group.failed)

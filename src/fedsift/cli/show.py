@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsift.cli.comparison import print_comparison, print_costs
+from fedsift.cli.comparison import print_baselines, print_comparison, print_costs
 from fedsift.cli.console import (
     PIPED,
     error_handler,
@@ -98,6 +98,7 @@ def show(
             )
         print_comparison([history])
         print_costs([history])
+        print_baselines([history])
 
 
 def _describe_voteless(metrics: list[Any]) -> str:

@@ -129,6 +129,9 @@ class Experiment(Section):
         None,
         description="first weights: simclr(epochs=120), rotation(epochs=50) or FILE.safetensors",
     )
+    baselines: bool = Field(
+        False, description="also train each client alone, and one model per kind on pooled data"
+    )
     attack: str | None = Field(
         None, description="what hostile clients do, for example wrong (fedsift ls attacks)"
     )

@@ -18,6 +18,7 @@ from fedsift.types import UserError
 CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients.json", "data.json"
 METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
 CHECKPOINT, LOCK, FAILED = "checkpoint.safetensors", files.LOCK, "failed.json"
+BASELINES = "baselines.json"  # where the experiment asks for them
 FINISHED = "finished.json"  # in the place of a checkpoint that was deleted
 OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
 SWEEP = "sweep.toml"  # of the folder that holds the runs of a sweep

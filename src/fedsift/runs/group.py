@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from fedsift import files
+from fedsift.baselines import baselines_turn
 from fedsift.config import Experiment
 from fedsift.federation import Record, start_federations
-from fedsift.runs.folder import CHECKPOINT
+from fedsift.runs.folder import BASELINES, CHECKPOINT
 from fedsift.runs.history import describe_error, is_finished, read_config
 from fedsift.runs.run import Built, Run, begin_run, build, changed_settings, check_code
 from fedsift.starts import Tell
@@ -127,6 +128,7 @@ class Group:
         first, longest = time.perf_counter(), 0.0
         try:
             yield from self._start(engine, tell)
+            yield from self._measure_baselines(engine)
             while active := self.unfinished:
                 begun = time.perf_counter()
                 if seconds is not None and begun - first + longest > seconds:
@@ -186,6 +188,24 @@ class Group:
                 yield run, state
             else:
                 run.state, run.waits, run.start_seconds = state, False, seconds
+
+    def _measure_baselines(self, engine: Engine) -> Iterator[tuple[Run, Exception]]:
+        """Before the first round, side by side; a run that has them already keeps them."""
+        waiting = [
+            run
+            for run in self.unfinished
+            if run.experiment.baselines and not (run.folder / BASELINES).is_file()
+        ]
+        turns = [
+            baselines_turn(run.federation, run.experiment.local, run.experiment.rounds, run.state)
+            for run in waiting
+        ]
+        for run, found in zip(waiting, run_turns(turns, engine), strict=True):
+            if isinstance(found, Exception):
+                self._settle(run, found)
+                yield run, found
+            else:
+                files.write_json(run.folder / BASELINES, found.to_json())
 
     def _settle(self, run: Run, outcome: Record | Exception) -> None:
         """A run goes on when its round is told, and not while others are still being written."""

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from fedsift import __version__, config, evaluation, ledger
+from fedsift.baselines import Baselines, read_baselines
 from fedsift.checkpoints import check_size, from_bytes, restore_state, rounds_of
 from fedsift.config import Experiment
 from fedsift.data import TEST, VALIDATION
@@ -17,6 +18,7 @@ from fedsift.federation import FederationState, ModelLike, build_network
 from fedsift.files import write_json
 from fedsift.ledger import RoundBytes
 from fedsift.runs.folder import (
+    BASELINES,
     CHECKPOINT,
     CLIENTS,
     CONFIG,
@@ -55,6 +57,7 @@ class History:
     environment: dict[str, Any]
     # the sizes of the parts of the data and a digest of them; empty where it is not known
     data: dict[str, Any] = field(default_factory=dict)
+    baselines: Baselines | None = None
 
     def __repr__(self) -> str:
         done = f"{len(self.metrics)} of {self.experiment.rounds} rounds"
@@ -98,6 +101,7 @@ class History:
 
     def summary(self) -> dict[str, Any]:
         totals = ledger.total(self.ledger)
+        beside = {"baselines": self.baselines.to_json()} if self.baselines else {}
         return {
             "run": str(self.folder),
             "rounds": len(self.metrics),
@@ -107,7 +111,7 @@ class History:
             "uplink_bytes": totals.uplink,
             "downlink_bytes": totals.downlink,
             "seconds": round(self.seconds, 3),
-        }
+        } | beside
 
 
 def load_run(folder: Path | str) -> History:
@@ -129,7 +133,14 @@ def load_run(folder: Path | str) -> History:
         read_json(folder / CLIENTS, check_clients),
         UNKNOWN | environment,
         read_json(folder / DATA, check_object) if (folder / DATA).is_file() else {},
+        _load_baselines(folder),
     )
+
+
+def _load_baselines(folder: Path) -> Baselines | None:
+    """None where the experiment did not ask for them."""
+    path = folder / BASELINES
+    return read_json(path, read_baselines) if path.is_file() else None
 
 
 def rounds_in_all(folder: Path) -> tuple[list[Row], list[Row], list[Row]]:
