@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fedsift import runs
+from fedsift.algorithms.audits import SECRET_BYTES, derive_secret
 from fedsift.flower import certificates, keys, local_deployment, processes, project
 from tests.helpers.real_flower import (
     PATIENCE,
@@ -157,6 +158,31 @@ def test_sift_with_memory_and_start_on_three_nodes_equals_a_simulation(
     assert state.server.memory["aggregator"]  # something is remembered
     assert server_bits(state) == server_bits(there)
     assert lines(folder / runs.LEDGER) == lines(tmp_path / "simulated" / runs.LEDGER)
+
+
+def test_trust_with_audits_on_three_nodes_equals_a_simulation_with_its_secret(
+    three, app, tmp_path, monkeypatch
+):
+    """The server draws its secret from chance; the checkpoint has it."""
+    parts = "aggregator=trust(memory(era(0.1))) algorithm.audit=8"
+    overrides = f"{TINY} clients=3 cohort=3 rounds=3 algorithm=fas {parts}"
+    folder = tmp_path / "run"
+    submit(three, app, folder, overrides)
+    state = checkpoint(folder, 3)
+    secret = state.server.memory["secret"].tobytes()
+    assert len(secret) == SECRET_BYTES and secret != derive_secret(0)
+    there = simulated(app, tmp_path / "simulated", overrides, monkeypatch, secret)
+    assert state.server.memory["aggregator"] and server_bits(state) == server_bits(there)
+    assert lines(folder / runs.LEDGER) == lines(tmp_path / "simulated" / runs.LEDGER)
+    for here, there in zip(
+        lines(folder / runs.METRICS), lines(tmp_path / "simulated" / runs.METRICS), strict=True
+    ):
+        assert all(here[name] == there[name] for name in ("accuracies", "trust", "rested"))
+    # up: 8 answers of 10 classes in 27 bits
+    # down: how many are asked about, which 8 of 30 in 23 bits (30 over 8 is 5,852,925), a checksum
+    for way, more in (("up", 4), ("down", 1 + 3 + 4)):
+        first, *others = [set(row[way].values()) for row in lines(folder / runs.LEDGER)]
+        assert others == [{size + more for size in first}] * 2
 
 
 def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):

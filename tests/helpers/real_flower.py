@@ -2,11 +2,13 @@
 
 import shlex
 import time
+from dataclasses import replace
 
 from fedsift import config, runs
 from fedsift.engines import choose_engine
 from fedsift.federation import FederationState
 from fedsift.flower import project
+from fedsift.types import KeepsSecret
 
 TINY = "data.private=60 data.public=30 local.epochs=1 distill.epochs=1 device=cpu budget=6"
 PATIENCE = 240  # seconds; slow machines are slow
@@ -20,11 +22,16 @@ def until(happened):
     return found
 
 
-def simulated(app, folder, overrides, monkeypatch):
+def simulated(app, folder, overrides, monkeypatch, secret=None):
+    """With the secret that a real server drew, where it needs one."""
     monkeypatch.syspath_prepend(str(app))
     run = runs.begin_run(
         folder, config.read_experiment(str(app / project.EXPERIMENT), shlex.split(overrides))
     )
+    if secret is not None:
+        algorithm = run.federation.algorithm
+        assert isinstance(algorithm, KeepsSecret)
+        run.state = replace(run.state, server=algorithm.set_secret(run.state.server, secret))
     for _ in runs.Group.of([run]).run_or_raise(choose_engine()[0]):
         pass
     return run.state
