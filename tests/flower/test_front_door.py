@@ -7,9 +7,11 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,11 @@ class Door:
         self.folder = deployment.certificates.folder
         seats.write_table(self.folder / seats.TABLE, seats.Table())
         self.register = admission.Register(self.folder, deployment)
-        self.nginx = deployment._start("proxy", *self.proxy.command(), "-g", "daemon off;")
+        self.start_proxy()
+
+    def start_proxy(self) -> None:
+        command = [*self.proxy.command(), "-g", "daemon off;"]
+        self.nginx = self.deployment._start("proxy", *command)
         until(lambda: self.ask("GET", "/health")[0] == 200)
 
     @property
@@ -86,10 +92,17 @@ class Door:
 
     def node(self, name: str, client: int, key: Path) -> subprocess.Popen[bytes]:
         settings = f'partition-id={client} memory="{self.home / "memory"}"'
+        settings += f' data="{self.private(client)}"'
         ca = str(self.proxy.certificates.ca)
         words = instructions.supernode_command(self.address, ca, str(key), settings)
         port = str(local_deployment.free_port())
         return self.deployment._start(name, *words, "--port", port)
+
+    def private(self, client: int) -> Path:
+        """A file of this client's node that nobody else should read."""
+        path = self.home / f"private-{client}"
+        path.write_text(f"patient {client}17")
+        return path
 
     def ask(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: object = b""
@@ -131,6 +144,12 @@ def members(door):
         door.admit(client, key)
     until(lambda: door.lets_in(made[1]))
     return made
+
+
+@pytest.fixture(scope="module")
+def nodes(door, members):
+    """The nodes of clients 0 and 1."""
+    return [door.node(f"real-{client}", client, key) for client, key in enumerate(members)]
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +347,7 @@ def asked_for(door, path):
 
 
 def test_nobody_takes_the_servers_process_or_anothers_seat_and_the_run_is_as_simulated(
-    door, members, app, tmp_path, monkeypatch
+    door, request, app, tmp_path, monkeypatch
 ):
     """A SuperExec of an intruder waits for the operator's run, and asks more often than the
     operator's own. The owner of the key of client 2 says that it is client 0, and is there first.
@@ -339,10 +358,9 @@ def test_nobody_takes_the_servers_process_or_anothers_seat_and_the_run_is_as_sim
     impostor = door.node("impostor", 0, dishonest)
     activated = asked_for(door, "/v1/fleet/activate-node")
     until(lambda: asked_for(door, "/v1/fleet/activate-node") > activated)
-    nodes = [door.node(f"real-{client}", client, key) for client, key in enumerate(members)]
+    nodes = request.getfixturevalue("nodes")
     overrides = f"{TINY} clients=2 cohort=2 rounds=2 algorithm=cfd budget=20"
-    how = {"overrides": overrides, "folder": str(tmp_path / "run"), "wait": 120.0, "poll": 0.2}
-    run = door.deployment.submit(app, how | {"seats": str(door.folder / seats.TABLE)})
+    run = submit(door, app, tmp_path / "run", overrides)
     state = checkpoint(tmp_path / "run", 2)
     assert server_bits(state) == server_bits(
         simulated(app, tmp_path / "simulated", overrides, monkeypatch)
@@ -356,6 +374,11 @@ def test_nobody_takes_the_servers_process_or_anothers_seat_and_the_run_is_as_sim
     assert "flwr-serverapp" not in said
 
 
+def submit(door, app, folder, overrides):
+    how = {"overrides": overrides, "folder": str(folder), "wait": 120.0, "poll": 0.2}
+    return door.deployment.submit(app, how | {"seats": str(door.folder / seats.TABLE)})
+
+
 def start_superexec(door, log):
     """What runs a ServerApp, if the SuperLink gives it one."""
     ca = str(door.proxy.certificates.ca)
@@ -367,6 +390,97 @@ def start_superexec(door, log):
         )
     door.deployment.processes.append(started)
     return started
+
+
+STEAL = """
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.query("steal")
+def steal(message, context):
+    text = Path(context.node_config["data"]).read_text()
+    return Message(RecordDict({"loot": ConfigRecord({"text": text})}), reply_to=message)
+"""
+COLLECT = """
+from flwr.app import Message, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    ask = [Message(RecordDict(), node, "query.steal") for node in grid.get_node_ids()]
+    for reply in grid.send_and_receive(ask, timeout=60):
+        if reply.has_content():
+            print("loot:", reply.content["loot"]["text"])
+"""
+FILES = (  # what a web server gives away that looks for files
+    "/etc/passwd",
+    "/../../../../../etc/passwd",
+    "/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+    "/v1/fleet/../../../../../etc/passwd",
+    "/nodes.json",
+    "/ca.key",
+    "/server.key",
+    "/proxy.conf",
+    "/proxy-keys.map",
+    "/../ca.key",
+    "file:///etc/passwd",
+)
+
+
+def test_a_participant_cannot_read_files_of_a_node_or_of_the_server(
+    door, members, nodes, intruder, tmp_path
+):
+    """A project that reads files: refused when a participant submits it. The operator's own run of
+    it shows that it works, and a participant cannot read what that run has found.
+    """
+    evil = tmp_path / "evil"
+    project.create(evil)
+    (evil / "client_app.py").write_text(STEAL)
+    (evil / "server_app.py").write_text(COLLECT)
+    with pytest.raises(UserError, match="403"):
+        intruder.flwr("run", str(evil), "local", "--format", "json")
+    run = door.deployment.submit(evil, {})
+    until(lambda: door.deployment.status(run) == "finished:completed")
+    found = door.deployment.log(run)
+    assert all(f"loot: patient {client}17" in found for client in range(2))
+    for words in (("log", run, "local", "--show"), ("list", "local"), ("pull", run, "local")):
+        said = intruder._run("flwr", *words)
+        assert "403" in said.stdout + said.stderr and "patient" not in said.stdout + said.stderr
+    for headers in (None, door.headers(members[0])):
+        for method, path in ((method, path) for method in ("GET", "POST") for path in FILES):
+            status, answer = door.ask(method, path, headers)
+            assert status in (400, 403) and answer == b""
+
+
+# --- faults of the proxy ---
+
+
+def test_a_proxy_that_is_killed_and_started_again_costs_time_and_no_bit(
+    door, nodes, app, tmp_path, monkeypatch
+):
+    """In a round: nodes have their messages, and cannot hand their answers in."""
+    overrides = f"{TINY} clients=2 cohort=2 rounds=2 algorithm=cfd budget=20 seed=1"
+    submit(door, app, tmp_path / "run", overrides)
+    until(lambda: runs.rounds_played(tmp_path / "run") == 1)
+    time.sleep(2)
+    os.killpg(door.nginx.pid, signal.SIGKILL)
+    until(lambda: door.ask("GET", "/health")[0] == 0)
+    time.sleep(5)
+    assert runs.rounds_played(tmp_path / "run") == 1
+    door.start_proxy()
+    state = checkpoint(tmp_path / "run", 2)
+    there = simulated(app, tmp_path / "simulated", overrides, monkeypatch)
+    assert server_bits(state) == server_bits(there)
+    assert lines(tmp_path / "run" / runs.LEDGER) == lines(tmp_path / "simulated" / runs.LEDGER)
+    assert all(node.poll() is None for node in nodes)
 
 
 def test_a_revoked_node_is_out_and_a_renewed_key_is_in(door, members):
