@@ -2,9 +2,10 @@
 
     python benchmarks/flower_memory.py --nodes 4 --rounds 100 --seconds 1500
 
-The work is tiny, so that rounds are short: what is looked for is growth. Processes that live for
-one message (a node's ClientApp) are left out. The table has the resident memory in MiB after the
-first rounds, in the middle and at the end, and the growth per round over the second half.
+The federation is that of docs/deploy.md: TLS, a database, nginx, admitted nodes. The work is tiny,
+so that rounds are short: what is looked for is growth. Processes that live for one message (a
+node's ClientApp) are left out. The table has the resident memory in MiB after some rounds, and the
+growth per round over the second half.
 """
 
 import argparse
@@ -14,8 +15,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from front_door import FrontDoor
+
 from fedsift import runs
-from fedsift.flower import local_deployment, project
+from fedsift.flower import project
 
 WORK = [
     "data.private=60",
@@ -26,12 +29,15 @@ WORK = [
     "model=mlp",
     "budget=6",
 ]
-LASTING = ("flower-superlink", "flwr-serverapp", "flower-superexec", "flower-supernode")
+LASTING = ("flower-superlink", "flwr-serverapp", "flower-superexec", "flower-supernode", "nginx")
+ROUNDS = (10, 25, 50, 75, 100)  # after which the table has a column
 
 
 def resident(pid):
     """MiB, and the name of what runs."""
     command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    if command[0].startswith("nginx: "):  # its title
+        command = ["nginx"]
     name = next((part for word in command for part in LASTING if word.endswith(part)), None)
     status = Path(f"/proc/{pid}/status").read_text()
     kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
@@ -70,17 +76,14 @@ def growth(seen):
     rows = []
     for process in sorted(set.intersection(*(set(found) for found in seen[1:]))):
         sizes = [found[process] for found in seen[1:]]
-        half = sizes[len(sizes) // 2 :]
-        rows.append(
-            {
-                "process": process.split(" ")[0],
-                "first": round(sizes[0], 1),
-                "middle": round(half[0], 1),
-                "last": round(sizes[-1], 1),
-                "per_round": round(slope(half), 3),
-            }
-        )
+        after = {number: round(seen[number - 1][process], 1) for number in columns(len(seen))}
+        grown = round(slope(sizes[len(sizes) // 2 :]), 3)
+        rows.append({"process": process.split(" ")[0], "after": after, "per_round": grown})
     return rows
+
+
+def columns(rounds):
+    return [number for number in ROUNDS if number < rounds] + [rounds]
 
 
 def main():
@@ -96,12 +99,9 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         here = Path(temporary)
         project.create(here / "app")
-        how = {"overrides": " ".join(work), "folder": str(here / "run"), "poll": 0.2, "wait": 200.0}
-        with local_deployment.Deployment(here / "home") as deployment:
-            for client in range(nodes):
-                deployment.node({"partition-id": client})
-            deployment.submit(here / "app", how, nodes)
-            seen = watch(deployment, here / "run", arguments.rounds, arguments.seconds)
+        with FrontDoor(here, nodes) as site:
+            site.submit(here / "app", here / "run", " ".join(work))
+            seen = watch(site.deployment, here / "run", arguments.rounds, arguments.seconds)
             seconds = runs.load_run(here / "run").seconds
     print(json.dumps({"rounds": len(seen), "seconds": seconds, "memory": growth(seen)}, indent=1))
 
