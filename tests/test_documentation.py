@@ -66,3 +66,17 @@ def test_the_commands_of_the_guide_run(folder):
     for number, words in enumerate(commands):
         done(*words, *SHORT, "--out", f"run-{number}")
         assert len((folder / f"run-{number}" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_the_page_on_results_runs_from_top_to_bottom(folder):
+    page = (ROOT / "docs/results-out.md").read_text()
+    names: dict[str, object] = {"__name__": "example"}
+    steps = re.findall(r"^    fedsift [^\n]*$|^```python\n.*?^```$", page, re.DOTALL | re.MULTILINE)
+    assert len(steps) >= 6
+    for step in steps:
+        if block := BLOCK.fullmatch(step):
+            exec(compile(block[1], "results-out.md", "exec"), names)
+        else:
+            words = shlex.split(step)[1:]
+            done(*words, *(SHORT if words[0] == "run" else []))

@@ -91,6 +91,13 @@ def restore_state(stored: FederationState, federation: Federation) -> Federation
     return replace(stored, server=Server(stored.server.students, memory), memories=memories)
 
 
+def restore_students(stored: FederationState, federation: Federation) -> dict[str, Weights]:
+    """The server's models alone, held against the federation's."""
+    students = stored.server.students
+    _check_students(students, federation.algorithm.start(federation.round(0)).students)
+    return students
+
+
 def tree_to_bytes(tree: Tree, round: int) -> bytes:
     from safetensors.torch import save
 

@@ -18,6 +18,7 @@ VERBS = [
     "show",
     "compare",
     "plot",
+    "export",
     "advise",
     "reproduce",
     "audit",

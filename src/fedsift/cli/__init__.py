@@ -14,6 +14,7 @@ from fedsift.cli import (
     console,
     data,
     demo,
+    export,
     flower,
     ls,
     new,
@@ -46,7 +47,7 @@ def _root(
 
 app.command()(demo.demo)
 app.command(cls=run.RunCommand)(run.run)
-for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, advise.advise):
+for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, export.export, advise.advise):
     app.command()(verb)
 for study in (reproduce.reproduce, audit.audit, theory.theory):
     app.command()(study)

@@ -27,3 +27,8 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", help="No progress display; `run` prints only its folder.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+RoundName = Annotated[str, typer.Option("--round", help="last, or best by the validation samples.")]
+ModelName = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME", help="Which model, where there are several."),
+]

@@ -19,6 +19,8 @@ from fedsift.federation.loop import start_federations as start_federations
 from fedsift.federation.records import FederationState as FederationState
 from fedsift.federation.records import Record as Record
 from fedsift.federation.records import build_network as build_network
+from fedsift.federation.records import choose_model as choose_model
+from fedsift.federation.records import load_weights as load_weights
 from fedsift.federation.rounds import Federation as Federation
 from fedsift.federation.server_half import Useless as Useless
 from fedsift.federation.uploads import ClientResults as ClientResults

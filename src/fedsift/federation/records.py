@@ -87,13 +87,27 @@ def build_network(
     models: Mapping[str, tuple[Model, Weights]], name: ModelLike | None, whose: str
 ) -> nn.Module:
     """The one of these models that is asked for, or the only one, with its weights."""
+    return load_weights(*choose_model(models, name, whose))
+
+
+def choose_model(
+    models: Mapping[str, tuple[Model, Weights]], name: ModelLike | None, whose: str
+) -> tuple[Model, Weights]:
+    """The one of these models that is asked for, or the only one."""
     there = ", ".join(models)
     if not models:
         raise UserError(f"{whose} has no model: its clients keep theirs to themselves")
     if name is None and len(models) > 1:
         raise UserError(f"{whose} has {there}; name one")
     wanted = next(iter(models)) if name is None else getattr(name, "__name__", name)
-    model, weights = registry.lookup(models, "model", str(wanted), f"{whose} has {there}")
+    found: tuple[Model, Weights] = registry.lookup(
+        models, "model", str(wanted), f"{whose} has {there}"
+    )
+    return found
+
+
+def load_weights(model: Model, weights: Weights) -> nn.Module:
+    """A network of this architecture with these weights, ready to predict."""
     net = model.build()
     net.load_state_dict(weights)
     return net.eval()

@@ -8,15 +8,18 @@
     ledger.jsonl            bytes per round, direction and client
     timing.jsonl            seconds per round
     checkpoint.safetensors  all that survives a round
+    best.safetensors        the models of the best round, by validation samples
     failed.json             why a run stopped, until it is resumed
     finished.json           in the place of a checkpoint that was deleted
 
-`run` executes and saves, `history` reads, `group` runs many side by side.
+`run` executes and saves, `history` reads, `group` runs many side by side, `export` hands a trained
+model on.
 """
 
 from fedsift.checkpoints import from_bytes as from_bytes
 from fedsift.checkpoints import to_bytes as to_bytes
 from fedsift.environment import environment as environment
+from fedsift.runs.folder import BEST as BEST
 from fedsift.runs.folder import CHECKPOINT as CHECKPOINT
 from fedsift.runs.folder import CLIENTS as CLIENTS
 from fedsift.runs.folder import CONFIG as CONFIG
@@ -35,14 +38,12 @@ from fedsift.runs.group import Group as Group
 from fedsift.runs.group import is_finished_as as is_finished_as
 from fedsift.runs.history import History as History
 from fedsift.runs.history import blame_version as blame_version
-from fedsift.runs.history import describe_error as describe_error
 from fedsift.runs.history import drop_model as drop_model
 from fedsift.runs.history import has_a_round as has_a_round
 from fedsift.runs.history import is_finished as is_finished
 from fedsift.runs.history import load_run as load_run
 from fedsift.runs.history import read_config as read_config
 from fedsift.runs.history import resume_command as resume_command
-from fedsift.runs.history import rounds_played as rounds_played
 from fedsift.runs.run import Built as Built
 from fedsift.runs.run import Run as Run
 from fedsift.runs.run import begin_run as begin_run
@@ -50,3 +51,7 @@ from fedsift.runs.run import build as build
 from fedsift.runs.run import changed_settings as changed_settings
 from fedsift.runs.run import check_code as check_code
 from fedsift.runs.run import fingerprint_task as fingerprint_task
+from fedsift.runs.states import best_state as best_state
+from fedsift.runs.states import describe_error as describe_error
+from fedsift.runs.states import last_state as last_state
+from fedsift.runs.states import rounds_played as rounds_played

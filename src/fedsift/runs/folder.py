@@ -19,6 +19,7 @@ CONFIG, ENVIRONMENT, CLIENTS, DATA = "config.toml", "environment.json", "clients
 METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
 CHECKPOINT, LOCK, FAILED = "checkpoint.safetensors", files.LOCK, "failed.json"
 BASELINES = "baselines.json"  # where the experiment asks for them
+BEST = "best.safetensors"  # the models of the best round, where there are validation samples
 FINISHED = "finished.json"  # in the place of a checkpoint that was deleted
 OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
 SWEEP = "sweep.toml"  # of the folder that holds the runs of a sweep

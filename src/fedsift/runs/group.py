@@ -14,8 +14,9 @@ from fedsift.baselines import baselines_turn
 from fedsift.config import Experiment
 from fedsift.federation import Record, start_federations
 from fedsift.runs.folder import BASELINES, CHECKPOINT
-from fedsift.runs.history import describe_error, is_finished, read_config
+from fedsift.runs.history import is_finished, read_config
 from fedsift.runs.run import Built, Run, begin_run, build, changed_settings, check_code
+from fedsift.runs.states import describe_error
 from fedsift.starts import Tell
 from fedsift.turns import run_turns
 from fedsift.types import Engine, UserError

@@ -11,14 +11,14 @@ from torch import nn
 
 from fedsift import __version__, config, evaluation, ledger
 from fedsift.baselines import Baselines, read_baselines
-from fedsift.checkpoints import check_size, from_bytes, restore_state, rounds_of
 from fedsift.config import Experiment
 from fedsift.data import TEST, VALIDATION
-from fedsift.federation import FederationState, ModelLike, build_network
+from fedsift.federation import ModelLike
 from fedsift.files import write_json
 from fedsift.ledger import RoundBytes
 from fedsift.runs.folder import (
     BASELINES,
+    BEST,
     CHECKPOINT,
     CLIENTS,
     CONFIG,
@@ -38,9 +38,10 @@ from fedsift.runs.folder import (
     read_json,
     read_rows,
 )
+from fedsift.runs.models import LAST_ROUND, load_model
+from fedsift.runs.states import last_state
 from fedsift.types import UserError
 
-LONGEST = 1000  # letters of an error
 UNKNOWN = {"engine": "unknown engine", "torch": "unknown", "processor": "unknown processor"}
 
 
@@ -75,29 +76,17 @@ class History:
         """What the accuracies are of: the "test" or the "validation" samples."""
         return TEST if self.experiment.data.validation is None else VALIDATION
 
-    def network(self, name: ModelLike | None = None) -> nn.Module:
-        """The server's trained model after the last round, ready to predict.
+    def network(self, name: ModelLike | None = None, round: str = LAST_ROUND) -> nn.Module:
+        """A trained model, ready to predict: give it `build_task(experiment).normalise(x)`.
 
         It is built from the config, so the data set is loaded and plug-ins that the config names
         are imported and run. Do not call it on a folder that you do not trust.
 
-        name: which one, where clients have several architectures
+        name: which one, where there are several: an architecture, or "client 3" for what that
+            client keeps
+        round: "last", or "best" by the validation samples
         """
-        federation, state = config.build_federation(self.experiment), last_state(self.folder)
-        if state is None:
-            raise UserError(f"{self.folder} has no {CHECKPOINT}, so its model is lost")
-        try:
-            students = restore_state(state, federation).server.students
-        except Exception as error:  # as in `last_state`
-            reason = describe_error(error)
-            raise UserError(f"cannot read {self.folder / CHECKPOINT}: {reason}") from None
-        if not students:
-            raise UserError(
-                f"{self.folder} has no model: with {self.experiment.algorithm.name} the server "
-                "keeps none, only the clients do"
-            )
-        models = {m.name: (m, students[m.name]) for m in federation.clients.models}
-        return build_network(models, name, str(self.folder))
+        return load_model(self.folder, self.experiment, name, round).build()
 
     def summary(self) -> dict[str, Any]:
         totals = ledger.total(self.ledger)
@@ -169,9 +158,10 @@ def is_finished(folder: Path) -> bool:
 
 
 def drop_model(folder: Path) -> None:
-    """Delete the checkpoint of a finished run. A small file says that there was one."""
+    """Delete the models of a finished run. A small file says that there were some."""
     write_json(folder / FINISHED, {"rounds": read_config(folder).rounds})
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    for name in (CHECKPOINT, BEST):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _rounds_finished(folder: Path) -> Any:
@@ -223,40 +213,6 @@ def blame_version(folder: Path, error: UserError) -> UserError:
         f"{folder} was made by fedsift {made_by}, whose settings this version ({__version__}) "
         f"cannot read: {reason}"
     )
-
-
-def rounds_played(folder: Path) -> int:
-    """How many rounds of a run, perhaps of another process, are saved for good."""
-    path = folder / CHECKPOINT
-    if not path.is_file():
-        return 0
-    try:
-        with open(path, "rb") as file:
-            return rounds_of(file)
-    except Exception as error:  # as below
-        raise UserError(f"cannot read {path}: {describe_error(error)}") from None
-
-
-def last_state(folder: Path) -> FederationState | None:
-    path = folder / CHECKPOINT
-    if not path.is_file():
-        return None
-    try:
-        with open(path, "rb") as file:
-            check_size(file)
-            file.seek(0)
-            return from_bytes(file.read())
-    except Exception as error:  # a damaged file fails in many ways; the user needs one answer
-        raise UserError(f"cannot read {path}: {describe_error(error)}") from None
-
-
-def describe_error(error: Exception) -> str:
-    """One line: the kind of error, unless the user can fix it, and its text."""
-    text = " ".join(str(error).split())
-    text = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."  # it may quote a stranger
-    if isinstance(error, UserError):
-        return text
-    return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def resume_command(folder: Path) -> str:

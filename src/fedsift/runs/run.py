@@ -22,10 +22,11 @@ import torch
 from fedsift import __version__, config, files
 from fedsift.checkpoints import restore_state, to_bytes
 from fedsift.config import Experiment
-from fedsift.data import TEST, Task
+from fedsift.data import TEST, VALIDATION, Task
 from fedsift.environment import environment
 from fedsift.federation import Federation, FederationState, Record
 from fedsift.runs.folder import (
+    BEST,
     CHECKPOINT,
     CLIENTS,
     CONFIG,
@@ -44,8 +45,9 @@ from fedsift.runs.folder import (
     read_json,
     read_rows,
 )
-from fedsift.runs.history import describe_error, last_state, read_config, read_environment
-from fedsift.types import UserError
+from fedsift.runs.history import read_config, read_environment
+from fedsift.runs.states import describe_error, last_state
+from fedsift.types import Server, UserError
 
 # clients.json has all clients up to so many, and beyond that so many of those that take part
 LISTED = 10_000
@@ -64,6 +66,7 @@ class Run:
     lock: files.Lock
     waits: bool = False  # for the weights that its students start from
     start_seconds: float = 0.0  # its share of the time that these took
+    accuracies: tuple[float, ...] = ()  # of the rounds played
 
     def __repr__(self) -> str:
         done = f"{self.state.round} of {self.experiment.rounds} rounds"
@@ -98,11 +101,24 @@ class Run:
         timing = {"round": record.round, "seconds": round(seconds + self.start_seconds, 4)}
         timing |= {"start_seconds": round(self.start_seconds, 4)} if self.start_seconds else {}
         files.append_row(self.folder / TIMING, timing | measured)
+        if self._is_best(record):
+            files.write_atomic(self.folder / BEST, _pack_students(record.state))
         files.write_atomic(self.folder / CHECKPOINT, to_bytes(record.state))
 
     def go_on(self, record: Record) -> None:
         """The other half of `save`: from here the next round goes on."""
         self.state, self.start_seconds = record.state, 0.0
+        self.accuracies = (*self.accuracies, record.accuracy)
+
+    def _is_best(self, record: Record) -> bool:
+        """Whether its models are kept: by validation samples alone, and of equal rounds the first.
+
+        Should the run be killed before the checkpoint is there, the round is played again, and
+        the same file written again.
+        """
+        students = record.state.server.students
+        better = all(record.accuracy > before for before in self.accuracies)
+        return record.measured_on == VALIDATION and bool(students) and better
 
     def _hostile_rows(self, record: Record) -> Row:
         threat = self.federation.threat
@@ -154,6 +170,10 @@ def _step_rows(record: Record) -> Row:
     return steps | ({"server_steps": record.server_steps} if record.server_steps else {})
 
 
+def _pack_students(state: FederationState) -> bytes:
+    return to_bytes(FederationState(state.round, Server(state.server.students)))
+
+
 def build(experiment: Experiment) -> Built:
     """Build the federation and its first state; experiment errors show before a folder is made."""
     federation = config.build_federation(experiment)
@@ -193,7 +213,8 @@ def begin_run(
         lock.release()
         raise
     waits = federation.start_from is not None and not state.round
-    return Run(folder, experiment, federation, state, lock, waits)
+    played = tuple(row["accuracy"] for row in read_rows(folder / METRICS)) if old else ()
+    return Run(folder, experiment, federation, state, lock, waits, accuracies=played)
 
 
 def changed_settings(kept: Experiment, asked: Experiment) -> dict[str, tuple[Any, Any]]:
