@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import fedsift
 from fedsift.algorithms.audits import Audits, derive_secret, encode_answers, split_answers
-from fedsift.algorithms.soft_labels import ServerMemory
+from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory
 from fedsift.checkpoints import from_bytes, restore_state, to_bytes
 from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
 from fedsift.federation import Federation
 from fedsift.turns import run_turn
-from fedsift.types import UserError
+from fedsift.types import LabelAnswer, UserError
 from tests.helpers import toys
 
 RECIPE = fedsift.Recipe(epochs=1)
@@ -174,3 +174,14 @@ def test_an_upload_without_its_answers_is_refused():
     for bad in (upload[4:], bytes(4) + upload[4:], b"\xff" * 4 + upload[4:]):
         with pytest.raises(WireError):
             algorithm.check_upload(server, client.id, bad, r)
+
+
+def test_a_client_that_lies_to_an_audit_sends_other_answers():
+    r = replace(toys.a_round(1), public=toys.samples([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]))
+    probs = np.array([[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]])
+    algorithm = fedsift.fas(2, aggregator="trust", audit=2)
+    own = LabelAnswer(probs, probs, 2, memory=ClientMemory(), asked=np.array([0, 2]))
+    _, honest = algorithm.encode_answer(toys.client(), own, r)
+    _, lies = algorithm.encode_answer(toys.client(), replace(own, answers=np.array([0, 1, 1])), r)
+    # Two answers of two classes are one byte, the first one the higher digit: 1 0 and 0 1.
+    assert (honest[0], lies[0]) == (2, 1)

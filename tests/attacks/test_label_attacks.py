@@ -145,6 +145,16 @@ def test_over_budget_answers_on_everything():
     assert said.probs.argmax(1).tolist() == [1, 2, 0, 1]
 
 
+def test_false_answers_are_one_class_off_and_the_rows_those_of_the_attack():
+    own, here = answer(), scene()
+    lies, plain = attack("false-answers(lma)")(own, here), attack("lma")(own, here)
+    classes = own.predicted.shape[1]
+    assert lies.answers is not None and plain.answers is None
+    assert (lies.answers == (own.predicted.argmax(1) + 1) % classes).all()
+    assert (lies.probs == plain.probs).all()
+    assert attack("false-answers(adaptive)").sees_student
+
+
 def test_a_sleeper_is_honest_until_its_round():
     sleeper, own = attack("sleeper(wrong, round=2)"), answer()
     assert [sleeper(own, scene(round=n)) is own for n in range(4)] == [True, True, False, False]
@@ -236,6 +246,7 @@ def test_every_attack_says_probabilities_on_rows_that_exist(name, seed, voters):
         ("hollow(0)", "hollow takes a hair above 0 up to 1, not 0"),
         ("adaptive(2)", "adaptive takes a slack between -1 and 1, not 2"),
         ("sleeper(wrong, round=-1)", "sleeper takes a round, 0 or more, not -1"),
+        ("false-answers(poison)", "false-answers takes an attack on labels, not 'poison'"),
         ("sleeper(wrogn)", "unknown attack 'wrogn'; did you mean 'wrong'?"),
         ("inflated-counts(wrong)", "inflated-counts takes an attack on weights, not 'wrong'"),
     ],

@@ -13,6 +13,7 @@ An aggregator that keeps state between rounds is an object with two methods, as 
 
 from __future__ import annotations
 
+from fedsift.aggregators.expguard import ExpGuard
 from fedsift.aggregators.means import EnhancedEra, Era, certainty, mean
 from fedsift.aggregators.memory import LabelMemory
 from fedsift.aggregators.robust import Filter, TrimmedMean, cronus, geometric_median, median
@@ -40,6 +41,7 @@ AGGREGATORS: dict[str, Aggregator | type[Aggregator | StatefulAggregator]] = {
     "geometric-median": geometric_median,
     "cronus": cronus,
     "filter": Filter,
+    "expguard": ExpGuard,
     "memory": LabelMemory,
     "trust": Trust,
 }
@@ -50,6 +52,7 @@ __all__ = [
     "AuditAnswers",
     "EnhancedEra",
     "Era",
+    "ExpGuard",
     "Filter",
     "JudgesClients",
     "LabelMemory",

@@ -92,10 +92,11 @@ class SoftLabelUplink:
 
 
 def _answer_audit(answer: LabelAnswer, r: Round) -> bytes:
-    """The classes that the client's model predicts on the samples of an audit."""
+    """The classes that the client's model predicts on the samples of an audit, if it is honest."""
     if answer.asked is None:
         return b""
-    return encode_answers(answer.predicted[answer.asked].argmax(1), r.classes)
+    said = answer.predicted.argmax(1) if answer.answers is None else answer.answers
+    return encode_answers(said[answer.asked], r.classes)
 
 
 def fit_to_bytes(

@@ -21,7 +21,7 @@ from fedsift.attacks.labels import (
     runner_up,
     wrong,
 )
-from fedsift.attacks.others import Poison, Sleeper
+from fedsift.attacks.others import FalseAnswers, Poison, Sleeper
 from fedsift.attacks.scene import Attack, Scene
 from fedsift.attacks.threat import Threat, hostile_clients
 from fedsift.attacks.weights import Huge, InflatedCounts, NanVariance, Scale, SignFlip
@@ -42,6 +42,7 @@ ATTACKS: dict[str, Attack | type[Attack]] = {
     "adaptive": Adaptive,
     "over-budget": OverBudget,
     "sleeper": Sleeper,
+    "false-answers": FalseAnswers,
     "poison": Poison,
     "sign-flip": SignFlip,
     "scale": Scale,

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedsift import registry
-from fedsift.attacks.scene import Scene, one_hot
+from fedsift.attacks.scene import Scene, next_class, one_hot
 from fedsift.checks import check_number, check_whole
 from fedsift.types import Array, LabelAnswer, SoftLabels, UserError
 
@@ -113,7 +113,7 @@ class Hips:
 
 def wrong(answer: LabelAnswer, scene: Scene) -> LabelAnswer:
     """e(class after the likeliest of p(x)), on random rows, as many as are allowed."""
-    lies = _say(answer, _next_class(answer.predicted))
+    lies = _say(answer, next_class(answer.predicted))
     return replace(lies, rows=scene.own.permutation(len(answer.probs)))
 
 
@@ -145,7 +145,7 @@ class Hollow:
     def __call__(self, answer: LabelAnswer, scene: Scene) -> LabelAnswer:
         top = answer.predicted.argmax(1)
         classes = answer.predicted.shape[1]
-        true, false = one_hot(top, classes), one_hot(_next_class(answer.predicted), classes)
+        true, false = one_hot(top, classes), one_hot(next_class(answer.predicted), classes)
         ahead = self.hair / 2
         probs = (0.5 + ahead) * true + (0.5 - ahead) * false
         return replace(answer, probs=probs, rows=scene.own.permutation(len(probs)))
@@ -181,7 +181,7 @@ class Adaptive:
         free = order[votes[order] == 0] if answer.chooses else order
         lies = free[: int(share * len(order))]
         probs = np.array(answer.predicted)
-        probs[lies] = one_hot(_next_class(answer.predicted)[lies], probs.shape[1])
+        probs[lies] = one_hot(next_class(answer.predicted)[lies], probs.shape[1])
         rest = order[~np.isin(order, lies)]
         return replace(answer, probs=probs, rows=_interleave(lies, rest, share))
 
@@ -200,18 +200,13 @@ class OverBudget:
 
     def __call__(self, answer: LabelAnswer, scene: Scene) -> LabelAnswer:
         every = len(answer.probs)
-        lies = _say(answer, _next_class(answer.predicted))
+        lies = _say(answer, next_class(answer.predicted))
         return replace(lies, rows=np.arange(every), budget=every, max_bytes=None)
 
 
 def _say(answer: LabelAnswer, said: Array) -> LabelAnswer:
     """The answer, certain of these classes."""
     return replace(answer, probs=one_hot(said, answer.predicted.shape[1]))
-
-
-def _next_class(predicted: Array) -> Array:
-    after: Array = (predicted.argmax(1) + 1) % predicted.shape[1]
-    return after
 
 
 def _make_wrong_map(classes: int, generator: np.random.Generator) -> Array:

@@ -1,16 +1,16 @@
-"""Attacks on private data, and attacks that wait."""
+"""Attacks on private data, attacks that wait, and lies to audits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
 from fedsift import registry
-from fedsift.attacks.scene import DATA, Scene, altered_part
+from fedsift.attacks.scene import DATA, LABELS, Scene, altered_part, next_class
 from fedsift.checks import check_whole
-from fedsift.types import Labelled, UserError
+from fedsift.types import LabelAnswer, Labelled, UserError
 
 
 @dataclass(frozen=True)
@@ -52,3 +52,24 @@ class Sleeper:
 
     def __call__(self, answer: Any, scene: Scene) -> Any:
         return answer if scene.r.number < self.round else self.inner(answer, scene)
+
+
+class FalseAnswers:
+    """Another attack on labels, by a client that also answers audits wrongly.
+
+    inner: the attack
+
+    It answers the class after the likeliest of p(x). All other attackers answer honestly.
+    """
+
+    def __init__(self, inner: Any = "wrong") -> None:
+        from fedsift.attacks import ATTACKS  # here, as the table holds what looks into it
+
+        self.inner = registry.resolve(ATTACKS, "attack", inner)
+        if altered_part(self.inner) != LABELS:
+            raise UserError(f"false-answers takes an attack on labels, not {inner!r}")
+        self.sees_student = bool(getattr(self.inner, "sees_student", False))
+
+    def __call__(self, answer: LabelAnswer, scene: Scene) -> LabelAnswer:
+        altered: LabelAnswer = self.inner(answer, scene)
+        return replace(altered, answers=next_class(answer.predicted))

@@ -101,3 +101,9 @@ def _row_of(labels: SoftLabels, sample: int) -> Array | None:
 def one_hot(classes: Array, count: int) -> Array:
     """Certain rows, [N, C]."""
     return np.eye(count)[classes]
+
+
+def next_class(predicted: Array) -> Array:
+    """The class after the likeliest one, [N]."""
+    after: Array = (predicted.argmax(1) + 1) % predicted.shape[1]
+    return after

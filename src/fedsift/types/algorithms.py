@@ -100,7 +100,9 @@ class LabelAnswer:
     chooses: bool = True  # whether it has a choice; else both ends know the rows
     received: Weights | None = None  # what its training started from
     memory: Any = None  # what the client remembers so far, as the algorithm defines
-    asked: Array | None = None  # samples of an audit; its model answers, whatever it says elsewhere
+    asked: Array | None = None  # samples of an audit
+    # [N]: the classes it answers if asked; None: as its model predicts, whatever it says elsewhere
+    answers: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)

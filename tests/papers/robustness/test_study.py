@@ -37,6 +37,20 @@ def test_a_cell_is_compared_with_honest_clients_under_the_same_rule():
         assert {Cell(reference(c.curve), c.alpha) for c in cells} <= cells, name
 
 
+@pytest.mark.parametrize(
+    ("name", "cells", "runs"), [("classical", 96, 288), ("weights", 32, 96), ("audits", 20, 60)]
+)
+def test_smaller_grids_can_be_built(name, cells, runs):
+    item = PAPER.items[name]
+    found = item.cells(WHOLE)
+    assert len(found) == len(set(found)) == cells
+    assert cells * len(WHOLE.seeds_of(item)) == runs
+    for cell in [c for c in found if c.alpha == 1.0] + item.cells(SMALL):
+        experiment = (WHOLE if cell in found else SMALL).experiment(cell, 0)
+        federation = config.build_federation(experiment)
+        assert len(federation.hostile) in (0, round(0.2 * experiment.clients.count))
+
+
 @pytest.mark.parametrize("plan", [WHOLE, SMALL], ids=["digits", "digits-small"])
 def test_one_cell_of_every_rule_and_every_attack_can_be_built(plan):
     names = {f"{rule}+wrong+share-20" for rule in list_rules()}

@@ -28,6 +28,11 @@ ATTACKS = (
     *("wrong", "colluding", "hollow", "adaptive", "adaptive-bold", "over-budget", "sleeper"),
     "poison",
 )
+# in items of their own, not in the grid
+CLASSICAL = ("mean", "median", "trimmed", "geometric", "cronus", "filter", "expguard", "trust")
+AUDIT_ATTACKS = ("sleeper", "colluding", "wrong", "false-answers")
+WEIGHT_RULES = ("plain", "clip", "equal", "equal-clip")
+WEIGHT_ATTACKS = ("sign-flip", "scale", "inflated-counts")
 SHARES = ("share-10", "share-20", "share-30", "share-45")
 FIFTH, TENTH = "share-20", "share-10"
 
@@ -43,8 +48,8 @@ def list_rules(algorithms: Sequence[str] = tuple(RULES)) -> list[str]:
 
 def honest_curve(curve: str) -> str:
     """The same algorithm and rule, and the same setting, with honest clients."""
-    parts = curve.split("+")
-    return "+".join(part for part in parts if part not in ATTACKS and part not in SHARES)
+    hostile = {*ATTACKS, *AUDIT_ATTACKS, *WEIGHT_ATTACKS, *SHARES}
+    return "+".join(part for part in curve.split("+") if part not in hostile)
 
 
 # --- the grid ---
@@ -115,6 +120,56 @@ def _must() -> Item:
     )
 
 
+# --- smaller grids, each for one question ---
+
+
+def _small_grid(
+    title: str,
+    algorithm: str,
+    rules: Sequence[str],
+    attacks: Sequence[str],
+    alphas: Sequence[float],
+) -> Item:
+    """These attacks by a fifth of the clients against these rules."""
+
+    def cells(plan: Plan) -> list[Cell]:
+        few = _is_small(plan)
+        found = []
+        for rule in rules:
+            said = ["", *(f"+{attack}+{FIFTH}" for attack in attacks[: 1 if few else None])]
+            curves = [f"{algorithm}+{rule}{end}" for end in said]
+            found += make_cells(curves, [USUAL] if few else alphas)
+        return found
+
+    return Item(
+        title,
+        cells,
+        lambda plan: [],
+        layout="variants",
+        seeds={"digits": range(3), "digits-small": range(1)},
+        reference=honest_curve,
+        figures=count_alarms,
+        tables=tables.list_grid,
+        draw=tables.draw_grid,
+    )
+
+
+def _classical() -> Item:
+    attacks = ("wrong", "lma", "cpa", "hips-lma", "adaptive")
+    title = "Rules that look at one sample at a time, where all clients answer the same samples"
+    return _small_grid(title, "fd", CLASSICAL, attacks, (1.0, 0.1))
+
+
+def _weights() -> Item:
+    title = "Attacks on weights, and what bounds on counts and updates do"
+    return _small_grid(title, "fedavg", WEIGHT_RULES, WEIGHT_ATTACKS, (1.0, 0.1))
+
+
+def _audits() -> Item:
+    title = "Trust without and with audit rows"
+    return _small_grid(title, "fas", ("trust", "trust-audit"), AUDIT_ATTACKS, (1.0, 0.1))
+
+
 # --- the same on CIFAR-10 ---
 
 
@@ -176,4 +231,11 @@ def count_alarms(runs: Sequence[History]) -> Mapping[str, Any]:
     }
 
 
-ITEMS = {"must": _must(), "grid": _grid(), "heart": _heart()}
+ITEMS = {
+    "must": _must(),
+    "grid": _grid(),
+    "classical": _classical(),
+    "weights": _weights(),
+    "audits": _audits(),
+    "heart": _heart(),
+}
