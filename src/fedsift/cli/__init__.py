@@ -19,6 +19,7 @@ from fedsift.cli import (
     ls,
     new,
     plot,
+    predict,
     reproduce,
     run,
     show,
@@ -47,10 +48,10 @@ def _root(
 
 app.command()(demo.demo)
 app.command(cls=run.RunCommand)(run.run)
-for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, export.export, advise.advise):
+for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, export.export):
     app.command()(verb)
-for study in (reproduce.reproduce, audit.audit, theory.theory):
-    app.command()(study)
+for other in (predict.predict, advise.advise, reproduce.reproduce, audit.audit, theory.theory):
+    app.command()(other)
 for name, group in (("data", data.app), ("flower", flower.app), ("bench", bench.app)):
     app.add_typer(group, name=name)
 

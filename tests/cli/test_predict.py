@@ -1,0 +1,94 @@
+"""`fedsift predict`: probabilities for new samples, as the network of the run gives them."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedsift import config, runs
+from fedsift.runs.predictions import Predictions
+from tests.helpers.cli import FAS, complaint, done
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    done("run", *FAS, "rounds=2", "--quiet", "--out", str(folder))
+    return folder
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_table_of_hand_made_probabilities():
+    probs = np.array([[0.25, 0.75], [1.0, 0.0]])
+    made = Predictions(["0", "1"], ["benign", "malignant, or so"], probs).to_csv()
+    assert made == (
+        'sample,class,benign,"malignant, or so"\n0,"malignant, or so",0.25,0.75\n1,benign,1,0\n'
+    )
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy"])
+def test_raw_test_samples_give_the_accuracy_of_the_run(kind, run, tmp_path):
+    history = runs.load_run(run)
+    test = config.build_task(history.experiment).test
+    raw = test.samples.store.values[torch.from_numpy(test.samples.rows)].numpy()
+    source = tmp_path / f"new.{kind}"
+    if kind == "npz":
+        np.savez(source, x=raw)
+    else:
+        np.save(source, raw)
+    told = done("predict", str(run), str(source), "-o", str(tmp_path / "out.csv")).stdout
+    assert f"{len(raw):,} samples" in told
+    rows = table(tmp_path / "out.csv")
+    right = [int(row["class"]) == label for row, label in zip(rows, test.labels, strict=True)]
+    assert float(np.mean(right)) == history.accuracies[-1]
+    probs = np.array([[float(row[str(digit)]) for digit in range(10)] for row in rows])
+    assert np.allclose(probs.sum(1), 1, atol=1e-4)
+    with torch.no_grad():
+        expected = history.network()(test.samples.tensor()).softmax(1).numpy()
+    assert np.allclose(probs, expected, atol=1e-5)
+
+
+def test_pictures_get_the_size_and_the_range_of_the_run(run, tmp_path):
+    test = config.build_task(runs.read_config(run)).test
+    raw = test.samples.store.values[torch.from_numpy(test.samples.rows[:3])].numpy()
+    (tmp_path / "pictures").mkdir()
+    for number, image in enumerate(raw):  # 0 to 16 becomes 0 to 255
+        grey = np.round(image[0].astype(float) * 255 / 16).astype(np.uint8)
+        Image.fromarray(grey).save(tmp_path / "pictures" / f"{number}.png")
+    np.save(tmp_path / "raw.npy", raw)
+    done("predict", str(run), str(tmp_path / "pictures"), "-o", str(tmp_path / "a.csv"))
+    done("predict", str(run), str(tmp_path / "raw.npy"), "-o", str(tmp_path / "b.csv"))
+    pictures, arrays = table(tmp_path / "a.csv"), table(tmp_path / "b.csv")
+    assert [row["sample"] for row in pictures] == ["0.png", "1.png", "2.png"]
+    assert [list(row.values())[1:] for row in pictures] == [list(r.values())[1:] for r in arrays]
+    large = Image.fromarray(grey).resize((16, 16))
+    large.save(tmp_path / "large.png")
+    told = done("predict", str(run), str(tmp_path / "large.png"), "-o", str(tmp_path / "c.csv"))
+    assert "(1, 16, 16) are made (1, 8, 8)" in told.stderr
+
+
+def test_what_cannot_be_predicted_is_one_line(run, tmp_path):
+    np.savez(tmp_path / "y.npz", y=np.zeros(3))
+    np.save(tmp_path / "odd.npy", np.zeros((3, 5)))
+    (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "table.xls").write_text("")
+    (tmp_path / "empty").mkdir()
+    out = ["-o", str(tmp_path / "out.csv")]
+    said = {
+        "y.npz": "has no array x",
+        "odd.npy": "samples of shape",
+        "text.npy": "cannot read",
+        "table.xls": "not of a known kind",
+        "no.npy": "no such file",
+        "empty": "has 0 pictures",
+    }
+    for name, words in said.items():
+        assert words in complaint("predict", str(run), str(tmp_path / name), *out)
+    assert not (tmp_path / "out.csv").exists()
