@@ -18,15 +18,20 @@ COMMAND = re.compile(r"^    fedsift (run .*)$", re.MULTILINE)
 SHORT = ["rounds=1", "local.epochs=1", "distill.epochs=1", "--quiet"]  # the last value counts
 
 
-def run_examples(page: Path, folder: Path) -> None:
-    """Run the Python blocks of a page in their order; write those that name a file into it."""
+def run_examples(page: Path, folder: Path) -> int:
+    """Run the Python blocks of a page in their order; write those that name a file into it.
+
+    Returns how many there were.
+    """
     names: dict[str, object] = {"__name__": "example"}
-    for block in BLOCK.findall(page.read_text()):
+    blocks = BLOCK.findall(page.read_text())
+    for block in blocks:
         if named := FILE.match(block):
             with open(folder / named.group(1), "a") as file:
                 file.write(block)
         else:
             exec(compile(block, str(page), "exec"), names)
+    return len(blocks)
 
 
 def test_the_readme_has_at_most_700_words():
@@ -51,7 +56,7 @@ def forget_modules(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/your-own.md"])
 def test_the_python_examples_run(page, folder):
-    run_examples(ROOT / page, folder)
+    assert run_examples(ROOT / page, folder) >= (1 if page == "README.md" else 10)
     for file in folder.glob("*.py"):
         compile(file.read_text(), str(file), "exec")
 

@@ -2,7 +2,7 @@
 set.
 """
 
-from itertools import combinations
+from itertools import combinations, product
 from math import comb, log2
 from unittest import mock
 
@@ -241,6 +241,14 @@ def test_the_entropy_coder_gives_every_set_its_own_code():
         codes = {indexes.encode(indexes_of(*members), 10) for members in combinations(range(10), 3)}
         assert len(codes) == 120
         assert all(refused_or_canonical(code, 10, 3) for code in codes)
+
+
+@pytest.mark.parametrize(("population", "size"), [(1, 1), (5, 2), (8, 4), (11, 3), (12, 6)])
+def test_as_many_codes_are_taken_as_there_are_sets(population, size):
+    """C(8, 4) = 70 of all codes of up to two bytes, and so on."""
+    codes = [bytes(code) for length in range(3) for code in product(range(256), repeat=length)]
+    taken = [code for code in codes if refused_or_canonical(code, population, size)]
+    assert len(taken) == comb(population, size)
 
 
 @given(st.binary(max_size=16), st.integers(1, 12), st.integers(0, 12))

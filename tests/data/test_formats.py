@@ -142,7 +142,9 @@ def test_a_changed_or_cut_batch_never_does_anything_but_a_mistake(d):
     cut = d.draw(st.integers(0, len(content)))
     for damaged in (bytes(content), bytes(content[:cut])):
         with contextlib.suppress(UserError):
-            pickles.read(damaged, "batch")
+            found = pickles.read(damaged, "batch")
+            arrays = [value for value in found.values() if isinstance(value, np.ndarray)]
+            assert all(a.dtype == np.uint8 and a.nbytes <= len(damaged) for a in arrays)
 
 
 def test_an_array_that_is_not_of_bytes_is_refused():
@@ -422,7 +424,8 @@ def test_a_changed_or_cut_mat_file_never_does_anything_but_a_mistake(d):
         content[place] = d.draw(st.integers(0, 255))
     for damaged in (bytes(content), bytes(content[: d.draw(st.integers(0, len(content)))])):
         with contextlib.suppress(UserError):
-            mat.variables(damaged, "f", 1000)
+            found = mat.variables(damaged, "f", 1000)
+            assert all(a.dtype.kind in "iuf" and a.nbytes <= 1000 for a in found.values())
 
 
 def test_svhn_without_its_arrays_is_refused(tmp_path):

@@ -10,7 +10,7 @@ import torch
 
 from fedsift import seeding
 from fedsift.codecs import entropy, wire
-from fedsift.codecs.weights import check_variance
+from fedsift.codecs.weights import check_variance, is_statistic
 from fedsift.codecs.wire import WireError
 from fedsift.types import Array, UserError, Weights
 
@@ -132,4 +132,4 @@ def quantise(x: Array, levels: int, generator: np.random.Generator) -> tuple[flo
 
 
 def _is_exact(name: str, value: torch.Tensor) -> bool:
-    return not value.is_floating_point() or name.rpartition(".")[2].startswith("running_")
+    return not value.is_floating_point() or is_statistic(name)
