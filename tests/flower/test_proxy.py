@@ -155,7 +155,10 @@ def test_certs_prints_commands_for_every_machine(tmp_path):
     assert [
         f"fedsift flower admit {folder} {client} node-{client}.key.pub" in text for client in (0, 1)
     ]
-    assert f"fedsift flower submit PROJECT --certs {folder} --supervise" in text
+    assert f"fedsift flower submit PROJECT clients=2 cohort=2 --certs {folder} --supervise" in text
+    (check,) = [words for words in commands if words[:3] == ["fedsift", "flower", "check"]]
+    assert check[3:6] == ["PROJECT", "clients=2", "cohort=2"]
+    assert check[check.index("--server") + 1] == "server.example:8443"
     assert seats.read_table(folder / "nodes.json") == seats.Table()
     assert (folder / proxy.CONFIG).is_file() and (folder / proxy.KEYS).read_text() == ""
 

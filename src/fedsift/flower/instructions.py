@@ -40,9 +40,11 @@ def write_out(proxy: Proxy, nodes: int, host: str) -> str:
         f"{name}={value}" for name, value in QUIET.items() if name.startswith("FLWR")
     )
     address = f"{f'[{host}]' if ':' in host else host}:{proxy.listen.rpartition(':')[2]}"
-    node = supernode_command(
-        address, "ca.crt", "node.key", 'partition-id=0 memory="/var/lib/fedsift/memory"'
-    )
+    own = 'partition-id=0 memory="/var/lib/fedsift/memory"'
+    node = supernode_command(address, "ca.crt", "node.key", own)
+    project = ["PROJECT", f"clients={nodes}", f"cohort={nodes}"]
+    look = ["fedsift", "flower", "check", *project, "--node-config", own, "--server", address]
+    look += ["--root-certificates", "ca.crt", "--key", "node.key"]
     lines = [
         "# On the server, for ever (systemd: Restart=always). nginx: apt-get install nginx-light",
         f"{settings} {shlex.join(superlink_command(proxy))}",
@@ -54,11 +56,14 @@ def write_out(proxy: Proxy, nodes: int, host: str) -> str:
         "# On the server, when a node's public key has come: which client it is",
         *(f"fedsift flower admit {quoted} {node} node-{node}.key.pub" for node in range(nodes)),
         "",
-        f"# At each node, for ever (Restart=always): it needs ca.crt, and calls {address} only.",
+        "# At each node, once it is admitted: is all well? It needs ca.crt and the project.",
         f"# partition-id is the number of the client: 0 to {nodes - 1}.",
+        shlex.join(look),
+        "",
+        f"# At each node, for ever (Restart=always): it calls {address} only.",
         f"{settings} {shlex.join(node)}",
         "",
         "# On the server: submit the project, and again after every crash",
-        f"fedsift flower submit PROJECT --certs {quoted} --supervise",
+        f"fedsift flower submit {' '.join(project)} --certs {quoted} --supervise",
     ]
     return "\n".join(lines) + "\n"
