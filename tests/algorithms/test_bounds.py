@@ -98,21 +98,21 @@ def lot(*values_and_counts):
     return [(id, (weights(v), n)) for id, (v, n) in enumerate(values_and_counts)]
 
 
-def test_no_client_counts_more_than_ten_lower_medians():
-    """2^32 - 1 of 2^32 + 119 was the whole average; now 400 of 520 (DEFECTS, D2)."""
-    assert cap_counts({0: 40, 1: 2**32 - 1, 2: 40, 3: 40}) == {0: 40, 1: 400, 2: 40, 3: 40}
-    found, claimed = average(lot((0, 40), (13, 2**32 - 1), (0, 40), (0, 40)))
-    assert found == 10.0  # 13 x 400 / 520
+def test_no_client_counts_more_than_three_lower_medians():
+    """2^32 - 1 of 2^32 + 119 was the whole average; now 120 of 240."""
+    assert cap_counts({0: 40, 1: 2**32 - 1, 2: 40, 3: 40}) == {0: 40, 1: 120, 2: 40, 3: 40}
+    found, claimed = average(lot((0, 40), (14, 2**32 - 1), (0, 40), (0, 40)))
+    assert found == 7.0  # 14 x 120 / 240
     assert claimed[1] == 2**32 - 1
 
 
 def test_honest_counts_are_as_they_were():
-    assert average(lot((2, 1), (6, 1), (12, 10)))[0] == pytest.approx(128 / 12)
-    assert cap_counts({0: 1, 1: 10, 2: 3}) == {0: 1, 1: 10, 2: 3}
+    assert average(lot((2, 1), (6, 1), (12, 3)))[0] == pytest.approx(44 / 5)
+    assert cap_counts({0: 1, 1: 9, 2: 3}) == {0: 1, 1: 9, 2: 3}
 
 
 def test_the_lower_of_two_medians_is_meant():
-    assert cap_counts({0: 1, 1: 500}) == {0: 1, 1: 10}
+    assert cap_counts({0: 1, 1: 500}) == {0: 1, 1: 3}
 
 
 @given(st.lists(st.integers(1, 2**32 - 1), min_size=1, max_size=30))

@@ -20,7 +20,7 @@ from fedsift.numerics import lower_median
 from fedsift.types import UserError, Weights
 
 COUNTS = ("claimed", "equal")
-MOST = 10  # lower medians of the cohort's counts that one client may count
+MOST = 3  # lower medians of the cohort's counts that one client may count
 
 Uploads = Iterable[tuple[int, tuple[Weights, int]]]  # by client: weights and claimed samples
 
