@@ -17,6 +17,7 @@ LAYERS = [
     {"types"},
     {"checks"},
     {"files", "registry", "memory", "turns", "numerics", "graphs"},
+    {"estimators"},
     {
         "samplers",
         "aggregators",

@@ -54,7 +54,7 @@ def forget_modules(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/your-own.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/your-own.md", "docs/any-client.md"])
 def test_the_python_examples_run(page, folder):
     assert run_examples(ROOT / page, folder) >= (1 if page == "README.md" else 10)
     for file in folder.glob("*.py"):
@@ -62,12 +62,13 @@ def test_the_python_examples_run(page, folder):
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_guide_run(folder):
-    page = ROOT / "docs/your-own.md"
+@pytest.mark.parametrize(("name", "least"), [("your-own", 12), ("any-client", 2)])
+def test_the_commands_of_a_guide_run(name, least, folder):
+    page = ROOT / f"docs/{name}.md"
     run_examples(page, folder)
     forget_modules(folder)  # the page imports one before all of it is written
     commands = [shlex.split(words) for words in COMMAND.findall(page.read_text())]
-    assert len(commands) >= 12
+    assert len(commands) >= least
     for number, words in enumerate(commands):
         done(*words, *SHORT, "--out", f"run-{number}")
         assert len((folder / f"run-{number}" / "metrics.jsonl").read_text().splitlines()) == 1

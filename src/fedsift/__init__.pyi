@@ -52,6 +52,7 @@ from fedsift.data.partition import Views as Views
 from fedsift.data.partition import iid as iid
 from fedsift.engines import ENGINES as ENGINES
 from fedsift.engines import choose_engine as choose_engine
+from fedsift.estimators.remote import Remote as Remote
 from fedsift.federation import Clients as Clients
 from fedsift.federation import Federation as Federation
 from fedsift.federation import FederationState as FederationState

@@ -7,6 +7,7 @@ it is the bar above, and each client alone is the bar below.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -15,7 +16,8 @@ from fedsift.data import TEST, VALIDATION
 from fedsift.evaluation import accuracy
 from fedsift.federation import Federation, FederationState
 from fedsift.models import initial_state
-from fedsift.types import Fit, Predict, Recipe, Turn, UserError
+from fedsift.turns import Missing, batch_turns, try_turn
+from fedsift.types import REMOTE, Fit, Labelled, Model, Predict, Recipe, Turn, UserError
 
 MOST = 1_000  # clients: each is trained for the length of the whole run
 
@@ -91,24 +93,31 @@ def baselines_turn(
         model.name: first.server.students.get(model.name) or initial_state(model, federation.seed)
         for model in federation.clients.models
     }
-    jobs = [
-        *((f"{c.id}", c.model, c.data) for c in clients),
-        *((model.name, model, task.private) for model in federation.clients.models),
-    ]
     key = federation.round(0).key("baseline")
-    trained = yield [
-        Fit(model, weights[model.name], data, recipe, (*key, name)) for name, model, data in jobs
-    ]
-    held_out = task.held_out
-    answers = yield [
-        Predict(model, fitted, held_out.samples)
-        for (_, model, _), fitted in zip(jobs, trained, strict=True)
-    ]
-    found = [accuracy(logits, held_out.labels) for logits in answers]
-    names = [name for name, _, _ in jobs]
-    count = len(clients)
+
+    def train(name: str, model: Model, data: Labelled) -> Turn[float]:
+        fit = Fit(model, weights[model.name], data, recipe, (*key, name))
+        logits = yield Predict(model, (yield fit), task.held_out.samples)
+        return accuracy(logits, task.held_out.labels)
+
+    models = [model for model in federation.clients.models if model.kind != REMOTE]
+    alone = {f"{c.id}": (c.model, c.data) for c in clients if c.model in models}
+    pooled = {model.name: (model, task.private) for model in models}
+    jobs = [*alone.items(), *pooled.items()]
+    found = yield from batch_turns([try_turn(train(name, *what)) for name, what in jobs])
+    count = len(alone)
     return Baselines(
-        dict(zip(names[:count], found[:count], strict=True)),
-        dict(zip(names[count:], found[count:], strict=True)),
+        _drop_failed(dict(zip(alone, found[:count], strict=True))),
+        _drop_failed(dict(zip(pooled, found[count:], strict=True))),
         task.measured_on,
     )
+
+
+def _drop_failed(found: Mapping[str, float | Missing]) -> dict[str, float]:
+    """Without models that failed; if that is all of them, there is nothing to compare with."""
+    kept = {name: figure for name, figure in found.items() if not isinstance(figure, Missing)}
+    if not kept:
+        reasons = [figure.why for figure in found.values() if isinstance(figure, Missing)]
+        why = f": {reasons[0]}" if reasons else ": black boxes cannot be trained"
+        raise UserError(f"baselines cannot be trained{why}; leave them out")
+    return kept

@@ -17,6 +17,7 @@ from fedsift.algorithms.first_weights import FirstWeights
 from fedsift.algorithms.soft_labels import ServerMemory as SoftLabelMemory
 from fedsift.algorithms.weight_downlink import WeightDownlinkMemory, WeightsHeld
 from fedsift.algorithms.weights import ServerMemory as FedAvgMemory
+from fedsift.estimators.state import check_state
 from fedsift.federation import Federation, FederationState
 from fedsift.memory import from_tree, model_in, to_tree
 from fedsift.models import initial_state
@@ -75,8 +76,7 @@ def restore_state(stored: FederationState, federation: Federation) -> Federation
     }
     for id, own in memories.items():
         if found := model_in(own):
-            expected = initial_state(federation.clients.model_of(id), federation.seed)
-            _check_weights(f"the model of client {id}", found, expected)
+            _check_own_model(id, found, federation)
         for held in _find(WeightsHeld, [own]):
             weight_downlink.check_held(held, federation.clients.model_of(id), federation.seed)
     for labels in _find(SoftLabels, [memory, *memories.values()]):
@@ -96,6 +96,17 @@ def restore_students(stored: FederationState, federation: Federation) -> dict[st
     students = stored.server.students
     _check_students(students, federation.algorithm.start(federation.round(0)).students)
     return students
+
+
+def _check_own_model(id: int, found: Any, federation: Federation) -> None:
+    model, whose = federation.clients.model_of(id), f"the model of client {id}"
+    if model.is_network:
+        _check_weights(whose, found, initial_state(model, federation.seed))
+        return
+    try:
+        check_state(model, found)
+    except UserError as error:
+        raise UserError(f"{whose}: {error}") from None
 
 
 def tree_to_bytes(tree: Tree, round: int) -> bytes:

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsift.types import Array, Labelled, Model, Predict, SoftLabels, Turn, Weights
+from fedsift.types import (
+    Array,
+    Labelled,
+    Model,
+    ModelFailure,
+    Predict,
+    SoftLabels,
+    Turn,
+    Weights,
+)
 
 
 @dataclass(frozen=True)
@@ -23,17 +32,20 @@ LAST = 5  # a run's accuracy is the mean over its last five rounds, never its be
 
 
 def evaluate(models: Mapping[str, tuple[Model, Weights]], test: Labelled) -> Turn[Scores]:
-    """A turn like any other: asks for predictions, returns the Scores."""
+    """A turn like any other: asks for predictions, returns the Scores.
+
+    A model that fails has no score.
+    """
     answers = yield [Predict(model, state, test.samples) for model, state in models.values()]
-    accuracies = {
-        name: accuracy(logits, test.labels) for name, logits in zip(models, answers, strict=True)
-    }
-    clients = [
-        logits.argmax(1)
-        for name, logits in zip(models, answers, strict=True)
-        if name.startswith("client ")
+    pairs = zip(models, answers, strict=True)
+    told = {name: logits for name, logits in pairs if not isinstance(logits, ModelFailure)}
+    accuracies = {name: accuracy(logits, test.labels) for name, logits in told.items()}
+    clients = [logits.argmax(1) for name, logits in told.items() if name.startswith("client ")]
+    bad = [
+        name
+        for name, logits in told.items()
+        if models[name][0].is_network and not np.isfinite(logits).all()
     ]
-    bad = [n for n, logits in zip(models, answers, strict=True) if not np.isfinite(logits).all()]
     return Scores(accuracies, disagreement(clients, test.classes), frozenset(bad))
 
 

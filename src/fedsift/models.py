@@ -3,12 +3,15 @@
     (shape, classes, **options) -> nn.Module    shape is (channels, height, width) or (features,)
 
 so a user's own factory, or an nn.Module class with that constructor, works wherever a name does.
+So do estimators with `fit` and `predict_proba`, and the addresses of black boxes: see
+`fedsift.estimators`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -18,7 +21,10 @@ from torch import Tensor, nn
 
 from fedsift import registry, seeding
 from fedsift.checks import check_type, check_whole, warn_user
-from fedsift.types import Model, UserError, Weights
+from fedsift.estimators import names
+from fedsift.estimators.adapters import check_estimator
+from fedsift.estimators.remote import Remote, is_address
+from fedsift.types import ESTIMATOR, REMOTE, Model, UserError, Weights
 
 
 def mlp(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
@@ -106,18 +112,60 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet8": resnet8,
     "resnet20": resnet20,
 }
+_OURS = frozenset(MODELS.values())
 
 
-def make_model(what: str | Callable[..., nn.Module], shape: tuple[int, ...], classes: int) -> Model:
-    """An architecture, from which networks are built.
+BLACK_BOX = "remote"  # a black box whose address another machine knows
 
-    what: a name ("cnn", "resnet8(norm=group, width=0.5)", "mine:make"), or a factory
-        (shape, classes) -> nn.Module
+
+def make_model(what: Any, shape: tuple[int, ...], classes: int) -> Model:
+    """What clients train: an architecture from which networks are built, an estimator, or a box.
+
+    what: a name ("cnn", "resnet8(norm=group, width=0.5)", "sklearn:RandomForestClassifier",
+        "mine:make"), an address ("http://127.0.0.1:9000/predict"), a factory
+        (shape, classes) -> nn.Module, or an estimator with fit and predict_proba
     shape: of one sample: (channels, height, width) or (features,)
     classes: how many outputs the network has
     """
     check_type(shape, (tuple, list), "shape", "write (channels, height, width) or (features,)")
     check_whole("classes", classes)
+    if isinstance(what, Remote) or is_address(what) or what == BLACK_BOX:
+        return _make_remote(what, tuple(shape), classes)
+    if maker := names.find_maker(what):
+        name = what if isinstance(what, str) else _name_estimator(what)
+        return Model(name, maker, tuple(shape), classes, kind=ESTIMATOR)
+    return _settle_kind(_make_network(what, shape, classes))
+
+
+def _make_remote(what: Any, shape: tuple[int, ...], classes: int) -> Model:
+    if what == BLACK_BOX:
+        return Model(BLACK_BOX, _unknown_address, shape, classes, kind=REMOTE)
+    box = what if isinstance(what, Remote) else Remote(what)
+    return Model(box.address, box, shape, classes, kind=REMOTE)
+
+
+def _unknown_address(shape: tuple[int, ...], classes: int) -> Any:
+    raise UserError(
+        "model remote is a black box without an address here; write the address itself as the"
+        " model, or on Flower start its node with --node-config 'address=\"http://...\"'"
+    )
+
+
+def _settle_kind(model: Model) -> Model:
+    """A function of the user's may make estimators: it is called once to know."""
+    if model.name in MODELS or isinstance(model.factory, type) or model.factory in _OURS:
+        return model
+    try:
+        with torch.random.fork_rng(devices=[]):
+            made = model.build()
+    except Exception:  # `check_model` says what is wrong
+        return model
+    if isinstance(made, Remote):
+        return replace(model, kind=REMOTE)
+    return replace(model, kind=ESTIMATOR) if names.is_estimator(made) else model
+
+
+def _make_network(what: Any, shape: tuple[int, ...], classes: int) -> Model:
     if not isinstance(what, str):
         _check_factory(_name(what), what)
         return Model(_name(what), what, tuple(shape), classes)
@@ -149,7 +197,13 @@ def _check_factory(name: str, factory: Any) -> None:
 
 
 def check_model(model: Model) -> None:
-    """Build it and pass two samples through: a faulty factory is reported before any training."""
+    """Build it and pass two samples through: a faulty factory is reported before any training.
+
+    Other models than networks are only built.
+    """
+    if not model.is_network:
+        _check_other(model)
+        return
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             output = model.build().eval()(torch.zeros(2, *model.shape))
@@ -170,8 +224,24 @@ def check_model(model: Model) -> None:
         )
 
 
+def _check_other(model: Model) -> None:
+    try:
+        made = model.build()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"model {model.name!r} cannot be made: {error}") from error
+    if model.kind == ESTIMATOR and (problem := check_estimator(made, model.name)):
+        raise UserError(problem)
+
+
 def initial_state(model: Model, seed: int) -> Weights:
-    """An architecture's starting weights, equal for equal seeds; global randomness is untouched."""
+    """An architecture's starting weights, equal for equal seeds; global randomness is untouched.
+
+    Models that are no networks start with nothing.
+    """
+    if not model.is_network:
+        return {}
     return {name: value.clone() for name, value in _initial(model, seed).items()}
 
 
@@ -192,6 +262,13 @@ def _name(factory: Any) -> str:
         ]
         return f"{_name(factory.func)}({', '.join(given)})"
     return getattr(factory, "__name__", type(factory).__name__)
+
+
+def _name_estimator(what: Any) -> str:
+    """RandomForestClassifier(n_estimators=50): as scikit-learn shows it."""
+    if isinstance(what, type | partial) or not hasattr(what, "get_params"):
+        return _name(what)
+    return " ".join(repr(what).split())
 
 
 def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:

@@ -119,7 +119,9 @@ def _used_samples(samples: int, batch: int) -> int:
 
 
 def count_steps(job: Fit) -> int:
-    """How many forward and backward passes over a batch a job takes."""
+    """How many forward and backward passes over a batch a job takes; none without a network."""
+    if not job.model.is_network:
+        return 0
     samples, batch = len(job.data), job.recipe.batch
     return job.recipe.epochs * -(-_used_samples(samples, batch) // batch)
 

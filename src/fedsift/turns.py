@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from fedsift.types import Engine, Fit, Pretrain, R, Turn
+from fedsift.types import Engine, Fit, ModelFailure, Pretrain, R, Turn
 
 
 def batch_turns(turns: Sequence[Turn[Any]]) -> Turn[list[Any]]:
     """Many turns as one: advance them in lockstep and ask for all their work at once.
 
     A turn yields one piece of work or a list of them. The result is itself such a turn, so cohorts
-    nest in rounds and rounds in sweeps. It returns what the turns returned.
+    nest in rounds and rounds in sweeps. It returns what the turns returned. A ModelFailure that
+    answers one piece of work is thrown into the turn; in a list of answers it is handed on.
     """
     returned: dict[int, Any] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
@@ -48,6 +50,21 @@ def watch_turn(turn: Turn[R], see: Callable[[Any], None]) -> Turn[R]:
             resume = partial(turn.send, (yield work))
         except Exception as error:  # the turn may know what to do about it
             resume = partial(turn.throw, error)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What a turn returns whose model has failed."""
+
+    why: str
+
+
+def try_turn(turn: Turn[R]) -> Turn[R | Missing]:
+    """The same turn; one whose model fails ends with the reason."""
+    try:
+        return (yield from turn)
+    except ModelFailure as failure:
+        return Missing(f"its model failed: {failure}")
 
 
 def run_turn(turn: Turn[R], engine: Engine) -> R:

@@ -91,13 +91,14 @@ def test_what_a_mode_does_not_use_is_told_with_the_reason():
     by_bytes = fedsift.sift(bytes=10**6).explain_unused(r)
     assert by_bytes["sampler"] == "1000000 bytes hold weights; set mode=labels"
     of_labels = {"sampler", "aggregator", "codec", "mixup", "ema", "votes", "vote_bits", "distill"}
-    assert by_bytes.keys() == of_labels and len(set(by_bytes.values())) == 1
+    assert by_bytes.keys() == of_labels | {"public_weight"} and len(set(by_bytes.values())) == 1
     asked = fedsift.sift(bytes=10**6, mode="weights").explain_unused(r)
     assert asked == dict.fromkeys(by_bytes, "mode=weights")
     labels = fedsift.sift(mode="labels").explain_unused(r)
-    assert labels.keys() == {"vote_bits", "teach", "absent", "counts", "clip"}
+    of_weights = {"counts", "clip"}
+    assert labels.keys() == {"vote_bits", "teach", "absent", "public_weight"} | of_weights
     told = fedsift.sift(mode="labels", votes="expertise", download="soft-labels")
-    assert told.explain_unused(r).keys() == {"counts", "clip"}
+    assert told.explain_unused(r).keys() == {"public_weight"} | of_weights
 
 
 def test_labels_are_softer_where_there_are_bits_enough():

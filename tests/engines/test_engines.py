@@ -273,17 +273,19 @@ def test_a_failing_job_is_told_and_the_engine_goes_on(engine):
 
 
 def test_the_choice_of_engine_says_what_and_why():
-    engine, why = engines.choose_engine("sequential", "cpu")
+    router, why = engines.choose_engine("sequential", "cpu")
+    engine = router.networks
     assert isinstance(engine, SequentialEngine)
     assert (
         why == f"sequential engine on cpu, float32, {engine.workers.threads} thread(s) (asked for)"
     )
-    engine, why = engines.choose_engine(device="cpu")
-    assert isinstance(engine, BatchedEngine) and why.endswith(
+    router, why = engines.choose_engine(device="cpu")
+    assert isinstance(router.networks, BatchedEngine) and why.endswith(
         "(auto: stacks equal networks where that pays)"
     )
-    engine, _ = engines.choose_engine(device="cpu", memory=0.25)
-    assert isinstance(engine, BatchedEngine) and engine._memory == 2**28
+    assert engines.choose_engine(router)[0] is router
+    router, _ = engines.choose_engine(device="cpu", memory=0.25)
+    assert isinstance(router.networks, BatchedEngine) and router.networks._memory == 2**28
     with pytest.raises(UserError, match="unknown engine 'sequental'; did you mean 'sequential'"):
         engines.choose_engine("sequental")
     with pytest.raises(UserError, match="unknown device 'gpu'"):
@@ -305,7 +307,8 @@ class Own:
 
 def test_an_engine_of_ones_own_needs_run_and_describe_alone():
     own = Own()
-    assert engines.choose_engine(own) == (own, "engine of type Own (your own)")
+    router, said = engines.choose_engine(own)
+    assert router.networks is own and said == "engine of type Own (your own)"
     task = fedsift.split(fedsift.load_dataset("digits"), private=40, public=20, test=20)
     clients = fedsift.make_clients(task.private, 2, model="mlp")
     algorithm = fedsift.fedavg(local=Recipe(epochs=1))
@@ -357,7 +360,7 @@ def test_an_engine_may_come_from_a_file_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     name = "own_engine:Mine(threads=2)"
     engine, why = engines.choose_engine(name, "cpu", "float32", memory=2)
-    assert why == f"engine {name} (asked for)" and vars(engine)["given"] == ("cpu", 2)
+    assert why == f"engine {name} (asked for)" and vars(engine.networks)["given"] == ("cpu", 2)
     assert same(engine.run([fit()])[0], SequentialEngine("cpu", threads=1).run([fit()])[0])
     with pytest.raises(UserError, match="type Mute has no describe; an engine has run"):
         engines.choose_engine("own_engine:Mute", "cpu")

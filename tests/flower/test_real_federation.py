@@ -185,6 +185,26 @@ def test_trust_with_audits_on_three_nodes_equals_a_simulation_with_its_secret(
         assert others == [{size + more for size in first}] * 2
 
 
+def test_nodes_with_forests_equal_a_simulation(three, app, tmp_path, monkeypatch):
+    """Two of three nodes have a random forest by name; each keeps its own and reports on it."""
+    pytest.importorskip("sklearn")
+    forest = "sklearn:RandomForestClassifier(n_estimators=5)"
+    models = shlex.quote(f'clients.models={{"mlp"=1,"{forest}"=2}}')
+    parts = f"algorithm=fas algorithm.download=soft-labels {models}"
+    overrides = f"{TINY} clients=3 cohort=3 rounds=2 {parts}"
+    folder = tmp_path / "run"
+    submit(three, app, folder, overrides)
+    state = checkpoint(folder, 2)
+    there = simulated(app, tmp_path / "simulated", overrides, monkeypatch)
+    assert server_bits(state) == server_bits(there)
+    assert lines(folder / runs.LEDGER) == lines(tmp_path / "simulated" / runs.LEDGER)
+    found, expected = (
+        [row["client_accuracy"] for row in lines(where / runs.METRICS)]
+        for where in (folder, tmp_path / "simulated")
+    )
+    assert found == expected and found[-1] > 0.2
+
+
 def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
     """Of ten clients three are honest; the ledger and the log name the other seven."""
     signs = {name: tmp_path / name for name in ("hang", "die")}

@@ -38,6 +38,10 @@ SYSTEMS = {
     "updates down": "algorithm=fas algorithm.down_codec=updates(1)",
     "trust, audits": "algorithm=fas aggregator=trust(memory(era(0.1))) algorithm.audit=8",
     "mixed models": 'algorithm=fas clients.models={"mlp"=2,"cnn"=2}',
+    "forests": (
+        "algorithm=fas algorithm.download=soft-labels"
+        ' clients.models={"mlp"=2,"sklearn:RandomForestClassifier(n_estimators=4)"=2}'
+    ),
     "fedavg": "algorithm=fedavg",
     "fedpaq": "algorithm=fedpaq",
     "updates up": "algorithm=fedavg algorithm.codec=updates(1)",
@@ -50,6 +54,7 @@ SYSTEMS = {
 }
 WITH_MEMORY = [
     "soft labels down",
+    "forests",
     "ds-fl",
     "cfd",
     "cfd, all that was missed",

@@ -30,7 +30,10 @@ class FirstWeights:
             return {client.id: b"" for client in cohort}
         encoded = {name: CODEC.encode(state, r.number) for name, state in self.weights.items()}
         parts = {name: _LENGTH.pack(len(code)) + code for name, code in encoded.items()}
-        return {c.id: b"" if c.id in self.received else parts[c.model.name] for c in cohort}
+        return {
+            c.id: b"" if c.id in self.received or not c.model.is_network else parts[c.model.name]
+            for c in cohort
+        }
 
     def add_receivers(self, clients: Iterable[int], r: Round) -> FirstWeights:
         """After a round: clients that were heard have them."""

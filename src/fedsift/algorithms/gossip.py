@@ -22,6 +22,7 @@ from fedsift.types import (
     Array,
     Client,
     Fit,
+    Labelled,
     Model,
     Predict,
     Recipe,
@@ -104,13 +105,17 @@ class Gossip:
     ) -> Turn[tuple[GossipMemory, bytes]]:
         weights = memory.model or initial_state(client.model, r.seed)
         mixture: Array | float = 0.0
+        labels: Labelled | None = None
         if r.number and memory.estimate is not None:
             mixture = self._mixture(client.id, memory.estimate, download, r)
             labels = SoftLabels(self._subset(r), on_simplex(mixture)).on(r.public)
+        if labels is not None and client.model.is_network:
             key, epoch = r.key("distill", client.id), self.distill.epochs * (r.number - 1)
             weights = yield Fit(client.model, weights, labels, self.distill, key, epoch)
             students.check_distilled(weights)
-        weights = yield from train_locally(client, weights, self.local, r)
+        weights = yield from train_locally(
+            client, weights, self.local, r, lessons=labels, kept=True
+        )
         own = softmax((yield Predict(client.model, weights, r.public[self._subset(r)])), 1.0)
         estimate = mixture + own - (0.0 if memory.own is None else memory.own)
         message = self.codec.encode(estimate, r.number)

@@ -33,13 +33,25 @@ from fedsift.types import (
 
 
 def train_locally(
-    client: Client, weights: Weights, recipe: Recipe, r: Round, replay: int | None = 0
+    client: Client,
+    weights: Weights,
+    recipe: Recipe,
+    r: Round,
+    replay: int | None = 0,
+    lessons: Labelled | None = None,
+    kept: bool = False,
 ) -> Turn[Weights]:
     """The client's weights after this round's training, from the weights it received.
 
-    `replay` public samples are added; None: as many as the client has itself.
+    `replay` public samples are added; None: as many as the client has itself. A model that is no
+    network is trained anew, on the client's samples and the `lessons`: it has received no weights,
+    so there is nothing to replay. `kept`: whether the client remembers the weights.
     """
     data = client.data
+    if not client.model.is_network:
+        data = data if lessons is None else _add_lessons(data, lessons)
+        key = r.key("local", client.id)
+        return (yield Fit(client.model, weights, data, recipe, key, kept=kept))
     count = min(len(data), len(r.public)) if replay is None else replay
     if count and r.number:  # in round 0 nobody has learnt anything yet
         data = yield from _add_replay(client, weights, count, r)
@@ -47,7 +59,8 @@ def train_locally(
     teacher = None
     if recipe.ntd:
         teacher = torch.from_numpy((yield Predict(client.model, weights, data.samples)))
-    return (yield Fit(client.model, weights, data, recipe, key, epoch, teacher=teacher))
+    fit = Fit(client.model, weights, data, recipe, key, epoch, teacher=teacher, kept=kept)
+    return (yield fit)
 
 
 def check_replay(replay: int | None) -> None:
@@ -69,6 +82,11 @@ def _add_replay(client: Client, weights: Weights, replay: int, r: Round) -> Turn
     targets = torch.from_numpy(softmax(logits, 1.0).astype(np.float32))
     samples = join_samples(client.data.samples, r.public[rows])
     return Labelled(samples, torch.cat([client.data.targets, targets]))
+
+
+def _add_lessons(data: Labelled, lessons: Labelled) -> Labelled:
+    samples = join_samples(data.samples, lessons.samples)
+    return Labelled(samples, torch.cat([data.targets, lessons.targets]))
 
 
 def join_samples(one: Samples, other: Samples) -> Samples:

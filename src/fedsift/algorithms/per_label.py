@@ -108,7 +108,7 @@ class JeongFD:
         targets = pull_targets(client.data, self.down.decode(download, _link(r)), self.gamma)
         pulled = replace(client, data=Labelled(client.data.samples, targets))
         weights = memory.model or initial_state(client.model, r.seed)
-        weights = yield from train_locally(pulled, weights, self.local, r)
+        weights = yield from train_locally(pulled, weights, self.local, r, kept=True)
         logits = yield Predict(client.model, weights, client.data.samples)
         means = mean_by_label(softmax(logits, 1.0), client.data.labels)
         return JeongClientMemory(weights), self.up.encode(means, _link(r))

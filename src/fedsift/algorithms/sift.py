@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from fedsift import registry
 from fedsift.aggregators import Aggregator, StatefulAggregator
+from fedsift.algorithms import students
 from fedsift.algorithms.averages import Averaging
 from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, SoftLabelFD, fd
 from fedsift.algorithms.weights import FedAvg
@@ -55,8 +56,11 @@ ENOUGH_BITS = 0.6  # per weight: with fewer, labels are the safer choice (docs/s
 # on more samples is spent on softer labels.
 LABEL_CODECS = ((3.0, "quantized(4)"), (2.0, "quantized(2)"), (0.0, "hard"))
 # What the weights mode has no use for: parameters and, by their names, recipes.
-OF_LABELS = ("sampler", "aggregator", "codec", "votes", "vote_bits", "mixup", "ema", "distill")
 OF_WEIGHTS = ("counts", "clip")  # what the labels mode has no use for
+OF_LABELS = (
+    *("sampler", "aggregator", "codec", "votes", "vote_bits", "public_weight"),
+    *("mixup", "ema", "distill"),
+)
 OVERHEAD = 24  # bytes of a message of weights beside its payload, at most
 
 
@@ -165,7 +169,9 @@ class Sift:
 
     def _system(self, r: Round) -> Any:
         """The algorithm that does the work."""
-        bits, samples = _bits_per_weight(r.models, self.max_bytes), len(r.public)
+        if self.mode == "weights":
+            students.refuse_others(r, "mode=weights", "use mode=labels")
+        bits, samples = _bits_per_weight(r, self.max_bytes), len(r.public)
         labels_down = isinstance(self.labels.down, SoftLabelCodec)
         if self.mode == "weights" or (
             self.mode == "auto" and bits >= ENOUGH_BITS and not labels_down
@@ -191,9 +197,10 @@ def _label_codec(bits: float) -> SoftLabelCodec:
     return soft_label_codec(next(name for least, name in LABEL_CODECS if bits >= least))
 
 
-def _bits_per_weight(models: tuple[Model, ...], most: int) -> float:
+def _bits_per_weight(r: Round, most: int) -> float:
     """What an upload of so many bytes has for each weight; 0 where there are several models."""
-    return 8 * (most - OVERHEAD) / _count_weights(models[0]) if len(models) == 1 else 0.0
+    alone = len(r.models) == 1 and not r.others
+    return 8 * (most - OVERHEAD) / _count_weights(r.models[0]) if alone else 0.0
 
 
 @lru_cache(maxsize=64)
@@ -217,6 +224,7 @@ def sift(
     audit: int = 0,
     counts: str = "claimed",
     clip: float | None = None,
+    public_weight: float = 1.0,
     download: str = "weights",
     down_codec: str | SoftLabelCodec | WeightCodec | Updates = "float32",
     local: Recipe | None = None,
@@ -244,6 +252,8 @@ def sift(
         "equal"
     clip: mode=weights: the longest update, in medians of the cohort; longer ones are shortened
         (default: none)
+    public_weight: soft labels down: what a public row counts in the training set of a client whose
+        model is no network; a row of its own counts 1
     download: what travels down, "weights" or "soft-labels"
     down_codec: of the downlink
     local: how clients train
@@ -264,6 +274,7 @@ def sift(
         votes=votes,
         vote_bits=vote_bits,
         audit=audit,
+        public_weight=public_weight,
         local=local,
         distill=distill,
     )

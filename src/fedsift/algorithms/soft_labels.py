@@ -5,9 +5,10 @@ Axes: sampler x codec x aggregator x recipe x download. DS-FL, CFD and FAS are v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -59,6 +60,7 @@ from fedsift.types import (
     Client,
     Fit,
     LabelAnswer,
+    Labelled,
     Model,
     Predict,
     Recipe,
@@ -83,6 +85,17 @@ class ClientMemory:
     # soft labels down: how far this client is
     received: Received = field(default_factory=Received)
     held: WeightsHeld = field(default_factory=WeightsHeld)  # updates of weights down
+    # soft labels down, a model that is trained anew: the newest label of each public sample heard
+    lessons: SoftLabels | None = None
+
+
+class Start(NamedTuple):
+    """What a client's training starts from, and what it remembers of the download."""
+
+    weights: Weights
+    received: Received
+    held: WeightsHeld
+    lessons: SoftLabels | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +131,8 @@ class SoftLabelFD:
     max_bytes: int | None = None  # the largest upload; None: as long as the budget makes it
     votes: Votes = field(default_factory=Votes)  # how much a client's word counts
     audits: Audits = field(default_factory=Audits)  # samples that all are asked about every round
+    # soft labels down, a model that is trained anew: what a public row counts (a private one: 1)
+    public_weight: float = 1.0
 
     client_memory: ClassVar[type] = ClientMemory
     server_memory: ClassVar[type] = ServerMemory
@@ -125,6 +140,9 @@ class SoftLabelFD:
     def __post_init__(self) -> None:
         check_whole("budget", self.budget)
         check_number("temperature", self.temperature)
+        check_number("public_weight", self.public_weight)
+        if not 0 <= self.public_weight < math.inf:
+            raise UserError(f"public_weight must be 0 or more, not {self.public_weight}")
         check_replay(self.replay)
         for name, value in (("pool", self.pool), ("bytes", self.max_bytes)):
             if value is not None:
@@ -214,20 +232,24 @@ class SoftLabelFD:
     ) -> Turn[LabelAnswer]:
         r = self._with_pool(r)
         asked, download = self.audits.split_download(download, r)
-        start, received, held = yield from self._download(client, memory, download, r)
-        weights = yield from train_locally(client, start, self.local, r, self.replay)
+        start = yield from self._download(client, memory, download, r)
+        keeps = isinstance(self.down, SoftLabelCodec)
+        lessons = self._weigh(start.lessons, r)
+        weights = yield from train_locally(
+            client, start.weights, self.local, r, self.replay, lessons, keeps
+        )
         logits = yield Predict(client.model, weights, r.public)
         probs = softmax(logits, self.temperature)  # [N, C]
         probs.setflags(write=False)  # a sampler may look at them, not change them
-        own = weights if isinstance(self.down, SoftLabelCodec) else None
-        so_far = ClientMemory(own, memory.sent, received, held)
+        own = weights if keeps else None
+        so_far = ClientMemory(own, memory.sent, start.received, start.held, start.lessons)
         return LabelAnswer(
             probs,
             probs,
             self.budget,
             self.max_bytes,
             chooses=self.sampler not in DERIVED,
-            received=start,
+            received=start.weights,
             memory=so_far,
             asked=asked,
         )
@@ -286,7 +308,9 @@ class SoftLabelFD:
             unused["vote_bits"] = f"votes={self.votes.kind} sends no votes; set votes=expertise"
         if not isinstance(self.down, SoftLabelCodec):
             down = "weights travel down; set download=soft-labels"
-            unused |= {"teach": down, "absent": down}
+            unused |= {"teach": down, "absent": down, "public_weight": down}
+        elif not r.others:
+            unused["public_weight"] = "all clients have networks"
         return unused
 
     def forget(self, server: Server, client: int) -> Server:
@@ -322,21 +346,33 @@ class SoftLabelFD:
 
     def _download(
         self, client: Client, memory: ClientMemory, download: bytes, r: Round
-    ) -> Turn[tuple[Weights, Received, WeightsHeld]]:
-        """Weights down: take them. Soft labels down: distil them into the client's own model."""
+    ) -> Turn[Start]:
+        """Weights down: take them. Soft labels down: distil them into the client's own model, or
+        keep them as lessons for a model that is trained anew.
+        """
         if not isinstance(self.down, SoftLabelCodec):
             downlink = WeightDownlink(self.down)
             weights, held = downlink.decode(memory.held, client.model, download, r)
-            return weights, memory.received, held
+            return Start(weights, memory.received, held)
         weights = memory.model or initial_state(client.model, r.seed)
-        if memory.model is None and r.start is not None:
+        if memory.model is None and r.start is not None and client.model.is_network:
             weights, download = first_weights.split_download(client.model, download, r)
         labels_down = SoftLabelDownlink(self.down, self.absent)
         found, received = labels_down.decode(memory.received, download, r)
+        if not client.model.is_network:
+            lessons = merge_labels([memory.lessons, *found.values()])
+            return Start(weights, received, memory.held, lessons)
         for number, labels in found.items():  # none in round 0, one, or all that were missed
             weights = yield self._distil(client.model, weights, labels, r, client.id, number)
             students.check_distilled(weights)
-        return weights, received, memory.held
+        return Start(weights, received, memory.held)
+
+    def _weigh(self, lessons: SoftLabels | None, r: Round) -> Labelled | None:
+        """Public rows for a training set; their weight is in their targets."""
+        if lessons is None or not len(lessons) or not self.public_weight:
+            return None
+        labelled = lessons.on(r.public)
+        return replace(labelled, targets=self.public_weight * labelled.targets)
 
     def _teach_students(
         self, server: Server, labels: SoftLabels, r: Round
@@ -396,6 +432,18 @@ class SoftLabelFD:
         return Fit(model, weights, data, self.distill, key, epoch, self.temperature)
 
 
+def merge_labels(heard: Iterable[SoftLabels | None]) -> SoftLabels | None:
+    """The newest label of every sample, of labels in the order in which they were heard."""
+    newest: dict[int, Array] = {}
+    for labels in heard:
+        if labels is not None:
+            newest |= zip(labels.index.tolist(), labels.probs, strict=True)
+    if not newest:
+        return None
+    index = np.array(sorted(newest), np.int64)
+    return SoftLabels(index, np.stack([newest[i] for i in index.tolist()]))
+
+
 def _labels_of(
     uploads: Iterable[tuple[int, Upload]],
     references: dict[int, SoftLabels | None],
@@ -428,6 +476,7 @@ def fd(
     votes: str = "equal",
     vote_bits: int = 4,
     audit: int = 0,
+    public_weight: float = 1.0,
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> SoftLabelFD:
@@ -453,6 +502,8 @@ def fd(
     vote_bits: bits per row in which expertise is sent, 4 to 8
     audit: samples of earlier uploads that all clients are asked about every round, 0 to 64; for the
         aggregator trust
+    public_weight: soft labels down: what a public row counts in the training set of a client whose
+        model is no network; a row of its own counts 1
     local: how clients train
     distill: how soft labels are distilled
     """
@@ -475,6 +526,7 @@ def fd(
         bytes,
         Votes(votes, vote_bits),
         Audits(audit),
+        public_weight,
     )
 
 

@@ -20,6 +20,13 @@ def initial_students(r: Round) -> dict[str, Weights]:
     return {model.name: given.get(model.name) or initial_state(model, r.seed) for model in r.models}
 
 
+def refuse_others(r: Round, who: str, cure: str) -> None:
+    """Where weights are uploaded, every client needs a network."""
+    if r.others:
+        names = ", ".join(model.name for model in r.others)
+        raise UserError(f"{who} exchanges weights, and {names} has none to send; {cure}")
+
+
 def check_distilled(weights: Weights) -> Weights:
     """The weights, where soft labels travel down: no later message would show what went wrong."""
     if name := find_not_finite(weights):

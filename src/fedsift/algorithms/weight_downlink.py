@@ -68,6 +68,9 @@ class WeightDownlink:
         messages: dict[tuple[str, int], bytes] = {}
         downloads = {}
         for client in cohort:
+            if not client.model.is_network:  # it has no use for weights: it only uploads
+                downloads[client.id] = b""
+                continue
             whole = isinstance(self.codec, WeightCodec)
             last = -1 if whole else memory.received.get(client.id, -1)
             key = client.model.name, last
@@ -80,6 +83,8 @@ class WeightDownlink:
         self, held: WeightsHeld, model: Model, download: bytes, r: Round
     ) -> tuple[Weights, WeightsHeld]:
         """The weights in a download, and what the client remembers of them."""
+        if not model.is_network:
+            return {}, held
         if isinstance(self.codec, WeightCodec):
             return _copy(_read(self.codec, model, download, r.number, r.seed)), held
         start = initial_state(model, r.seed)

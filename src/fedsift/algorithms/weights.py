@@ -86,6 +86,8 @@ class FedAvg:
         students.check_ema(self.ema)
 
     def start(self, r: Round) -> Server:
+        name = "feddf" if self.distill else "fedavg"
+        students.refuse_others(r, name, "use an algorithm that uploads soft labels: fd, fas, sift")
         if len(r.models) > 1 and not self.distill:
             names = ", ".join(model.name for model in r.models)
             raise UserError(

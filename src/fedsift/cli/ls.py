@@ -71,7 +71,14 @@ def list_parts() -> dict[str, dict[str, str]]:
 _OWN_PARTS = {  # the plug-in form of each kind
     "datasets": {"mine:load": "your own, in mine.py: a function () -> Dataset or (x, y)"},
     "partitions": {"mine:deal": "your own: (labels, clients, generator) -> index arrays"},
-    "models": {"mine:net": "your own: a function (shape, classes) -> nn.Module"},
+    "models": {
+        "mine:net": "your own: a function (shape, classes) -> nn.Module, or a class with"
+        " fit and predict_proba",
+        "sklearn:NAME": "a classifier of scikit-learn, as in sklearn:GaussianNB (any-client.md)",
+        "xgboost:NAME": "of XGBoost, as in xgboost:XGBClassifier(n_estimators=50)",
+        "lightgbm:NAME": "of LightGBM, as in lightgbm:LGBMClassifier",
+        "http://...": "a black box: rows are posted, probabilities are read; it is not trained",
+    },
     "samplers": {"mine:pick": "your own: (probs, label_counts, budget, draws) -> indexes"},
     "codecs": {"mine:Tiny": "your own: a class with id, pack, unpack, max_bytes"},
     "aggregators": {"mine:join": "your own: (uploads, samples, classes) -> SoftLabels"},

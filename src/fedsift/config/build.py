@@ -96,9 +96,8 @@ _split = lru_cache(maxsize=32)(data.split)  # the cells of a table share their s
 def _make_clients(task: Task, which: str) -> Clients:
     e = Experiment.model_validate_json(which)
     how = _plan_partition(e).build()
-    return make_clients(
-        task.private, e.clients.count, how, e.clients.models or e.clients.model, e.seed
-    )
+    models = e.clients.models or e.clients.model
+    return make_clients(task.private, e.clients.count, how, models, e.seed, e.clients.student)
 
 
 def _dataset(section: DataSection) -> data.Dataset:

@@ -12,6 +12,7 @@ from fedsift import registry
 from fedsift.config.read import flat
 from fedsift.config.schema import Experiment
 from fedsift.data import SCHEMES
+from fedsift.estimators.names import LIBRARIES
 from fedsift.types import UserError
 
 # Keys whose value names a part; the schemes that are fedsift's own.
@@ -22,8 +23,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "data.name": tuple(SCHEMES),
     "data.public_from": tuple(SCHEMES),
     "partition.kind": (),
-    "clients.model": (),
-    "clients.models": (),
+    "clients.model": LIBRARIES,
+    "clients.models": LIBRARIES,
+    "clients.student": (),
     "algorithm.name": (),
     "algorithm.sampler": (),
     "algorithm.aggregator": (),

@@ -64,6 +64,9 @@ class ClientsSection(Section):
     models: dict[str, int] | None = Field(
         None, description="instead of model: {resnet8 = 10, cnn = 6, mlp = 4}"
     )
+    student: str | None = Field(
+        None, description="a network the server teaches beside the clients' (else mlp, if none)"
+    )
 
     @field_validator("models")
     @classmethod

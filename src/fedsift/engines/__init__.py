@@ -12,10 +12,11 @@ import torch
 from fedsift import registry
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.precision import PRECISIONS, Precision
+from fedsift.engines.router import Router
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.types import Engine, UserError
 
-__all__ = ["DEVICES", "ENGINES", "PRECISIONS", "check_engine", "choose_engine", "place"]
+__all__ = ["DEVICES", "ENGINES", "PRECISIONS", "Router", "check_engine", "choose_engine", "place"]
 
 
 def make_auto_engine(
@@ -57,9 +58,9 @@ def choose_engine(
     device: str = "auto",
     precision: str = "float32",
     memory: float | None = None,
-) -> tuple[Engine, str]:
+) -> tuple[Router, str]:
     """The engine, and one line on what was chosen and why. `engine.describe(model)` says how it
-    runs a network.
+    runs a model.
 
     engine: "auto", "batched", "sequential", a plug-in "mine:Engine", or an object of your own with
         `run` and `describe`
@@ -71,18 +72,24 @@ def choose_engine(
     sequential one, by rule and not by the clock, so that two runs of an experiment compute the
     same. The sequential engine trains one network per thread and needs no bound on its memory.
 
+    The choice is about networks. Models that are none (see docs/any-client.md) go to an engine of
+    their own: what is returned is a `Router`, which has the chosen engine as `networks`.
+
     An engine on a CPU changes two settings of the whole process. When it is made, it asks the C
     library (glibc) to keep freed memory. When it runs, it sets torch to one thread per job
     (`torch.set_num_threads(1)`), because sums must not depend on what else is running.
     """
+    if isinstance(engine, Router):
+        return engine, "engine as chosen before"
     if not isinstance(engine, str):
-        return _check_members(engine), f"engine of type {type(engine).__name__} (your own)"
+        own = Router(_check_members(engine))
+        return own, f"engine of type {type(engine).__name__} (your own)"
     check_engine(engine, device, precision)
     offered = {"device": place(device), "precision": precision, "memory": memory}
     chosen = _check_members(registry.build(ENGINES, "engine", engine, offered))
     why = "asked for" if engine != "auto" else "auto: stacks equal networks where that pays"
     summary = getattr(chosen, "summary", lambda: f"engine {engine}")
-    return chosen, f"{summary()} ({why})"
+    return Router(chosen), f"{summary()} ({why})"
 
 
 def _check_members(engine: Any) -> Engine:

@@ -14,6 +14,7 @@ from fedsift.federation.clients import Clients as Clients
 from fedsift.federation.clients import ModelLike as ModelLike
 from fedsift.federation.clients import assign_models as assign_models
 from fedsift.federation.clients import make_clients as make_clients
+from fedsift.federation.clients import make_student as make_student
 from fedsift.federation.loop import federate as federate
 from fedsift.federation.loop import start_federations as start_federations
 from fedsift.federation.records import FederationState as FederationState

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, groupby
 from typing import Any
-
-from torch import nn
 
 from fedsift import registry, seeding
 from fedsift.checks import check_type, check_whole, describe
@@ -15,7 +14,8 @@ from fedsift.data.partition import PARTITIONS, Dirichlet, Partition, deal
 from fedsift.models import make_model
 from fedsift.types import Array, Client, Labelled, Model, UserError
 
-ModelLike = str | Callable[..., nn.Module]
+ModelLike = str | Callable[..., Any]
+STUDENT = "mlp"  # taught where no client has a network; takes inputs of any shape
 
 
 class ClientModels(Sequence[Model]):
@@ -43,12 +43,20 @@ class ClientModels(Sequence[Model]):
 class Clients(Sequence[Client]):
     """The clients of a federation, made when asked for: views of the private data, never copies."""
 
-    def __init__(self, private: Labelled, parts: Sequence[Array], models: Sequence[Model]) -> None:
+    def __init__(
+        self,
+        private: Labelled,
+        parts: Sequence[Array],
+        models: Sequence[Model],
+        student: Model | None = None,
+    ) -> None:
+        """`student`: a network that the server teaches beside those of the clients."""
         if len(models) != len(parts):
             raise UserError(f"{len(models)} models for {len(parts)} clients")
         self._private, self._parts, self._models = private, parts, ClientModels.of(models)
         self.models = self._models.distinct
-        names = [model.name for model in self.models]
+        self.student = student
+        names = [model.name for model in dict.fromkeys((*self.models, *self.students))]
         if len(set(names)) < len(names):
             raise UserError(
                 f"two different models have one name ({', '.join(names)}); rename a factory"
@@ -60,6 +68,22 @@ class Clients(Sequence[Client]):
 
     def __len__(self) -> int:
         return len(self._parts)
+
+    @property
+    def students(self) -> tuple[Model, ...]:
+        """The networks that the server teaches: those of the clients and its own."""
+        networks = [model for model in self.models if model.is_network]
+        extra = [] if self.student is None else [self.student]
+        return tuple(dict.fromkeys([*networks, *extra])) or (self._usual_student,)
+
+    @cached_property
+    def _usual_student(self) -> Model:
+        return make_model(STUDENT, self._private.samples.shape, self._private.classes)
+
+    @property
+    def others(self) -> tuple[Model, ...]:
+        """The models of clients that are no networks."""
+        return tuple(model for model in self.models if not model.is_network)
 
     def model_of(self, id: int) -> Model:
         return self._models[id]
@@ -75,6 +99,7 @@ def make_clients(
     partition: Partition | str | None = None,
     model: ModelLike | Mapping[Any, int] = "cnn",
     seed: int = 0,
+    student: ModelLike | None = None,
 ) -> Clients:
     """Deal the private samples to clients, and give each a model.
 
@@ -82,8 +107,11 @@ def make_clients(
     count: how many clients there are
     partition: how samples are dealt, for example Dirichlet(0.1) or "dirichlet(0.1)" (default:
         Dirichlet(1))
-    model: a name or a factory (shape, classes) -> nn.Module, or {model: how many clients have it}
+    model: a name ("cnn", "sklearn:RandomForestClassifier"), a factory (shape, classes) ->
+        nn.Module, an estimator with fit and predict_proba, or {model: how many clients have it}
     seed: of the deal
+    student: a network that the server teaches beside those of the clients (default: none; where no
+        client has a network, "mlp")
     """
     cure = "pass task.private, of task = fedsift.split(data, private=..., public=...)"
     check_type(private, Labelled, "private", cure)
@@ -93,9 +121,19 @@ def make_clients(
         PARTITIONS, "partition", Dirichlet(1.0) if partition is None else partition
     )
     parts = deal(private.labels, count, how, seeding.rng(seed, "partition"))
-    return Clients(
-        private, parts, assign_models(model, count, private.samples.shape, private.classes)
-    )
+    shape, classes = private.samples.shape, private.classes
+    models = assign_models(model, count, shape, classes)
+    return Clients(private, parts, models, make_student(student, shape, classes))
+
+
+def make_student(student: ModelLike | None, shape: tuple[int, ...], classes: int) -> Model | None:
+    """A network that the server teaches beside those of the clients."""
+    if student is None:
+        return None
+    made = make_model(student, shape, classes)
+    if not made.is_network:
+        raise UserError(f"a student is a network, which {made.name} is not; set student=mlp")
+    return made
 
 
 def assign_models(

@@ -85,7 +85,7 @@ def start_federations(
             federation.start_from, model, federation.task.public, federation.seed
         )
         for i, federation in enumerate(federations)
-        for model in federation.clients.models
+        for model in federation.clients.students
         if federation.start_from is not None
     }
     made = dict(zip(wanted, make_starts(list(wanted.values()), engine, tell), strict=True))

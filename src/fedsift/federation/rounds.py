@@ -9,9 +9,9 @@ from typing import Any
 
 from fedsift import registry, seeding
 from fedsift.attacks import Threat
-from fedsift.checks import check_type, check_whole, describe
+from fedsift.checks import check_type, check_whole, describe, warn_user
 from fedsift.data import Task
-from fedsift.federation.clients import Clients
+from fedsift.federation.clients import STUDENT, Clients
 from fedsift.federation.hostility import Hostility
 from fedsift.federation.records import FederationState, Record
 from fedsift.federation.server_half import ServerHalf, StepCounter
@@ -19,8 +19,19 @@ from fedsift.federation.uploads import ClientResults
 from fedsift.ledger import RoundBytes
 from fedsift.models import check_model
 from fedsift.starts import Start, StartFile, check_start, read_weights
-from fedsift.turns import batch_turns, watch_turn
-from fedsift.types import Algorithm, Array, Client, PeerToPeer, Round, Turn, UserError, Weights
+from fedsift.turns import Missing, batch_turns, try_turn, watch_turn
+from fedsift.types import (
+    REMOTE,
+    Algorithm,
+    Array,
+    Client,
+    PeerToPeer,
+    Round,
+    Server,
+    Turn,
+    UserError,
+    Weights,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +72,12 @@ class Federation:
             self.seed,
             self.task.public,
             self.task.private.classes,
-            c.models,
+            c.students,
             c.model_of,
             len(c),
             self.cohort,
             None if self.start_from is None else {},
+            c.others,
         )
 
     def cohort_ids(self, number: int) -> Array:
@@ -80,24 +92,47 @@ class Federation:
         Without them, where there should be some, it serves to check and not to run: see
         `start_federations`.
         """
-        for model in self.clients.models:
+        for model in dict.fromkeys((*self.clients.models, *self.clients.students)):
             check_model(model)
         r = self.round(0)
         if self.start_from is None:
-            return FederationState(0, self.algorithm.start(r))
-        check_start(self.start_from, self.clients.models, self.task.public)
+            server = self.algorithm.start(r)
+            self._explain_others(server)
+            return FederationState(0, server)
+        check_start(self.start_from, self.clients.students, self.task.public)
         server = self.algorithm.start(replace(r, start=dict(weights or {})))
         if not server.students:
             raise UserError(
                 "start: this algorithm sends no model down, so clients cannot start from one;"
                 " leave start out"
             )
+        self._explain_others(server)
         return FederationState(0, server)
+
+    def _explain_others(self, server: Server) -> None:
+        """Say what clients without a network do not get, and whom the server teaches then."""
+        others = self.clients.others
+        boxes = [model.name for model in others if model.kind == REMOTE]
+        down = getattr(self.algorithm, "clients_keep_models", True)
+        if others and not down:
+            names = ", ".join(model.name for model in others)
+            warn_user(
+                f"weights travel down, which {names} cannot use: such clients only upload;"
+                " with download=soft-labels they learn from the others"
+            )
+        if boxes:
+            warn_user(f"{', '.join(boxes)} is asked and never trained: a black box stays as it is")
+        alone = not any(model.is_network for model in self.clients.models)
+        if alone and self.clients.student is None and server.students:
+            warn_user(
+                f"no client has a network, so the server teaches {STUDENT}; choose another with"
+                " clients.student"
+            )
 
     def check_start_file(self) -> None:
         """Read the file of starting weights, if there is one, to see whether it fits."""
         if isinstance(self.start_from, StartFile):
-            for model in self.clients.models:
+            for model in self.clients.students:
                 read_weights(self.start_from, model, self.seed)
 
     def draw_cohort(self, r: Round) -> list[Client]:
@@ -115,16 +150,21 @@ class Federation:
             watch_turn(hostility.client_turn(c, memories[c.id], downloads[c.id], r), steps[c.id])
             for c in cohort
         ]
-        outcomes = yield from batch_turns(turns)
+        outcomes = yield from batch_turns([try_turn(turn) for turn in turns])
+        pairs = list(zip(cohort, outcomes, strict=True))
+        failed = {c.id: lost.why for c, lost in pairs if isinstance(lost, Missing)}
+        everyone, cohort = cohort, [c for c in cohort if c.id not in failed]
+        outcomes = [outcome for outcome in outcomes if not isinstance(outcome, Missing)]
         outcomes = yield from hostility.alter_turn(state.server, cohort, outcomes, r)
         uploads = {c.id: upload for c, (_, upload) in zip(cohort, outcomes, strict=True)}
         memories = {c.id: memory for c, (memory, _) in zip(cohort, outcomes, strict=True)}
         sent = RoundBytes.count(r.number, uploads, downloads, self._receivers(uploads, r))
+        sent = sent.without(failed)
         record = yield from self.finish_round(state, ClientResults(uploads, memories, sent))
         return replace(
             record,
             steps={id: counter.steps for id, counter in steps.items()},
-            hostile=tuple(c.id for c in cohort if c.id in hostility.ids),
+            hostile=tuple(c.id for c in everyone if c.id in hostility.ids),
         )
 
     def finish_round(self, state: FederationState, results: ClientResults) -> Turn[Record]:

@@ -154,8 +154,9 @@ class ServerHalf:
         keepers = {id: state.memories[id] for id in weights}
         models = self.algorithm.models_to_evaluate(state.server, keepers, self.r)
         scores = yield from evaluation.evaluate(models | own, self.task.held_out)
-        accuracies = {name: scores.accuracies[name] for name in models} or reported
-        clients = [*(scores.accuracies[name] for name in own), *reported.values()]
+        found = scores.accuracies
+        accuracies = {name: found[name] for name in models if name in found} or reported
+        clients = [*(found[name] for name in own if name in found), *reported.values()]
         told = ["accuracy"] if reported and not models else []
         told += ["client_accuracy"] if reported else []
         record = Record(

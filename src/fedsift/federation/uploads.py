@@ -69,7 +69,7 @@ class CheckedUploads:
             self._score(upload)
             yield client, upload
         if not heard:
-            raise NothingUsable(self.r.number, self.missing)
+            raise NothingUsable(self.r.number, self.results.sent.missing | self.missing)
 
     def _check(self, client: int) -> Any:
         checked, upload = self.results.checked, self.results.uploads[client]

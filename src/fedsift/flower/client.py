@@ -33,7 +33,7 @@ from fedsift.flower.settings import settings
 from fedsift.flower.site import Site, make_site
 from fedsift.memory import is_empty, model_in
 from fedsift.turns import run_turn
-from fedsift.types import Client, Engine, Predict, UserError
+from fedsift.types import Client, Engine, ModelFailure, Predict, UserError
 
 
 def client_app(task: Any) -> ClientApp:
@@ -120,6 +120,9 @@ def measure_own_model(here: Site, client: Client, memory: Any, engine: Engine) -
         return float("nan")
     held_out = here.held_out()
     (logits,) = engine.run([Predict(client.model, weights, held_out.samples)])
+    if isinstance(logits, ModelFailure):
+        warn(f"client {client.id}: its model cannot be tested: {logits}", client=client.id)
+        return float("nan")
     return evaluation.accuracy(logits, held_out.labels)
 
 
@@ -148,6 +151,9 @@ def _reply(
         reply = answer()
     except (UserError, WireError) as error:
         reply = Refusal(messages.one_line(str(error)), client=client)
+    except ModelFailure as error:  # its details may quote private data
+        complain(f"client {client}: its model failed: {error}", client=client)
+        reply = Refusal(messages.one_line(f"its model failed: {error.what}"), client=client)
     except Exception as error:
         logs.LOG.exception("this turn failed")
         why = f"{type(error).__name__} {find_place(error, task)}; the node's log has the details"

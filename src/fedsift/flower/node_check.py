@@ -33,7 +33,7 @@ from fedsift.flower.project import read_settings
 from fedsift.flower.site import Site, make_site
 from fedsift.flower.superlink import open_health
 from fedsift.models import initial_state
-from fedsift.types import Client, Labelled, Predict, UserError
+from fedsift.types import ESTIMATOR, Client, Labelled, ModelFailure, Predict, UserError
 
 OK, WARNING, ERROR = "ok", "warning", "error"
 EXPIRES_SOON = 30  # days
@@ -177,6 +177,10 @@ def _look_at_model(site: Site, client: Client) -> Finding:
     engine, why = choose_engine(*site.experiment.where)
     few = client.data.samples[torch.arange(min(SOME, len(client.data))).numpy()]
     (logits,) = engine.run([Predict(client.model, initial_state(client.model, 0), few)])
+    if isinstance(logits, ModelFailure):
+        return Finding(ERROR, "model", f"{client.model.name}: {logits}")
+    if client.model.kind == ESTIMATOR:
+        return Finding(OK, "model", engine.describe(client.model))
     if not bool(torch.isfinite(torch.as_tensor(logits)).all()):
         return Finding(ERROR, "model", f"{client.model.name} predicts values that are not finite")
     return Finding(OK, "model", f"{client.model.name} predicts; {why}")

@@ -398,7 +398,7 @@ def largest_reply(federation: Federation, how: Settings) -> int:
     if how.largest_reply:
         return int(how.largest_reply * 1e6)
     public, classes = federation.task.public, federation.task.private.classes
-    weights = sum(count_weights(model) for model in federation.clients.models)
+    weights = sum(count_weights(model) for model in federation.clients.students)
     samples = getattr(federation.algorithm, "mixtures", 0) * prod(public.shape)
     return GREETING + 16 * (weights + len(public) * (classes + 4) + samples)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,13 @@ import torch.nn.functional as F
 from fedsift import config, data, engines, registry
 from fedsift.config import Experiment
 from fedsift.data import NORMALISATIONS, TEST, VALIDATION, Task
-from fedsift.federation import Clients, Federation, assign_models
+from fedsift.estimators.remote import Remote, is_address
+from fedsift.federation import Clients, Federation, assign_models, make_student
 from fedsift.flower.settings import Settings
+from fedsift.models import BLACK_BOX
 from fedsift.starts import read_start
 from fedsift.types import (
+    REMOTE,
     Algorithm,
     Array,
     Client,
@@ -44,6 +47,7 @@ class Site:
     node: Node
     public: Samples
     models: tuple[Model, ...]  # of each client, as the experiment deals them
+    student: Model | None  # a network of the server's own
 
     @property
     def classes(self) -> int:
@@ -60,10 +64,9 @@ class Site:
         nothing = np.empty(0, np.int64)
         nobody = Labelled(self.public[nothing], torch.empty(0, self.classes))
         e, everyone = self.experiment, self.models if models is None else models
-        clients = Clients(nobody, [nothing] * len(everyone), everyone)
-        clients.models = tuple(
-            dict.fromkeys(self.models)
-        )  # the server has a student of each, also of absent ones
+        clients = Clients(nobody, [nothing] * len(everyone), everyone, self.student)
+        # the server has a student of each, also of absent ones
+        clients.models = tuple(dict.fromkeys(self.models))
         task = Task(
             nobody, self.public, held_out, TEST if e.data.validation is None else VALIDATION
         )
@@ -83,10 +86,22 @@ class Site:
         model = registry.lookup(
             names, "model", str(self.node.get("model", self.models[id].name)), "clients.models"
         )
+        if model.kind == REMOTE:
+            model = replace(model, factory=Remote(self._address()))
         private = take_labelled(
             "private", self.task.private(self.experiment, self.node), self.public, self.classes
         )
         return Client(id, model, private)
+
+    def _address(self) -> str:
+        """Of the black box that this node asks. Only the node's own settings say it."""
+        address = self.node.get("address")
+        if not isinstance(address, str):
+            raise UserError(
+                "this client is a black box; start its SuperNode with --node-config"
+                " 'address=\"http://HOST:PORT/PATH\"'"
+            )
+        return address
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -118,10 +133,26 @@ def make_site(task: Any, settings: Settings, node: Node) -> Site:
         e.engine, e.device, e.precision
     )  # an error comes before the first round, not at every turn
     shared = take_public(task.public(e, node), e.data.normalise, classes_of(task))
-    models = assign_models(
-        e.clients.models or e.clients.model, e.clients.count, shared.shape, classes_of(task)
-    )
-    return Site(e, task, node, shared, tuple(models))
+    _refuse_addresses(e)
+    shape, classes = shared.shape, classes_of(task)
+    models = assign_models(e.clients.models or e.clients.model, e.clients.count, shape, classes)
+    student = make_student(e.clients.student, shape, classes)
+    everyone = tuple(replace(m, factory=_elsewhere) if m.kind == REMOTE else m for m in models)
+    return Site(e, task, node, shared, everyone, student)
+
+
+def _elsewhere(shape: tuple[int, ...], classes: int) -> None:
+    """A black box that another machine asks."""
+
+
+def _refuse_addresses(e: Experiment) -> None:
+    """A node is never told by the project where to send rows."""
+    for name in e.clients.models or [e.clients.model]:
+        if is_address(name):
+            raise UserError(
+                f"an experiment on Flower names the address {name}; write {BLACK_BOX} as the model,"
+                " and start that node with --node-config 'address=\"http://...\"'"
+            )
 
 
 def classes_of(task: Any) -> int:

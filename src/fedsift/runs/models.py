@@ -34,6 +34,8 @@ class TrainedModel:
     task: Task
 
     def build(self) -> nn.Module:
+        if not self.model.is_network:
+            raise UserError(f"{self.name} has a {self.model.name}, which is no network to load")
         return load_weights(self.model, self.weights)
 
 
@@ -56,7 +58,7 @@ def load_model(
     else:
         rounds, students, owned = _read_last(folder, federation)
     models = {
-        m.name: (m, students[m.name]) for m in federation.clients.models if m.name in students
+        m.name: (m, students[m.name]) for m in federation.clients.students if m.name in students
     }
     if name is None and not models:
         _explain_no_student(folder, experiment, owned)

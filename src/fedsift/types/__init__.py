@@ -12,8 +12,12 @@ from fedsift.types.algorithms import LabelAnswer as LabelAnswer
 from fedsift.types.algorithms import PeerToPeer as PeerToPeer
 from fedsift.types.algorithms import SharesLabels as SharesLabels
 from fedsift.types.algorithms import WeightAnswer as WeightAnswer
+from fedsift.types.basics import ESTIMATOR as ESTIMATOR
+from fedsift.types.basics import NETWORK as NETWORK
+from fedsift.types.basics import REMOTE as REMOTE
 from fedsift.types.basics import Array as Array
 from fedsift.types.basics import Model as Model
+from fedsift.types.basics import ModelFailure as ModelFailure
 from fedsift.types.basics import Tree as Tree
 from fedsift.types.basics import UserError as UserError
 from fedsift.types.basics import Weights as Weights

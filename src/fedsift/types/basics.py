@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 Weights = dict[str, Tensor]  # a model's parameters and buffers, as `state_dict()` names them
 Tree = dict[str, Any]  # nested dicts with tensors or arrays at the leaves: what a party remembers
@@ -18,18 +18,42 @@ class UserError(ValueError):
     """Something the user asked for cannot be done; the text says what to change."""
 
 
+class ModelFailure(Exception):
+    """A client's model could not do its work; the client is then missing in the round.
+
+    `what` says it without quoting data. The whole text may quote some.
+    """
+
+    def __init__(self, what: str, detail: str = "") -> None:
+        super().__init__(f"{what}: {detail}" if detail else what)
+        self.what, self.detail = what, detail
+
+
+NETWORK, ESTIMATOR, REMOTE = "network", "estimator", "remote"  # kinds of models
+
+
 @dataclass(frozen=True)
 class Model:
-    """An architecture: equal fields, equal net. `factory(shape, classes, **options)` builds it."""
+    """What a client trains or asks: equal fields, equal model.
+
+    `factory(shape, classes, **options)` builds it: an nn.Module, an estimator with `fit` and
+    `predict_proba`, or a black box that only answers.
+    """
 
     name: str
-    factory: Callable[..., nn.Module]
+    factory: Callable[..., Any]
     shape: tuple[int, ...]
     classes: int
     options: tuple[tuple[str, Any], ...] = ()
+    kind: str = NETWORK
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, inputs {self.shape}, {self.classes} classes)"
 
-    def build(self) -> nn.Module:
+    @property
+    def is_network(self) -> bool:
+        """Whether it has weights, which can travel. Any other model is trained anew each round."""
+        return self.kind == NETWORK
+
+    def build(self) -> Any:
         return self.factory(self.shape, self.classes, **dict(self.options))

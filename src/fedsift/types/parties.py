@@ -60,13 +60,14 @@ class Round:
     seed: int
     public: Samples
     classes: int
-    models: tuple[Model, ...]  # the architectures in the federation
-    model_of: Callable[[int], Model]  # which of them a client has
+    models: tuple[Model, ...]  # the networks in the federation: the server has a student of each
+    model_of: Callable[[int], Model]  # what a client has: one of these, or no network
     population: int = 1  # clients in the federation
     cohort: int = 0  # clients that take part in a round; 0 where nobody has said
     # weights that the students start from, by architecture: only the server has them, and only
     # before the first round; None where they start from random weights
     start: Mapping[str, Weights] | None = None
+    others: tuple[Model, ...] = ()  # models of clients that are no networks
 
     def key(self, *names: int | str) -> seeding.Names:
         return (self.seed, self.number, *names)

@@ -27,6 +27,7 @@ class Fit:
     temperature: float = 1.0  # of the student's softmax in the loss
     # [n, C]: logits of the model received on the samples as they are, needed where recipe.ntd > 0
     teacher: Tensor | None = None
+    kept: bool = False  # whether the client remembers the new state after its turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +135,7 @@ class Engine(Protocol):
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
         """The answers, in the order of the jobs: weights for a Fit, logits for a Predict, a
-        Snapshot for a Pretrain."""
+        Snapshot for a Pretrain. A ModelFailure stands for the answer of a model that failed."""
 
     def describe(self, model: Model) -> str:
         """One line on how networks of this architecture are run, and why."""
