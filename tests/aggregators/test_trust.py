@@ -1,6 +1,6 @@
 """`trust`: clients are judged by how often they agree with students, others and audits."""
 
-from math import exp, lgamma, log
+from math import ceil, exp, lgamma, log
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedsift.aggregators import (
     run_aggregator,
     run_and_judge,
 )
+from fedsift.aggregators.trust import cap_classes
 from fedsift.registry import build
 from fedsift.types import Round, SoftLabels, UserError
 from tests.helpers import toys
@@ -75,6 +76,38 @@ def test_a_client_without_a_vote_counts_nothing():
     assert [found[i].voteless for i in range(3)] == [False, False, True]
     assert labels.index.tolist() == list(range(20))  # client 2 alone has the other samples
     assert (labels.probs.argmax(1) == TRUTH[:20]).all()
+
+
+def test_of_one_class_only_the_surest_rows_count():
+    # Eight rows, four classes: two even shares are four rows. Class 0 is named six times.
+    sure = np.array([0.4, 0.9, 0.5, 0.8, 0.7, 0.6, 0.3, 0.9])
+    named = np.array([0, 0, 0, 0, 0, 0, 1, 1])
+    probs = np.repeat((1 - sure)[:, None] / 3, CLASSES, 1)
+    probs[np.arange(8), named] = sure
+    labels = SoftLabels(np.arange(10, 18), probs, np.arange(8.0) + 1)
+    capped = cap_classes(labels, 2.0)
+    assert capped.index.tolist() == [11, 13, 14, 15, 16, 17]
+    assert capped.weight is not None and capped.weight.tolist() == [2, 4, 5, 6, 7, 8]
+    assert (capped.probs == probs[[1, 3, 4, 5, 6, 7]]).all()
+    assert len(cap_classes(labels, 0.1)) == 2  # one row of each class that is named
+    upload = [(0, SoftLabels(labels.index, probs))]
+    assert len(run_aggregator(Trust(), upload, {}, a_round())[0]) == 6
+    assert len(run_aggregator(Trust(cap=None), upload, {}, a_round())[0]) == 8
+
+
+@given(
+    st.lists(st.integers(0, CLASSES - 1), max_size=SAMPLES),
+    st.floats(0.1, 5),
+    st.integers(0, 2**31),
+)
+def test_a_cap_keeps_some_of_every_class_and_not_too_many(named, cap, seed):
+    generator = np.random.default_rng(seed)
+    index = np.sort(generator.choice(SAMPLES, len(named), replace=False))
+    probs = np.eye(CLASSES)[np.array(named, int)] + generator.random((len(named), CLASSES)) / 2
+    capped = cap_classes(SoftLabels(index, probs), cap)
+    before, after = (np.bincount(p.argmax(1), minlength=CLASSES) for p in (probs, capped.probs))
+    assert (after == np.minimum(before, ceil(cap * len(named) / CLASSES))).all()
+    assert (np.diff(capped.index) > 0).all() and np.isin(capped.index, index).all()
 
 
 def test_students_that_know_nothing_prove_nothing():
@@ -312,6 +345,7 @@ def test_names_and_values():
     assert rule.alike == 8
     for bad, why in (
         ("trust(alike=0)", "trust takes an alike above 0"),
+        ("trust(cap=0)", "trust takes a cap above 0, in even shares, not 0"),
         ("trust(decay=2)", "trust takes"),
         ("trust(rounds=0)", "trust takes"),
         ("trust(trust)", "trust takes another rule"),

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import lgamma
+from math import ceil, lgamma
 from typing import ClassVar
 
 import numpy as np
@@ -73,6 +73,7 @@ class Trust:
     alike: how alike the agreement rates of honest clients are; more is stricter
     decay: what comparisons count after one more round with this client
     rounds: how many rounds a client's last upload can be compared with
+    cap: even shares of a client's rows that may name one class; the surest count (None: all)
 
     It wants the students' predictions on the public set: one prediction more per round.
     """
@@ -85,10 +86,15 @@ class Trust:
         alike: float = 6.0,
         decay: float = 0.5,
         rounds: int = 4,
+        cap: float | None = 2.0,
     ) -> None:
         check_number("alike", alike)
         check_number("decay", decay)
         check_whole("rounds", rounds)
+        if cap is not None:
+            check_number("cap", cap)
+            if not cap > 0:
+                raise UserError(f"trust takes a cap above 0, in even shares, not {cap}")
         if not alike > 0 or not 0 <= decay <= 1 or rounds < 1:
             raise UserError(
                 "trust takes an alike above 0, a decay from 0 to 1 and at least 1 round, not"
@@ -97,7 +103,7 @@ class Trust:
         self.inner = resolve(inner)
         if isinstance(self.inner, Trust):
             raise UserError("trust takes another rule, not trust")
-        self.alike, self.decay, self.rounds = alike, decay, rounds
+        self.alike, self.decay, self.rounds, self.cap = alike, decay, rounds, cap
 
     def aggregate(
         self, uploads: Uploads, memory: TrustMemory, r: Round
@@ -117,6 +123,8 @@ class Trust:
         for id in voteless:  # what the rule inside remembers of it has no vote either
             inner = forget_client(self.inner, inner, id)
         votes = _prepare_votes(heard, trust, voteless)
+        if self.cap is not None:
+            votes = [(id, cap_classes(labels, self.cap)) for id, labels in votes]
         labels, inner = run_aggregator(self.inner, votes, inner, r)
         after = self._remember(heard, trust, counts, memory, r)
         verdicts = {id: Verdict(trust[id], id in voteless) for id in heard}
@@ -227,6 +235,19 @@ def _prepare_votes(
             weight = np.ones(len(labels)) if labels.weight is None else labels.weight
             votes.append((id, replace(_soften(labels, level), weight=weight * trust[id])))
     return votes
+
+
+def cap_classes(labels: SoftLabels, cap: float) -> SoftLabels:
+    """The surest rows of each class that they name, `cap` even shares of all rows at most."""
+    most = ceil(cap * len(labels) / labels.probs.shape[1])
+    named, sure = labels.probs.argmax(1), labels.probs.max(1)
+    order = np.lexsort((-sure, named))  # by class, then the surest first
+    _, first = np.unique(named[order], return_index=True)
+    counts = np.diff([*first, len(order)])
+    place = np.arange(len(order)) - np.repeat(first, counts)
+    kept = np.sort(order[place < most])
+    weight = None if labels.weight is None else labels.weight[kept]
+    return SoftLabels(labels.index[kept], labels.probs[kept], weight)
 
 
 def _find_sureness(labels: SoftLabels) -> float:
