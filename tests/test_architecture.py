@@ -27,6 +27,7 @@ LAYERS = [
         "data",
         "ledger",
         "evaluation",
+        "losses",
         "overrides",
         "suspects",
     },

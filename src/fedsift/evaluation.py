@@ -4,11 +4,12 @@ good the soft labels are that taught them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedsift.numerics import softmax
 from fedsift.types import (
     Array,
     Labelled,
@@ -26,15 +27,20 @@ class Scores:
     accuracies: dict[str, float]
     disagreement: float | None  # between the clients' own models
     not_finite: frozenset[str] = frozenset()  # models that cannot predict
+    quality: Quality | None = None  # of the models that are reported
 
 
 LAST = 5  # a run's accuracy is the mean over its last five rounds, never its best
 
 
-def evaluate(models: Mapping[str, tuple[Model, Weights]], test: Labelled) -> Turn[Scores]:
+def evaluate(
+    models: Mapping[str, tuple[Model, Weights]], test: Labelled, reported: Collection[str] = ()
+) -> Turn[Scores]:
     """A turn like any other: asks for predictions, returns the Scores.
 
     A model that fails has no score.
+
+    reported: those of the models whose quality is described
     """
     answers = yield [Predict(model, state, test.samples) for model, state in models.values()]
     pairs = zip(models, answers, strict=True)
@@ -46,7 +52,9 @@ def evaluate(models: Mapping[str, tuple[Model, Weights]], test: Labelled) -> Tur
         for name, logits in told.items()
         if models[name][0].is_network and not np.isfinite(logits).all()
     ]
-    return Scores(accuracies, disagreement(clients, test.classes), frozenset(bad))
+    reports = [logits for name, logits in told.items() if name in reported]
+    quality = measure_quality(reports, test.labels, test.classes)
+    return Scores(accuracies, disagreement(clients, test.classes), frozenset(bad), quality)
 
 
 def disagreement(predictions: Sequence[Array], classes: int) -> float | None:
@@ -63,6 +71,93 @@ def disagreement(predictions: Sequence[Array], classes: int) -> float | None:
 
 def accuracy(logits: Array, labels: Array) -> float:
     return float(np.mean(logits.argmax(1) == labels))
+
+
+MOST_CONFUSED = 50  # classes of a confusion matrix
+MOST_CLASSES = 1000  # whose accuracies are listed
+BINS = 15  # of confidence
+
+
+@dataclass(frozen=True)
+class Quality:
+    """More than the share of right answers: means over models, on the same samples."""
+
+    # by class: the share of its samples that are right; None: there are none of it
+    class_accuracy: tuple[float | None, ...] | None
+    confusion: tuple[tuple[int, ...], ...] | None  # [true][predicted], added up over the models
+    macro_f1: float  # mean over the classes that occur
+    calibration_error: float  # expected, over bins of equal width
+    auc: float | None  # area under the ROC curve, of two classes
+
+
+def measure_quality(answers: Sequence[Array], labels: Array, classes: int) -> Quality | None:
+    """From logits [n, C] of each model; None where no model can predict."""
+    usable = [z for z in answers if not np.isnan(z).any() and np.isfinite(z.max(1)).all()]
+    if not usable:
+        return None
+    predicted = [z.argmax(1) for z in usable]
+    probs = [softmax(z, 1.0) for z in usable]
+    f1 = [macro_f1(found, labels, classes) for found in predicted]
+    errors = [calibration_error(p, labels) for p in probs]
+    areas = [
+        area for p in probs if classes == 2 and (area := roc_area(p[:, 1], labels)) is not None
+    ]
+    return Quality(
+        _class_accuracy(predicted, labels, classes) if classes <= MOST_CLASSES else None,
+        _confusion(predicted, labels, classes) if classes <= MOST_CONFUSED else None,
+        float(np.mean(f1)),
+        float(np.mean(errors)),
+        float(np.mean(areas)) if areas else None,
+    )
+
+
+def macro_f1(predicted: Array, labels: Array, classes: int) -> float:
+    """The mean of 2 TP / (predicted + true) over the classes that occur on either side."""
+    right = np.bincount(labels[predicted == labels], minlength=classes)
+    both = np.bincount(predicted, minlength=classes) + np.bincount(labels, minlength=classes)
+    occurs = both > 0
+    return float(np.mean(2 * right[occurs] / both[occurs]))
+
+
+def calibration_error(probs: Array, labels: Array) -> float:
+    """The expected calibration error (Guo et al. 2017): how far the confidence in the predicted
+    class is from the share of right ones, bin by bin, weighted by samples; probs [n, C].
+    """
+    confidence = probs.max(1)
+    bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    excess = confidence - (probs.argmax(1) == labels)
+    return float(np.abs(np.bincount(bins, excess, BINS)).sum() / len(labels))
+
+
+def roc_area(scores: Array, labels: Array) -> float | None:
+    """The chance that a sample of class 1 has a higher score than one of class 0, ties half; None
+    where a class has no samples.
+    """
+    ones = int((labels == 1).sum())
+    zeros = len(labels) - ones
+    if not ones or not zeros:
+        return None
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place.reshape(-1)]  # ties share their mean
+    return float((ranks[labels == 1].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def _class_accuracy(
+    predicted: Sequence[Array], labels: Array, classes: int
+) -> tuple[float | None, ...]:
+    counts = np.bincount(labels, minlength=classes) * len(predicted)
+    right = sum(np.bincount(labels[found == labels], minlength=classes) for found in predicted)
+    return tuple(
+        float(r / n) if n else None for r, n in zip(np.asarray(right), counts, strict=True)
+    )
+
+
+def _confusion(
+    predicted: Sequence[Array], labels: Array, classes: int
+) -> tuple[tuple[int, ...], ...]:
+    places = np.concatenate([labels * classes + found for found in predicted])
+    counts = np.bincount(places, minlength=classes**2).reshape(classes, classes)
+    return tuple(map(tuple, counts.tolist()))
 
 
 @dataclass(frozen=True)

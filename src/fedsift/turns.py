@@ -35,8 +35,12 @@ def batch_turns(turns: Sequence[Turn[Any]]) -> Turn[list[Any]]:
     return [returned[i] for i in range(len(turns))]
 
 
-def watch_turn(turn: Turn[R], see: Callable[[Any], None]) -> Turn[R]:
-    """The same turn; `see` gets every piece of work that it asks for."""
+def watch_turn(
+    turn: Turn[R],
+    see: Callable[[Any], None],
+    hear: Callable[[Any, Any], None] | None = None,
+) -> Turn[R]:
+    """The same turn; `see` gets every piece of work that it asks for, `hear` also its answer."""
     resume: Callable[[], Any] = partial(next, turn)
     while True:
         try:
@@ -47,7 +51,12 @@ def watch_turn(turn: Turn[R], see: Callable[[Any], None]) -> Turn[R]:
         for job in _as_list(work):
             see(job)
         try:
-            resume = partial(turn.send, (yield work))
+            answer = yield work
+            if hear is not None:
+                answers = answer if isinstance(work, list) else [answer]
+                for job, one in zip(_as_list(work), answers, strict=True):
+                    hear(job, one)
+            resume = partial(turn.send, answer)
         except Exception as error:  # the turn may know what to do about it
             resume = partial(turn.throw, error)
 

@@ -90,3 +90,11 @@ def test_show_as_json_is_the_summary_and_the_files():
     assert shown["broadcast_bytes"] == sum(row["broadcast"] for row in shown["ledger"])
     assert shown["config"]["clients"]["count"] == 4
     assert shown["environment"]["fedsift"] == __version__
+
+
+def test_show_tells_more_than_the_accuracy_of_the_last_round():
+    *_, row = lines(straight(Path("fas"), tiny(rounds=1)) / runs.METRICS)
+    figures = f"macro F1 {row['macro_f1']:.3f}, calibration error {row['calibration_error']:.3f}"
+    losses = f"local loss {row['local_loss']:.3f}, distillation loss {row['distill_loss']:.3f}"
+    told = " ".join(done("show", "fas").stdout.split())
+    assert f"last round: {figures}, {losses}" in told

@@ -77,6 +77,12 @@ WRONG_ROWS = {
         {"accuracies": [0.5]},
         {"accuracies": {"mlp": None}},
         {"disagreement": {}},
+        {"macro_f1": None},
+        {"local_loss": "small"},
+        {"class_accuracy": [0.5, "1"]},
+        {"confusion": [[1, 2], [3]]},
+        {"confusion": [[1, -2], [3, 4]]},
+        {"confusion": 3},
         {"round": 7},
     ],
     LEDGER: [

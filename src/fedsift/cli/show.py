@@ -74,6 +74,8 @@ def show(
             )
             rounds.add_row(str(row["round"] + 1), f"{row['accuracy']:.4f}", cohort, *sizes)
         print_table(rounds, ("broadcast", "downlink"))
+        if told := _describe_quality(history.metrics[-1]):
+            say(wrap_lines(told) + "\n")
         _print_label_scores(history.metrics)
         if told := _describe_voteless(history.metrics):
             say(told)
@@ -109,6 +111,19 @@ def _describe_voteless(metrics: list[Any]) -> str:
     times = Counter(client for voteless in judged for client in voteless)
     named = [f"client {id} in {n} rounds" for id, n in sorted(times.items())[:SHOWN]]
     return f"without a vote: {', '.join(named) or 'nobody'}\n"
+
+
+def _describe_quality(row: dict[str, Any]) -> str:
+    """The last round beside its accuracy; runs of earlier versions do not tell."""
+    names = {
+        "macro_f1": "macro F1",
+        "auc": "AUC",
+        "calibration_error": "calibration error",
+        "local_loss": "local loss",
+        "distill_loss": "distillation loss",
+    }
+    told = [f"{name} {row[key]:.3f}" for key, name in names.items() if key in row]
+    return f"last round: {', '.join(told)}" if told else ""
 
 
 def _describe_hostile(experiment: Experiment) -> str:

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedsift import registry
 from fedsift.data import TEST
-from fedsift.evaluation import DistilledLabels, UploadedLabels
+from fedsift.evaluation import DistilledLabels, Quality, UploadedLabels
 from fedsift.federation.clients import ModelLike
 from fedsift.ledger import RoundBytes
 from fedsift.types import Model, Server, UserError, Verdict, Weights
@@ -48,6 +48,8 @@ class Record:
         default_factory=dict
     )  # what the algorithm counts (Server.counts)
     measured_on: str = TEST  # what all accuracies are of: the test or the validation samples
+    quality: Quality | None = None  # more on the models that are reported, where they are here
+    losses: dict[str, float] = field(default_factory=dict)  # after training, see fedsift.losses
     # of a simulation where the public samples' classes are known:
     uploaded_labels: UploadedLabels | None = None
     distilled_labels: DistilledLabels | None = None

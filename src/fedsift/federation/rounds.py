@@ -17,6 +17,7 @@ from fedsift.federation.records import FederationState, Record
 from fedsift.federation.server_half import ServerHalf, StepCounter
 from fedsift.federation.uploads import ClientResults
 from fedsift.ledger import RoundBytes
+from fedsift.losses import MODELS, FitLog, losses_turn, spread
 from fedsift.models import check_model
 from fedsift.starts import Start, StartFile, check_start, read_weights
 from fedsift.turns import Missing, batch_turns, try_turn, watch_turn
@@ -146,8 +147,13 @@ class Federation:
         downloads = self.algorithm.prepare_downloads(state.server, cohort, r)
         memories = {c.id: state.memories.get(c.id, self._no_memory()) for c in cohort}
         steps = {c.id: StepCounter() for c in cohort}
+        logs = {cohort[i].id: FitLog() for i in spread(len(cohort), MODELS)}
         turns = [
-            watch_turn(hostility.client_turn(c, memories[c.id], downloads[c.id], r), steps[c.id])
+            watch_turn(
+                hostility.client_turn(c, memories[c.id], downloads[c.id], r),
+                steps[c.id],
+                logs.get(c.id),
+            )
             for c in cohort
         ]
         outcomes = yield from batch_turns([try_turn(turn) for turn in turns])
@@ -155,6 +161,7 @@ class Federation:
         failed = {c.id: lost.why for c, lost in pairs if isinstance(lost, Missing)}
         everyone, cohort = cohort, [c for c in cohort if c.id not in failed]
         outcomes = [outcome for outcome in outcomes if not isinstance(outcome, Missing)]
+        losses = yield from losses_turn(logs.values())
         outcomes = yield from hostility.alter_turn(state.server, cohort, outcomes, r)
         uploads = {c.id: upload for c, (_, upload) in zip(cohort, outcomes, strict=True)}
         memories = {c.id: memory for c, (memory, _) in zip(cohort, outcomes, strict=True)}
@@ -164,6 +171,7 @@ class Federation:
         return replace(
             record,
             steps={id: counter.steps for id, counter in steps.items()},
+            losses=losses | record.losses,
             hostile=tuple(c.id for c in everyone if c.id in hostility.ids),
         )
 

@@ -15,6 +15,7 @@ from fedsift.evaluation import DistilledLabels, LabelTally
 from fedsift.federation.records import FederationState, Record
 from fedsift.federation.uploads import CheckedUploads, ClientResults, NothingUsable
 from fedsift.ledger import RoundBytes
+from fedsift.losses import FitLog, losses_turn
 from fedsift.memory import is_empty, model_in, to_tree
 from fedsift.suspects import find_guilty
 from fedsift.training import count_steps
@@ -92,16 +93,17 @@ class ServerHalf:
 
     def _play(self, missing: dict[int, str]) -> Turn[Record]:
         """`missing` are left out; those whose uploads are refused are added to it."""
-        truth, steps = self.task.public_labels, StepCounter()
+        truth, steps, log = self.task.public_labels, StepCounter(), FitLog()
         tally = None if truth is None else LabelTally(truth)
         uploads = CheckedUploads(
             self.algorithm, self.state.server, self.results, missing, tally, self.r
         )
         turn = self.algorithm.server_turn(self.state.server, uploads, self.r)
-        server = yield from watch_turn(turn, steps)
+        server = yield from watch_turn(turn, steps, log)
         cause = "distill.lr" if steps.steps else "local.lr"
         if problem := (yield from self._find_problem(server)):
             raise Useless(problem, cause)
+        losses = yield from losses_turn([log])
         distilled = None if truth is None else _score(server.distilled, truth)
         state, sent = self._next_state(server, missing), self.results.sent.without(missing)
         record, blind = yield from self._evaluate(state, sent)
@@ -112,6 +114,7 @@ class ServerHalf:
             uploaded_labels=None if tally is None else tally.scores(),
             distilled_labels=distilled,
             server_steps=steps.steps,
+            losses=losses,
             verdicts=server.verdicts,
         )
 
@@ -153,7 +156,7 @@ class ServerHalf:
         reported = {f"client {id}": a for id, a in sorted(state.reported_accuracies.items())}
         keepers = {id: state.memories[id] for id in weights}
         models = self.algorithm.models_to_evaluate(state.server, keepers, self.r)
-        scores = yield from evaluation.evaluate(models | own, self.task.held_out)
+        scores = yield from evaluation.evaluate(models | own, self.task.held_out, models)
         found = scores.accuracies
         accuracies = {name: found[name] for name in models if name in found} or reported
         clients = [*(found[name] for name in own if name in found), *reported.values()]
@@ -169,6 +172,7 @@ class ServerHalf:
             scores.disagreement,
             state.server.counts,
             self.task.measured_on,
+            quality=scores.quality,
             reported_by_clients=tuple(told),
         )
         return record, scores.not_finite

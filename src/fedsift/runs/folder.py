@@ -35,6 +35,8 @@ LABEL_FIGURES = {
     "distilled_labels": {"rows", "right", "fewest"},
 }
 
+QUALITY = ("macro_f1", "calibration_error", "auc", "local_loss", "distill_loss")
+
 
 def read_json(path: Path, check: Callable[[Any], Checked]) -> Checked:
     """A JSON file whose content has passed `check`, which raises ValueError for what is wrong."""
@@ -130,17 +132,32 @@ def _check_row(row: Any, number: int, check: Callable[[Row], None]) -> None:
 def _check_metrics(row: Row) -> None:
     _expect(_is_number(row.get("accuracy")), "accuracy must be a number")
     _expect(_is_table(row.get("accuracies"), _is_number), "accuracies must be numbers by name")
-    for key in ("client_accuracy", "disagreement"):
+    for key in ("client_accuracy", "disagreement", *QUALITY):
         _expect(_is_number(row.get(key, 0)), f"{key} must be a number")
     for key, fields in LABEL_FIGURES.items():
         if key in row:
             _expect(_is_table(row[key], _is_number), f"{key} must be numbers by name")
             _expect(fields <= row[key].keys(), f"{key} must have {', '.join(sorted(fields))}")
+    _check_per_class(row)
     steps = row.get("steps", {})
     _expect(_is_table(steps, _is_count) and all(map(_is_id, steps)), "steps must be by client")
     _expect(_is_count(row.get("server_steps", 0)), "server_steps must be a number of steps")
     trust = row.get("trust", {})
     _expect(_is_table(trust, _is_number) and all(map(_is_id, trust)), "trust must be by client")
+
+
+def _check_per_class(row: Row) -> None:
+    shares, table = row.get("class_accuracy", []), row.get("confusion", [])
+    _expect(
+        isinstance(shares, list) and all(s is None or _is_number(s) for s in shares),
+        "class_accuracy must be a list of numbers",
+    )
+    _expect(
+        isinstance(table, list)
+        and all(isinstance(line, list) and len(line) == len(table) for line in table)
+        and all(_is_count(cell) for line in table for cell in line),
+        "confusion must be a square table of counts",
+    )
 
 
 def _check_ledger(row: Row) -> None:

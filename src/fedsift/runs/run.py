@@ -94,7 +94,7 @@ class Run:
         told = record.reported_by_clients
         row |= {"reported_by_clients": list(told)} if told else {}
         row |= {"missing": record.bytes.missing} if record.bytes.missing else {}
-        row |= _label_rows(record) | _step_rows(record)
+        row |= _quality_rows(record) | _label_rows(record) | _step_rows(record)
         row |= self._hostile_rows(record) | self._verdict_rows(record)
         files.append_row(self.folder / METRICS, row)
         files.append_row(self.folder / LEDGER, record.bytes.to_json())
@@ -151,6 +151,22 @@ class Run:
         }
         with contextlib.suppress(Exception):  # the disk may be what failed
             files.write_json(self.folder / FAILED, reason)
+
+
+def _quality_rows(record: Record) -> Row:
+    """Figures that are there, rounded; so equal runs write equal rows on most machines."""
+    quality = {} if record.quality is None else asdict(record.quality)
+    return {
+        name: _round(value)
+        for name, value in (quality | record.losses).items()
+        if value is not None
+    }
+
+
+def _round(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_round(each) for each in value]
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def _label_rows(record: Record) -> Row:
