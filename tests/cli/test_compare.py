@@ -1,6 +1,9 @@
 """`fedsift compare`: runs grouped by method, over seeds."""
 
+import csv
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -176,7 +179,9 @@ def test_gaps_over_seeds_are_shown_at_every_width(columns, monkeypatch):
     folders = shared_seeds()
     told = json.loads(done("compare", *folders, "--json").stdout)
     gap = told["methods"][1]["gap"]
-    expected = f"{gap['mean']:+.3f} ± {gap['sd']:.3f}".replace("0.", ".")
+    low, high = gap["interval"]
+    expected = f"{gap['mean']:+.3f} ({low:+.3f} to {high:+.3f})"
+    expected = re.sub(r"([+-])0\.", r"\1.", expected)
     monkeypatch.setenv("COLUMNS", str(columns))
     text = done("compare", *folders).stdout
     assert gap_in(text) == [f"{expected}, {gap['ahead']} of 2"]
@@ -184,8 +189,8 @@ def test_gaps_over_seeds_are_shown_at_every_width(columns, monkeypatch):
     assert "to digits-fedavg, mean" in " ".join(text.split())
     monkeypatch.setenv("COLUMNS", "120")
     other = done("compare", *folders, "--against", "digits-fas").stdout
-    turned = expected.translate(str.maketrans("+-", "-+"))
-    assert [cell.split(",")[0] for cell in gap_in(other)] == [turned]
+    turned = expected.translate(str.maketrans("+-", "-+")).split()[0]
+    assert [cell.split()[0] for cell in gap_in(other)] == [turned]
 
 
 def test_runs_that_cannot_be_paired_are_named():
@@ -219,3 +224,39 @@ def test_costs_are_shown_where_they_are_asked_for(monkeypatch):
         monkeypatch.setenv("COLUMNS", str(columns))
         text = done("compare", *folders, "--costs").stdout.partition("\ncosts")[2]
         assert "265 B" in text and max(map(len, text.splitlines())) <= columns
+
+
+def test_a_comparison_as_csv_markdown_and_latex():
+    folders = shared_seeds()
+    told = json.loads(done("compare", *folders, "--json").stdout)["methods"]
+    table = list(csv.DictReader(io.StringIO(done("compare", *folders, "--csv").stdout)))
+    assert [row["method"] for row in table] == ["digits-fedavg", "digits-fas"]
+    for row, method in zip(table, told, strict=True):
+        assert float(row["accuracy"]) == method["accuracy"]
+        assert float(row["accuracy_sd"]) == method["accuracy_sd"]
+        assert int(row["uplink_bytes"]) == method["uplink_bytes"]
+        assert (row["seeds"], row["rounds"], row["measured_on"]) == ("2", "1", "test")
+    gap = told[1]["gap"]
+    assert table[0]["gap_mean"] == "" and table[1]["gap_against"] == "digits-fedavg"
+    figures = [float(table[1][f"gap_{name}"]) for name in ("mean", "low", "high")]
+    assert figures == [gap["mean"], *gap["interval"]]
+    markdown = done("compare", *folders, "--markdown").stdout.splitlines()
+    latex = done("compare", *folders, "--latex").stdout.splitlines()
+    accuracy = f"{told[1]['accuracy']:.3f} ± {told[1]['accuracy_sd']:.3f}"
+    assert markdown[0] == "| method | seeds | accuracy | gap | per upload | all up | all down |"
+    assert markdown[3].startswith(f"| digits-fas | 2 | {accuracy} | ")
+    assert "± standard deviation" in markdown[-1] and "95 % interval" in markdown[-1]
+    assert latex[1] == r"\begin{tabular}{lrrrrrr}" and latex[-1] == r"\end{tabular}"
+    assert latex[6].startswith(
+        f"digits-fas & 2 & {accuracy.replace('±', r'$' + chr(92) + 'pm$')} & "
+    )
+    assert "one format at a time" in complaint("compare", *folders, "--csv", "--latex")
+
+
+def test_special_letters_of_a_name_survive_in_every_format():
+    name = "a_b & 50% | x"
+    straight(Path("run"), tiny(rounds=1).model_copy(update={"name": name}))
+    assert r"a\_b \& 50\% | x &" in done("compare", "run", "--latex").stdout
+    assert r"| a_b & 50% \| x |" in done("compare", "run", "--markdown").stdout
+    (row,) = csv.DictReader(io.StringIO(done("compare", "run", "--csv").stdout))
+    assert row["method"] == name and row["gap_mean"] == ""

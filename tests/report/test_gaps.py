@@ -43,6 +43,8 @@ def test_a_gap_is_worked_out_by_hand():
         "mean": 0.1,
         "sd": 0.1,
         "standard_error": 0.057735,
+        "interval": [-0.148417, 0.348417],  # .1 -+ 4.3027 * .0577350
+        "confidence": 0.95,
         "ahead": 2,
         "by_seed": [0.1, 0.2, 0.0],
     }
@@ -53,6 +55,15 @@ def test_one_seed_has_no_deviation():
     assert gap.mean == pytest.approx(-0.2)
     assert (gap.sd, gap.ahead) == (None, 0)
     assert gap.row()["standard_error"] is None
+    assert gap.interval is None and gap.row()["interval"] is None
+
+
+def test_student_t_beyond_the_table_continues_it():
+    # quantiles of a textbook: 40 -> 2.021, 60 -> 2.000, 120 -> 1.980
+    found = [gaps.find_student_t(freedom) for freedom in (1, 5, 30, 31, 40, 60, 120)]
+    expected = [12.706, 2.571, 2.042, 2.040, 2.021, 2.000, 1.980]
+    assert found == pytest.approx(expected, abs=6e-4)
+    assert found == sorted(found, reverse=True)
 
 
 def test_only_seeds_that_both_have_are_paired():

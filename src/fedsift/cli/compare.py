@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsift.cli.comparison import print_comparison, print_costs
-from fedsift.cli.console import error_handler, note
+from fedsift.cli.console import error_handler, note, say, user_error
 from fedsift.cli.options import Json, Runs
 
 if TYPE_CHECKING:
@@ -37,20 +37,34 @@ def compare(
         bool,
         typer.Option("--costs", help="Also bytes in both directions and training steps."),
     ] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV: every figure in a column.")
+    ] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_latex: Annotated[bool, typer.Option("--latex", help="Print a LaTeX tabular.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare runs; those that differ only in their seed are one method."""
     with error_handler():
         from fedsift import report
-        from fedsift.report import gaps
+        from fedsift.report import formats, gaps
         from fedsift.report.folders import load_runs
 
+        asked = {"csv": as_csv, "markdown": as_markdown, "latex": as_latex, "json": as_json}
+        chosen = [name for name, wanted in asked.items() if wanted]
+        if len(chosen) > 1:
+            raise user_error(f"one format at a time, not --{' and --'.join(chosen)}")
         histories = load_runs(folders, note)
         methods = report.methods(histories)
         paired = gaps.pair_methods(methods, against)
         if as_json:
             goal = report.default_target(methods) if target is None else target
             typer.echo(json.dumps(_tell(histories, methods, goal, paired)))
+            return
+        if chosen:
+            write = {"csv": formats.to_csv, "markdown": formats.to_markdown}
+            text = write.get(chosen[0], formats.to_latex)(methods, paired)
+            say(text, end="")
             return
         about = ""
         if target is None and len(methods) > 1:  # one method has nothing to be held against

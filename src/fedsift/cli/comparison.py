@@ -152,20 +152,21 @@ def _format_method(method: Method, target: float | None) -> list[str]:
 
 
 def _format_gap(label: str, paired: Pairing) -> str:
-    """ "+.068 ± .013, 3 of 3": the mean, the deviation, and on how many seeds it is ahead."""
+    """ "+.068 (+.036 to +.100), 3 of 3": mean, interval, and on how many seeds it is ahead."""
+    from fedsift.report.formats import format_gap
+
     gap = paired.gaps.get(label)
     if gap is None:
         return "baseline" if label in paired.baselines else "not paired"
-    spread = "" if gap.sd is None else f" ± {gap.sd:.3f}"
     ahead = f", {gap.ahead} of {len(gap.seeds)}" if len(gap.seeds) > 1 else ""
-    return f"{gap.mean:+.3f}{spread}".replace("0.", ".") + ahead
+    return format_gap(gap) + ahead
 
 
 def _explain_gaps(paired: Pairing) -> str:
     baselines = paired.baselines
     to = baselines[0] if len(baselines) == 1 else "the baseline above on the same data"
     several = any(len(gap.seeds) > 1 for gap in paired.gaps.values())
-    more = "; ± standard deviation of the gaps, and on how many seeds it is above 0"
+    more = " (95 % interval by Student's t), and on how many of them it is above 0"
     return f"to {to}, mean over the same seeds{more if several else ''}"
 
 

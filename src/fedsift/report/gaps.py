@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 from fedsift import config, evaluation, registry
@@ -19,6 +19,21 @@ from fedsift.types import UserError
 
 # What runs must share to be paired. Other lengths may be compared: a round's cohort is the same.
 SHARED = ("data.", "partition.", "clients.count", "clients.cohort")
+CONFIDENCE = 0.95
+# Student's t for a two-sided interval of that confidence, by degrees of freedom from 1 on
+STUDENT = (
+    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
+    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
+    *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423),
+)
+
+
+def find_student_t(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t; beyond the table by the series of Cornish and Fisher."""
+    if freedom <= len(STUDENT):
+        return STUDENT[freedom - 1]
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,17 @@ class Gap:
         return stdev(self.by_seed) if len(self.by_seed) > 1 else None
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval of the mean, if gaps are about normal; of one there is none.
+
+        It says what other seeds would change, not what other data would.
+        """
+        if self.sd is None:
+            return None
+        half = find_student_t(len(self.seeds) - 1) * self.sd / math.sqrt(len(self.seeds))
+        return self.mean - half, self.mean + half
+
+    @property
     def ahead(self) -> int:
         """On how many seeds the method is above the baseline."""
         return sum(gap > 0 for gap in self.by_seed)
@@ -52,6 +78,8 @@ class Gap:
             "mean": round(self.mean, 6),
             "sd": None if sd is None else round(sd, 6),
             "standard_error": error,
+            "interval": [round(end, 6) for end in self.interval] if self.interval else None,
+            "confidence": CONFIDENCE,
             "ahead": self.ahead,
             "by_seed": [round(gap, 6) for gap in self.by_seed],
         }
