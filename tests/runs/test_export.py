@@ -124,6 +124,15 @@ def test_of_several_models_one_is_named(mixed, tmp_path):
         history.network("cnn")
 
 
+def test_an_estimator_is_refused_in_words(tmp_path):
+    models = 'clients.models={"sklearn:GaussianNB" = 2, "mlp" = 2}'
+    experiment = tiny("digits-fas-soft-down", models, "cohort=4", rounds=1)
+    history = runs.load_run(straight(tmp_path / "run", experiment))
+    with pytest.raises(UserError, match="client 0 has sklearn:GaussianNB, which is no network"):
+        history.network("client 0")
+    assert {"local_loss", "macro_f1"} <= history.metrics[0].keys()
+
+
 def test_other_data_than_those_of_the_run_are_refused(trained, tmp_path):
     history = runs.load_run(trained)
     (tmp_path / "data.json").write_text("{}")

@@ -65,6 +65,11 @@ def load_model(
     wanted = models if name is None else models | owned
     model, weights = choose_model(wanted, name, str(folder))
     called = next(key for key, found in wanted.items() if found[1] is weights)
+    if not model.is_network:
+        raise UserError(
+            f"{called} has {model.name}, which is no network; only networks can be handed on, "
+            "such as those of the server"
+        )
     return TrainedModel(model, weights, called, rounds, federation.task)
 
 
