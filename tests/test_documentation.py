@@ -54,9 +54,11 @@ def forget_modules(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/your-own.md", "docs/any-client.md"])
-def test_the_python_examples_run(page, folder):
-    assert run_examples(ROOT / page, folder) >= (1 if page == "README.md" else 10)
+@pytest.mark.parametrize(
+    ("page", "least"), [("README.md", 1), ("docs/your-own.md", 10), ("docs/any-client.md", 2)]
+)
+def test_the_python_examples_run(page, least, folder):
+    assert run_examples(ROOT / page, folder) >= least
     for file in folder.glob("*.py"):
         compile(file.read_text(), str(file), "exec")
 

@@ -91,8 +91,8 @@ def test_of_one_class_only_the_surest_rows_count():
     assert (capped.probs == probs[[1, 3, 4, 5, 6, 7]]).all()
     assert len(cap_classes(labels, 0.1)) == 2  # one row of each class that is named
     upload = [(0, SoftLabels(labels.index, probs))]
-    assert len(run_aggregator(Trust(), upload, {}, a_round())[0]) == 6
-    assert len(run_aggregator(Trust(cap=None), upload, {}, a_round())[0]) == 8
+    assert len(run_aggregator(Trust(cap=2.0), upload, {}, a_round())[0]) == 6
+    assert len(run_aggregator(Trust(), upload, {}, a_round())[0]) == 8
 
 
 @given(
