@@ -55,16 +55,19 @@ def forget_modules(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "least"), [("README.md", 1), ("docs/your-own.md", 10), ("docs/any-client.md", 2)]
+    ("page", "least"),
+    [("README", 1), ("docs/your-own", 10), ("docs/any-client", 2), ("docs/your-own-data", 7)],
 )
 def test_the_python_examples_run(page, least, folder):
-    assert run_examples(ROOT / page, folder) >= least
+    assert run_examples(ROOT / f"{page}.md", folder) >= least
     for file in folder.glob("*.py"):
         compile(file.read_text(), str(file), "exec")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "least"), [("your-own", 12), ("any-client", 2)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("your-own", 12), ("any-client", 2), ("your-own-data", 8)]
+)
 def test_the_commands_of_a_guide_run(name, least, folder):
     page = ROOT / f"docs/{name}.md"
     run_examples(page, folder)

@@ -1,16 +1,19 @@
 """The architectures in the registry, for any input size and channel count. A model is a function
 
-    (shape, classes, **options) -> nn.Module    shape is (channels, height, width) or (features,)
+    (shape, classes, **options) -> nn.Module
 
-so a user's own factory, or an nn.Module class with that constructor, works wherever a name does.
-So do estimators with `fit` and `predict_proba`, and the addresses of black boxes: see
-`fedsift.estimators`.
+shape is (channels, height, width), (features,), (steps, features) of a series, or (tokens,) of a
+text. So a user's own factory, or an nn.Module class with that constructor, works wherever a name
+does. So do estimators with `fit` and `predict_proba`, and the addresses of black boxes: see
+`fedsift.estimators`. A factory with a parameter `vocabulary` is for token ids, and is told how many
+there are.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -24,7 +27,7 @@ from fedsift.checks import check_type, check_whole, warn_user
 from fedsift.estimators import names
 from fedsift.estimators.adapters import check_estimator
 from fedsift.estimators.remote import Remote, is_address
-from fedsift.types import ESTIMATOR, REMOTE, Model, UserError, Weights
+from fedsift.types import ESTIMATOR, REMOTE, Model, Samples, UserError, Weights
 
 
 def mlp(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
@@ -106,11 +109,85 @@ class BasicBlock(nn.Module):
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
+def bag(
+    shape: tuple[int, ...], classes: int, vocabulary: int | None = None, width: float = 1.0
+) -> nn.Module:
+    """For token ids: the mean of 32 numbers per word, whatever the order, then a linear layer."""
+    return BagOfWords(_tokens(shape, vocabulary, "bag"), classes, _scale_width(32, width))
+
+
+def text_cnn(
+    shape: tuple[int, ...], classes: int, vocabulary: int | None = None, width: float = 1.0
+) -> nn.Module:
+    """For token ids: 32 numbers per word, 32 convolutions each over 3, 4 and 5 words, their
+    largest values (Kim 2014)."""
+    words, size = _tokens(shape, vocabulary, "text-cnn"), _scale_width(32, width)
+    return TextCnn(words, shape[0], classes, size)
+
+
+def series_cnn(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
+    """For series (steps, features): two convolutions over time (32, 64 channels) and their mean."""
+    if len(shape) != 2:
+        raise UserError(
+            f"series-cnn needs series (steps, features), but samples have shape {shape}; "
+            "set data.kind=series if they are series"
+        )
+    a, b = _scale_width(32, width), _scale_width(64, width)
+    return SeriesCnn(shape[1], a, b, classes)
+
+
+class BagOfWords(nn.Module):
+    """Id 0 is padding and does not count in the mean."""
+
+    def __init__(self, vocabulary: int, classes: int, size: int) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(vocabulary, size), nn.Linear(size, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        real = (x > 0).float()[..., None]  # [b, T, 1]
+        return self.head((self.words(x) * real).sum(-2) / real.sum(-2).clamp(min=1))
+
+
+class TextCnn(nn.Module):
+    """Windows of words; id 0 is padding, and its words are zeros."""
+
+    def __init__(self, vocabulary: int, length: int, classes: int, size: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, size)
+        self.windows = nn.ModuleList(
+            nn.Conv1d(size, size, min(words, length), padding=min(words, length) // 2)
+            for words in (3, 4, 5)
+        )
+        self.head = nn.Linear(3 * size, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        vectors = (self.words(x) * (x > 0).float()[..., None]).transpose(-1, -2)  # [b, size, T]
+        found = [F.relu(window(vectors)).amax(-1) for window in self.windows]
+        return self.head(torch.cat(found, -1))
+
+
+class SeriesCnn(nn.Module):
+    """Five steps at a time, then five of every second; the mean over time."""
+
+    def __init__(self, features: int, a: int, b: int, classes: int) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(features, a, 5, padding=2)
+        self.second = nn.Conv1d(a, b, 5, stride=2, padding=2)
+        self.head = nn.Linear(b, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.first(x.transpose(-1, -2)))  # [b, a, steps]
+        return self.head(F.relu(self.second(x)).mean(-1))
+
+
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
     "resnet8": resnet8,
     "resnet20": resnet20,
+    "bag": bag,
+    "text-cnn": text_cnn,
+    "series-cnn": series_cnn,
 }
 _OURS = frozenset(MODELS.values())
 
@@ -118,14 +195,17 @@ _OURS = frozenset(MODELS.values())
 BLACK_BOX = "remote"  # a black box whose address another machine knows
 
 
-def make_model(what: Any, shape: tuple[int, ...], classes: int) -> Model:
+def make_model(
+    what: Any, shape: tuple[int, ...], classes: int, vocabulary: int | None = None
+) -> Model:
     """What clients train: an architecture from which networks are built, an estimator, or a box.
 
     what: a name ("cnn", "resnet8(norm=group, width=0.5)", "sklearn:RandomForestClassifier",
         "mine:make"), an address ("http://127.0.0.1:9000/predict"), a factory
         (shape, classes) -> nn.Module, or an estimator with fit and predict_proba
-    shape: of one sample: (channels, height, width) or (features,)
+    shape: of one sample: (channels, height, width), (features,), (steps, features) or (tokens,)
     classes: how many outputs the network has
+    vocabulary: how many token ids there are, where samples are token ids
     """
     check_type(shape, (tuple, list), "shape", "write (channels, height, width) or (features,)")
     check_whole("classes", classes)
@@ -134,7 +214,7 @@ def make_model(what: Any, shape: tuple[int, ...], classes: int) -> Model:
     if maker := names.find_maker(what):
         name = what if isinstance(what, str) else _name_estimator(what)
         return Model(name, maker, tuple(shape), classes, kind=ESTIMATOR)
-    return _settle_kind(_make_network(what, shape, classes))
+    return _settle_kind(_make_network(what, shape, classes, vocabulary))
 
 
 def _make_remote(what: Any, shape: tuple[int, ...], classes: int) -> Model:
@@ -165,10 +245,13 @@ def _settle_kind(model: Model) -> Model:
     return replace(model, kind=ESTIMATOR) if names.is_estimator(made) else model
 
 
-def _make_network(what: Any, shape: tuple[int, ...], classes: int) -> Model:
+def _make_network(what: Any, shape: tuple[int, ...], classes: int, vocabulary: int | None) -> Model:
     if not isinstance(what, str):
         _check_factory(_name(what), what)
-        return Model(_name(what), what, tuple(shape), classes)
+        told = _offer_vocabulary(what, {}, vocabulary)
+        return Model(
+            _name(what), what, tuple(shape), classes, tuple(told.items()), vocabulary=vocabulary
+        )
     name, positional, options = registry.parse_spec(what)
     factory = registry.find(MODELS, "model", name)
     _check_factory(what, factory)
@@ -176,11 +259,61 @@ def _make_network(what: Any, shape: tuple[int, ...], classes: int) -> Model:
         raise UserError(
             f"model {what!r}: write options as key=value, a value being a number or a word"
         )
+    options = _offer_vocabulary(factory, options, vocabulary)
     try:
         inspect.signature(factory).bind(shape, classes, **options)
     except (TypeError, ValueError) as error:
         raise UserError(f"model {what!r}: {error}") from None
-    return Model(what, factory, tuple(shape), classes, tuple(sorted(options.items())))
+    given = tuple(sorted(options.items()))
+    return Model(what, factory, tuple(shape), classes, given, vocabulary=vocabulary)
+
+
+def _offer_vocabulary(
+    factory: Any, options: dict[str, Any], vocabulary: int | None
+) -> dict[str, Any]:
+    """The options, with the vocabulary where there is one and the factory wants to know it."""
+    if vocabulary is None or "vocabulary" in options or not takes_vocabulary(factory):
+        return options
+    return options | {"vocabulary": vocabulary}
+
+
+def takes_vocabulary(factory: Any) -> bool:
+    try:
+        return "vocabulary" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+@lru_cache(maxsize=32)
+def reads_tokens(model: Model) -> bool:
+    """Whether the network looks its inputs up in an embedding, so that they must be token ids.
+
+    It is tried: what reaches an embedding differs between two inputs. An embedding of positions
+    gets the same for both.
+    """
+    if takes_vocabulary(model.factory):
+        return True
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), suppress(Exception):
+        net = model.build().eval()
+        tables = [m for m in net.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+        return bool(tables) and _watch(net, tables, 0, model) != _watch(net, tables, 1, model)
+    return False  # `check_model` says what is wrong with it
+
+
+def _watch(
+    net: nn.Module, tables: Sequence[nn.Module], value: int, model: Model
+) -> list[list[float]]:
+    """What reaches these layers if all inputs have this value; the network may fail there."""
+    seen: list[list[float]] = []
+    hooks = [
+        table.register_forward_pre_hook(lambda _, x: seen.append(x[0].flatten().tolist()))
+        for table in tables
+    ]
+    with suppress(Exception):
+        net(torch.full((2, *model.shape), float(value)))
+    for hook in hooks:
+        hook.remove()
+    return seen
 
 
 def _check_factory(name: str, factory: Any) -> None:
@@ -206,7 +339,7 @@ def check_model(model: Model) -> None:
         return
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            output = model.build().eval()(torch.zeros(2, *model.shape))
+            output = model.build().eval()(model.example(2))
         found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
     except UserError:
         raise
@@ -233,6 +366,18 @@ def _check_other(model: Model) -> None:
         raise UserError(f"model {model.name!r} cannot be made: {error}") from error
     if model.kind == ESTIMATOR and (problem := check_estimator(made, model.name)):
         raise UserError(problem)
+
+
+def check_samples(model: Model, samples: Samples) -> None:
+    """Refuse an embedding whose inputs are scaled: it would look up the same few words always."""
+    store = samples.store
+    plain = bool((store.mean == 0).all()) and bool((store.std == 1).all())
+    if not plain and model.is_network and reads_tokens(model):
+        raise UserError(
+            f"model {model.name!r} looks its inputs up in an embedding, but they are normalised and"
+            " no token ids any more; set data.normalise=none (in Python normalise='none'), or take"
+            " another model"
+        )
 
 
 def initial_state(model: Model, seed: int) -> Weights:
@@ -278,6 +423,17 @@ def _image(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
             " use mlp"
         )
     return shape[0], shape[1], shape[2]
+
+
+def _tokens(shape: tuple[int, ...], vocabulary: int | None, name: str) -> int:
+    """The vocabulary of a model for token ids."""
+    if len(shape) != 1 or vocabulary is None:
+        raise UserError(
+            f"{name} needs token ids, but samples are numbers of shape {shape}; "
+            "use data.text=COLUMN, or whole numbers from 0 on with data.normalise=none"
+        )
+    check_whole("vocabulary", vocabulary, 2)
+    return vocabulary
 
 
 def _scale_width(channels: int, width: float) -> int:

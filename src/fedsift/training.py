@@ -301,5 +301,5 @@ def draws_random_numbers(model: Model, training: bool = True) -> bool:
         net = model.build().train(training)
         replace_dropouts(net)
         before = torch.get_rng_state()
-        net(torch.zeros(2, *model.shape))
+        net(model.example(2))
         return not torch.equal(before, torch.get_rng_state())

@@ -10,11 +10,12 @@ from tests.helpers.runs import KINDS
 
 PARTS = {
     "datasets": [
-        *("digits", "cifar10", "cifar100", "stl10", "mnist", "fashion-mnist", "svhn"),
-        *("npz:FILE", "sheet:FILE(32)"),
+        *("digits", "clinics", "messages"),
+        *("cifar10", "cifar100", "stl10", "mnist", "fashion-mnist", "svhn"),
+        *("csv:FILE", "npz:FILE", "folder:DIR", "sheet:FILE(32)"),
     ],
-    "partitions": ["iid", "dirichlet", "dirichlet-free", "shards", "views"],
-    "models": ["mlp", "cnn", "resnet8", "resnet20", "mine:net"],
+    "partitions": ["iid", "dirichlet", "dirichlet-free", "shards", "views", "given"],
+    "models": ["mlp", "cnn", "resnet8", "resnet20", "bag", "text-cnn", "series-cnn", "mine:net"],
     "samplers": [
         "none",
         "random",
@@ -62,6 +63,10 @@ PARTS = {
         "digits-gossip",
         "digits-mix2fld",
         "digits-sift",
+        "table-fas",
+        "table-sift",
+        "text-fas",
+        "text-sift",
     ],
 }
 

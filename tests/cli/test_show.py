@@ -1,6 +1,7 @@
 """`fedsift show`: one run with its rounds, clients and totals."""
 
 import json
+import re
 from pathlib import Path
 
 import torch
@@ -98,3 +99,13 @@ def test_show_tells_more_than_the_accuracy_of_the_last_round():
     losses = f"local loss {row['local_loss']:.3f}, distillation loss {row['distill_loss']:.3f}"
     told = " ".join(done("show", "fas").stdout.split())
     assert f"last round: {figures}, {losses}" in told
+
+
+def test_classes_and_clients_are_called_by_their_names(tmp_path):
+    words = ["partition.kind=given", "rounds=1", "local.epochs=1", "distill.epochs=1", "device=cpu"]
+    ran = done("run", "table-fas", *words, "--out", str(tmp_path / "run"))
+    assert "note: classes: 0 = high, 1 = low, 2 = medium\n" in ran.stderr
+    assert "note: normalise = standard for a table, by figures of the 300 public" in ran.stderr
+    said = done("show", str(tmp_path / "run")).stdout
+    assert "data                     675 private, 300 public, 225 test" in said
+    assert re.search(r"0 east +mlp +high \d+, low \d+, medium \d+", said)

@@ -111,7 +111,7 @@ KEYS = "(run `fedsift new PRESET FILE.toml` to see all keys)"
         ("algorithm.down_codec=float64", "unknown codec 'float64'; did you mean 'float"),
         (
             "data.normalise=scaled",
-            "unknown normalisation 'scaled'; did you mean 'scale'? (standard or scale)",
+            "unknown normalisation 'scaled'; did you mean 'scale'? (standard, scale or none)",
         ),
         # values of parts
         ("aggregator=era(0)", "era needs a temperature above 0, not 0"),

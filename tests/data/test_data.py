@@ -305,7 +305,7 @@ def test_equal_seeds_give_equal_splits_and_others_do_not():
 def test_the_public_part_has_no_labels_at_all():
     public = data.split(rows(20), 8, 5).public
     assert [f.name for f in fields(public)] == ["store", "rows"]
-    assert [f.name for f in fields(public.store)] == ["values", "mean", "std"]
+    assert [f.name for f in fields(public.store)] == ["values", "mean", "std", "vocabulary"]
     assert not any(hasattr(public, name) for name in ("labels", "targets", "y"))
 
 

@@ -294,7 +294,7 @@ OVERLAPPING = {"views": st.builds(Views, ALPHAS, st.integers(1, 30))}
 
 
 def test_all_partitions_are_tested_here():
-    assert set(PARTITIONS) == {*KINDS, *OVERLAPPING}
+    assert set(PARTITIONS) == {*KINDS, *OVERLAPPING, "given"}  # the last in test_given.py
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,6 +8,7 @@ FedGKD, Yao et al. 2021).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,17 +16,17 @@ import torch
 from torch import Tensor
 
 from fedsift import seeding
-from fedsift.checks import check_whole
+from fedsift.checks import check_whole, warn_user
 from fedsift.numerics import softmax
 from fedsift.types import (
     Client,
     Fit,
     Labelled,
+    Model,
     Predict,
     Recipe,
     Round,
     Samples,
-    Store,
     Turn,
     UserError,
     Weights,
@@ -52,6 +53,11 @@ def train_locally(
         data = data if lessons is None else _add_lessons(data, lessons)
         key = r.key("local", client.id)
         return (yield Fit(client.model, weights, data, recipe, key, kept=kept))
+    if len(data) == 1 and needs_two_samples(client.model):
+        warn_user(
+            f"client {client.id} has one sample, and batch norm needs two: its training is skipped"
+        )
+        return weights
     count = min(len(data), len(r.public)) if replay is None else replay
     if count and r.number:  # in round 0 nobody has learnt anything yet
         data = yield from _add_replay(client, weights, count, r)
@@ -61,6 +67,17 @@ def train_locally(
         teacher = torch.from_numpy((yield Predict(client.model, weights, data.samples)))
     fit = Fit(client.model, weights, data, recipe, key, epoch, teacher=teacher, kept=kept)
     return (yield fit)
+
+
+@lru_cache(maxsize=32)
+def needs_two_samples(model: Model) -> bool:
+    """Whether a batch norm of this network has nothing to average over in one sample."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            model.build().train()(model.example(1))
+        except ValueError as error:
+            return "more than 1 value per channel" in str(error)
+    return False
 
 
 def check_replay(replay: int | None) -> None:
@@ -95,7 +112,7 @@ def join_samples(one: Samples, other: Samples) -> Samples:
         return Samples(one.store, np.concatenate([one.rows, other.rows]))
     values = _join_values(one.store.values, other.store.values)
     rows = np.concatenate([one.rows, len(one.store.values) + other.rows])
-    return Samples(Store(values, one.store.mean, one.store.std), rows)
+    return Samples(replace(one.store, values=values), rows)
 
 
 @lru_cache(maxsize=2)  # tensors compare by identity: made once for all clients and rounds

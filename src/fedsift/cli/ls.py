@@ -50,7 +50,9 @@ def list_parts() -> dict[str, dict[str, str]]:
         name: _describe(part) for name, part in codecs.WEIGHT_CODECS.items() if name not in soft
     }
     found = {
-        "datasets": {"digits": _describe(data.digits)} | _list_published() | _OWN_DATA,
+        "datasets": _describe_all({"digits": data.digits} | data.TOYS)
+        | _list_published()
+        | _OWN_DATA,
         "partitions": _describe_all(partition.PARTITIONS),
         "models": _describe_all(models.MODELS),
         "samplers": _describe_all(samplers.SAMPLERS),
@@ -90,7 +92,9 @@ _OWN_PARTS = {  # the plug-in form of each kind
 }
 _OWN_START = {"FILE.safetensors": "weights of the body, or of the whole network"}
 _OWN_DATA = {
-    "npz:FILE": "your own arrays x, y (x_test, y_test, x_public)",
+    "csv:FILE": "your own table, with data.target=COLUMN; parquet:FILE too",
+    "npz:FILE": "your own arrays x, y (x_test, y_test, x_public, client)",
+    "folder:DIR": "your own images, a folder per class",
     "sheet:FILE(32)": "tiles of 32x32 in one picture; no labels, so only for data.public_from",
 }
 

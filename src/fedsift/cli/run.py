@@ -149,6 +149,7 @@ def run_one(
         _warn_unused([experiment], overrides)
         if not quiet:
             warn("\n".join([f"{experiment.name}: {why}", *describe_models(engine, group.runs)]))
+            _tell_notes(group)
             if resume:
                 warn(describe_progress(group.runs[0]) if group.runs else "finished already")
         run_group(group, engine, quiet)
@@ -188,6 +189,7 @@ def run_sweep(
         if not quiet:
             about = f"{sweep.name}: {len(sweep.cells)} cells side by side: {why}"
             warn("\n".join([about, *describe_models(engine, group.runs)]))
+            _tell_notes(group)
             if resume:
                 warn(_describe_sweep(group))
         for cell, why_failed in group.failed.items():
@@ -224,6 +226,23 @@ def _check_plugins(experiments: dict[Path, Experiment], resume: bool, accept_cha
     named = dict.fromkeys(filter(None, map(config.tell_plugins, experiments.values())))
     if named:
         warn("plug-ins: " + ", ".join(named))
+
+
+MOST_NOTES = 20
+
+
+def _tell_notes(group: Group) -> None:
+    """What was found in the data, and chosen, once for all runs."""
+    tasks = [(run.federation.task, run.experiment) for run in group.runs]
+    notes = dict.fromkeys(text for task, _ in tasks for text in task.notes)
+    idle = [task.given for task, e in tasks if task.given and e.partition.kind != "given"]
+    if idle:
+        told = f"the data name {len(idle[0])} clients, which are not used"
+        notes[f"{told}; set partition.kind=given"] = None
+    for text in list(notes)[:MOST_NOTES]:
+        note(text)
+    if len(notes) > MOST_NOTES:
+        note(f"and {len(notes) - MOST_NOTES} more")
 
 
 def _warn_unused(experiments: list[Experiment], overrides: list[str]) -> None:

@@ -52,10 +52,15 @@ def show(
             typer.echo(json.dumps(history.summary() | detail))
             return
         given = config.flat(history.experiment.model_dump())
+        elsewhere = history.data.get("private") == 0  # the data are those of a Flower project
         for key, value in config.resolve_values(history.experiment).items():
+            if elsewhere and key.startswith(("data.", "partition.")):
+                continue
             if value not in (None, ()):
                 usual = "  (default of the algorithm)" if given[key] is None else ""
                 say(f"{key:<24} {value}{usual}")
+        if told := _describe_data(history.data):
+            say(f"{'data':<24} {plain_text(told)}")
         if told := _describe_hostile(history.experiment):
             say(told)
         made_with = history.environment
@@ -85,12 +90,9 @@ def show(
         sent_by = ledger.per_client(history.ledger)
         for client in history.clients[:SHOWN]:
             up, down = sent_by.get(client["client"], (0, 0))
-            labels = (
-                " ".join(map(str, client["labels"]))
-                if any(client["labels"])
-                else "known to its node"
-            )
-            about = (str(client["client"]), plain_text(client["model"]), labels)
+            labels = _describe_labels(client["labels"], history.class_names, elsewhere)
+            name = " ".join(filter(None, (str(client["client"]), client.get("name"))))
+            about = (plain_text(name), plain_text(client["model"]), plain_text(labels))
             clients.add_row(*about, format_bytes(up), format_bytes(down))
         print_table(clients, ("downlink",))
         if (everyone := history.experiment.clients.count) > SHOWN:
@@ -101,6 +103,25 @@ def show(
         print_comparison([history])
         print_costs([history])
         print_baselines([history])
+
+
+def _describe_data(sizes: dict[str, Any]) -> str:
+    """ "675 private, 300 public, 225 test", as the run itself found them."""
+    parts = {key: size for key, size in sizes.items() if isinstance(size, int)}
+    if parts.get("private") == 0:
+        parts["private at the nodes"] = parts.pop("private")
+        told = [f"{size} {key}" if size else key for key, size in parts.items()]
+        return f"from task.py: {', '.join(told)}"
+    return ", ".join(f"{size} {key}" for key, size in parts.items())
+
+
+def _describe_labels(counts: list[int], names: tuple[str, ...], elsewhere: bool) -> str:
+    """How many samples of each class a client has, by name where classes have names."""
+    if not any(counts):
+        return "known to its node" if elsewhere else "none"
+    if len(names) != len(counts):
+        return " ".join(map(str, counts))
+    return ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True) if count)
 
 
 def _describe_voteless(metrics: list[Any]) -> str:

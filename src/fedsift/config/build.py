@@ -8,12 +8,13 @@ from functools import lru_cache
 from fedsift import data, engines, registry
 from fedsift.algorithms import ALGORITHMS
 from fedsift.attacks import read_threat
-from fedsift.config.schema import DataSection, Experiment
+from fedsift.config.schema import Experiment
+from fedsift.config.sources import load_section
 from fedsift.data import Task
 from fedsift.data.partition import PARTITIONS
 from fedsift.federation import Clients, Federation, make_clients
 from fedsift.starts import read_start
-from fedsift.types import Algorithm, UserError
+from fedsift.types import Algorithm
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def build_task(experiment: Experiment) -> Task:
     """The private, public and held-out samples. Made once per data section and seed."""
     d = experiment.data
     sizes = d.private, d.public, d.test
-    return _split(_dataset(d), *sizes, experiment.seed, d.normalise, d.validation)
+    found = load_section(d, experiment.clients)
+    return _split(found, *sizes, experiment.seed, d.normalise, d.validation)
 
 
 def build_clients(experiment: Experiment) -> Clients:
@@ -96,19 +98,12 @@ _split = lru_cache(maxsize=32)(data.split)  # the cells of a table share their s
 def _make_clients(task: Task, which: str) -> Clients:
     e = Experiment.model_validate_json(which)
     how = _plan_partition(e).build()
+    how = task.given or how if e.partition.kind == GIVEN else how
     models = e.clients.models or e.clients.model
     return make_clients(task.private, e.clients.count, how, models, e.seed, e.clients.student)
 
 
-def _dataset(section: DataSection) -> data.Dataset:
-    if section.public_from is None:
-        return data.load_dataset(section.name)
-    if section.public_from == section.name:
-        raise UserError(
-            f"data.public_from is {section.name} itself; leave it out, and the two parts will"
-            " not overlap"
-        )
-    return data.add_public(data.load_dataset(section.name), section.public_from)
+GIVEN = "given"
 
 
 def _plan_algorithm(e: Experiment) -> registry.Plan:

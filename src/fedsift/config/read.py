@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from fedsift import files, registry
 from fedsift.algorithms import ALGORITHMS
 from fedsift.config.schema import Experiment, describe_keys, is_section, section_type
+from fedsift.config.sources import count_clients
 from fedsift.data import DATASETS
 from fedsift.overrides import (
     SHORT,
@@ -89,10 +90,36 @@ def _find_preset(name: str) -> str:
 def check_experiment(values: dict[str, Any]) -> Experiment:
     """Checked values; every complaint names the key and what to do."""
     check_keys(values)
+    values = follow_data(values)
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
         raise UserError("; ".join(_complaint(e) for e in error.errors())) from None
+
+
+def follow_data(values: dict[str, Any]) -> dict[str, Any]:
+    """The values, with the clients that the data name where nothing else is said.
+
+    A column or files of clients make the partition given. How many clients there are is then read
+    from the data, unless it is said.
+    """
+    data, partition, clients = (values.get(key, {}) for key in ("data", "partition", "clients"))
+    if not all(isinstance(section, dict) for section in (data, partition, clients)):
+        return values  # said by the check that follows
+    if data.get("client") is not None or data.get("clients") is not None:
+        partition = {"kind": "given"} | partition
+    values = values | ({"partition": partition} if partition else {})
+    if partition.get("kind") != "given" or "count" in clients:
+        return values
+    try:
+        section = Experiment.model_validate(values).data
+    except ValidationError:
+        return values
+    count = count_clients(section)
+    return values | {"clients": {"count": count, "cohort": min(USUAL_COHORT, count)} | clients}
+
+
+USUAL_COHORT = 8
 
 
 def read_toml(source: str) -> dict[str, Any]:

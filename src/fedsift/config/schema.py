@@ -11,10 +11,11 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
 from fedsift import registry
 from fedsift.algorithms import ALGORITHMS
+from fedsift.data import IMAGE_SETS, NOTHING, is_table
 from fedsift.types import Recipe
 
 
@@ -24,11 +25,18 @@ class Section(BaseModel):
 
 class DataSection(Section):
     name: str = Field(
-        "digits", description="a data set (fedsift ls datasets), npz:FILE or your own mine:load"
+        "digits",
+        description="a data set (fedsift ls datasets), csv:FILE, parquet:FILE, npz:FILE, folder:DIR"
+        " or your own mine:load",
     )
-    private: int = Field(800, gt=0, description="samples dealt to the clients")
-    public: int = Field(
-        500, gt=0, description="samples of the public set; no party knows their labels"
+    private: int | None = Field(
+        None, gt=0, description="samples dealt to the clients (default: all that are left)"
+    )
+    public: int | None = Field(
+        None,
+        gt=0,
+        description="samples of the public set; no party knows their labels (default: those that"
+        " the data name, or a quarter)",
     )
     public_from: str | None = Field(
         None, description="take them from another data set or sheet:FILE, made to fit"
@@ -37,14 +45,47 @@ class DataSection(Section):
     validation: int | None = Field(
         None, gt=0, description="measure accuracy on so many training samples, not on the test"
     )
-    normalise: str = Field(
-        "scale", description="scale (largest value 1) or standard (mean 0, deviation 1)"
+    normalise: str | None = Field(
+        None,
+        description="scale (largest value 1), standard (mean 0, deviation 1) or none (default:"
+        " scale for images, none for token ids, else standard)",
     )
+    target: str | None = Field(None, description="the column of a table that is the class")
+    client: str | None = Field(None, description="the column that says whose a row is")
+    split: str | None = Field(None, description="the column that says train, test or public")
+    text: str | None = Field(None, description="the column that is a text, and the only input")
+    clients: str | None = Field(
+        None, description='files of one client each, "hospital-*.csv"; name has rows for all'
+    )
+    classes: tuple[str, ...] | None = Field(
+        None, description="names of all classes, where the rows may not have them all"
+    )
+    categorical: tuple[str, ...] | None = Field(
+        None, description="columns of numbers that are names, such as a postcode"
+    )
+    drop: tuple[str, ...] | None = Field(None, description="columns that are no inputs")
+    vocabulary: int | None = Field(
+        None, ge=3, description="different words of a text (default: 5000), or of token ids"
+    )
+    length: int | None = Field(None, gt=0, description="words of a text (default: 100)")
+    kind: str | None = Field(
+        None, description="of arrays: images, table, series or tokens (default: by their shape)"
+    )
+
+    @field_validator("classes", "categorical", "drop", mode="before")
+    @classmethod
+    def _split_names(cls, names: Any) -> Any:
+        """A shell takes the quotes away: "a,b" and "[a, b]" are names, too."""
+        if not isinstance(names, str):
+            return names
+        return [name.strip() for name in names.strip("[]").split(",") if name.strip()]
 
 
 class PartitionSection(Section):
     kind: str = Field(
-        "dirichlet", description="iid, dirichlet (equal sizes), dirichlet-free, shards or views"
+        "dirichlet",
+        description="iid, dirichlet (equal sizes), dirichlet-free, shards, views, or given by the"
+        " data",
     )
     alpha: float = Field(
         1.0, gt=0, description="label skew of the Dirichlet kinds: 100 is almost iid, 0.1 is strong"
@@ -120,6 +161,20 @@ else:
     )
 
 
+def _is_given(values: dict[str, Any]) -> bool:
+    partition = values.get("partition")
+    return isinstance(partition, dict) and partition.get("kind") == "given"
+
+
+def _usual_data(data: dict[str, Any], given: bool) -> dict[str, Any]:
+    """Values of [data] that are not said and do not depend on what is in the files."""
+    if data.get("clients") is not None:  # without another file, if none is named
+        return {"name": NOTHING}
+    name = data.get("name", "digits")
+    sizes = {} if given or is_table(name) else {"private": 800, "public": 500}
+    return sizes | ({"normalise": "scale"} if name in IMAGE_SETS else {})
+
+
 class Experiment(Section):
     """A whole experiment; the same values always mean the same run."""
 
@@ -149,12 +204,24 @@ class Experiment(Section):
     memory: float | None = Field(
         None, gt=0, description="GiB for stacked networks; else 1, on CUDA half of what is free"
     )
-    data: DataSection = DataSection()
+    data: DataSection = DataSection(private=800, public=500, normalise="scale")
     partition: PartitionSection = PartitionSection()
     clients: ClientsSection = ClientsSection()
     algorithm: AlgorithmSection = AlgorithmSection()
     local: Recipe = Recipe()
     distill: Recipe = Recipe()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, values: Any) -> Any:
+        """Sizes and normalisation that depend on the data set: those that come with fedsift, and
+        arrays, have the sizes they always had.
+        """
+        data = values.get("data", {}) if isinstance(values, dict) else None
+        if not isinstance(data, dict):
+            return values
+        usual = _usual_data(data, given=_is_given(values))
+        return values | {"data": data | {k: v for k, v in usual.items() if data.get(k) is None}}
 
     @property
     def where(self) -> tuple[str, str, str, float | None]:

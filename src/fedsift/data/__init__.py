@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib import resources
 from pathlib import Path
@@ -20,15 +20,18 @@ import numpy as np
 
 from fedsift import registry
 from fedsift.checks import check_type
-from fedsift.data import cache, images
+from fedsift.data import cache, image_folders, images, toys
 from fedsift.data.catalogue import CATALOGUE
-from fedsift.data.dataset import NUMBER_THEM
+from fedsift.data.dataset import NUMBER_THEM, TOKENS, as_tokens
 from fedsift.data.dataset import Dataset as Dataset
 from fedsift.data.dataset import make_dataset as make_dataset
+from fedsift.data.formats.tables import READERS
 from fedsift.data.ranges import compare_inputs as compare_inputs
+from fedsift.data.rows import TEST as TEST
+from fedsift.data.rows import VALIDATION as VALIDATION
+from fedsift.data.sources import find_client_files, load_tables, read_table
+from fedsift.data.table import Columns
 from fedsift.data.task import NORMALISATIONS as NORMALISATIONS
-from fedsift.data.task import TEST as TEST
-from fedsift.data.task import VALIDATION as VALIDATION
 from fedsift.data.task import Task as Task
 from fedsift.data.task import split as split
 from fedsift.types import Array, UserError
@@ -48,8 +51,13 @@ def digits() -> Dataset:
         return make_dataset(arrays["x"], arrays["y"])
 
 
-def npz(path: str) -> Dataset:
-    """An .npz with `x` and `y`, and optionally `x_test` and `y_test`, `x_public`, `classes`."""
+ARRAYS = ("x", "y", "x_test", "y_test", "x_public", "classes", "client", "vocabulary")
+
+
+def npz(path: str, kind: str | None = None) -> Dataset:
+    """An .npz with `x` and `y`, and optionally `x_test` and `y_test`, `x_public`, `classes`,
+    `client` and `vocabulary`.
+    """
     found = _read_npz(path)
     if missing := {"x", "y"} - found.keys():
         raise UserError(
@@ -58,12 +66,22 @@ def npz(path: str) -> Dataset:
         )
     if ("x_test" in found) != ("y_test" in found):
         raise UserError(f"{path} has one of x_test and y_test; a test set needs both")
-    if "classes" in found and (
-        found["classes"].size != 1 or found["classes"].dtype.kind not in "ui"
-    ):
-        raise UserError(f"{path}: classes must be one whole number")
-    classes = int(found["classes"].item()) if "classes" in found else None
-    return _from_arrays(found, classes)
+    numbers = {name: _read_number(path, name, found) for name in ("classes", "vocabulary")}
+    made = _from_arrays(found, numbers["classes"], kind)
+    made = as_tokens(made, numbers["vocabulary"]) if kind == TOKENS else made
+    others = [name for name in found if name not in ARRAYS]
+    told = (f"{path}: not used: {', '.join(others)} (known: {', '.join(ARRAYS)})",)
+    return replace(
+        made, vocabulary=numbers["vocabulary"], notes=made.notes + (told if others else ())
+    )
+
+
+def _read_number(path: str, name: str, found: dict[str, Array]) -> int | None:
+    if name not in found:
+        return None
+    if found[name].size != 1 or found[name].dtype.kind not in "ui":
+        raise UserError(f"{path}: {name} must be one whole number")
+    return int(found[name].item())
 
 
 def _read_npz(path: str) -> dict[str, Array]:
@@ -117,21 +135,59 @@ def load_fetched(name: str) -> Dataset:
         raise UserError(f"{error}; run: fedsift data get {name}") from None
 
 
-def _from_arrays(found: dict[str, Array], classes: int | None) -> Dataset:
+def _from_arrays(found: dict[str, Array], classes: int | None, kind: str | None = None) -> Dataset:
     test = (found["x_test"], found["y_test"]) if "x_test" in found else None
-    return make_dataset(found["x"], found["y"], classes, test=test, public=found.get("x_public"))
+    public, client = found.get("x_public"), found.get("client")
+    return make_dataset(
+        found["x"], found["y"], classes, test=test, public=public, client=client, kind=kind
+    )
 
 
-DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits} | {
-    name: partial(load_fetched, name) for name in CATALOGUE
-}
+TOYS: dict[str, Callable[[], Dataset]] = {"clinics": toys.clinics, "messages": toys.messages}
+DATASETS: dict[str, Callable[[], Dataset]] = (
+    {"digits": digits} | TOYS | {name: partial(load_fetched, name) for name in CATALOGUE}
+)
 
 
-def load_dataset(name: str | os.PathLike[str]) -> Dataset:
+IMAGE_SETS = frozenset({"digits", *CATALOGUE})
+
+
+def is_table(name: Any) -> bool:
+    """Whether a name is of a table, a text or a folder: data without a usual size."""
+    return isinstance(name, str) and (_scheme(name)[0] in ("folder", *TABLES) or name in TOYS)
+
+
+def load_dataset(
+    name: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    client: str | None = None,
+    split: str | None = None,
+    text: str | None = None,
+    clients: str | None = None,
+    classes: Sequence[str] | None = None,
+    categorical: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    vocabulary: int | None = None,
+    length: int | None = None,
+    kind: str | None = None,
+) -> Dataset:
     """A data set by its name.
 
-    name: a known one ("digits", "cifar10"), a file ("npz:my.npz", "my.npz"), or a function of
-        your own ("mine:load") that returns a Dataset or (x, y)
+    name: a known one ("digits", "cifar10"), a file ("csv:my.csv", "parquet:my.parquet",
+        "npz:my.npz"), "folder:DIR" with images by class, "none" where `clients` has all, or a
+        function of your own ("mine:load") that returns a Dataset or (x, y)
+    target: the column of a table that is the class
+    client: the column that says whose a row is
+    split: the column that says train, test or public
+    text: the column that is a text, and the only input
+    clients: files of one client each, "hospital-*.csv"
+    classes: the names of all classes, where the rows may not have them all
+    categorical: columns of numbers that are names, such as a postcode
+    drop: columns that are no inputs
+    vocabulary: of a text, at most so many different words (default: 5000)
+    length: of a text, so many words (default: 100)
+    kind: of the arrays in an npz: "images", "table", "series" or "tokens"
 
     Loaded once and shared by all who ask for it (a file until it changes), so do not write into its
     arrays.
@@ -140,9 +196,24 @@ def load_dataset(name: str | os.PathLike[str]) -> Dataset:
     check_type(name, (str, os.PathLike), "name", cure)
     name = os.fspath(name)
     scheme, rest = _scheme(name)
+    sizes = {"vocabulary": vocabulary, "length": length}
+    given = {key: size for key, size in sizes.items() if size is not None}
+    columns = Columns(target, client, split, text, tuple(categorical), tuple(drop), **given)
+    if scheme in TABLES or clients is not None:
+        source = TableSource(name, clients, columns, None if classes is None else tuple(classes))
+        return _load_once(_load_tables, source, source.version())
+    if columns != Columns(vocabulary=columns.vocabulary) or classes is not None:
+        raise UserError(
+            f"columns can be named in tables, csv:FILE and parquet:FILE, not in {name!r}; "
+            "leave out target, client, split, text, classes, categorical and drop"
+        )
     if scheme:
-        return SCHEMES[scheme](rest)
-    return _load_once(_load_registered, name, _version(_file_of(name)))
+        found = SCHEMES[scheme](rest, kind)
+    else:
+        found = _load_once(_load_registered, name, _version(_file_of(name)))
+    if kind not in (None, found.kind):
+        raise UserError(f"{name} holds {found.kind}, not {kind}; leave kind out")
+    return found
 
 
 def _load_registered(name: str) -> Dataset:
@@ -158,25 +229,71 @@ def _load_registered(name: str) -> Dataset:
 
 
 @lru_cache(maxsize=8)
-def _load_once(loader: Callable[[str], Dataset], what: str, version: tuple[Any, ...]) -> Dataset:
+def _load_once(loader: Callable[[Any], Dataset], what: Any, version: tuple[Any, ...]) -> Dataset:
     """One copy in memory for each data set and each version of a file."""
     return loader(what)
 
 
-def _load_npz(path: str) -> Dataset:
+@dataclass(frozen=True)
+class TableSource:
+    """Where a table comes from, and what its columns mean."""
+
+    name: str
+    clients: str | None
+    columns: Columns
+    classes: tuple[str, ...] | None
+
+    def shared(self) -> str | None:
+        """The file that is nobody's, or the only one."""
+        scheme, rest = _scheme(self.name)
+        if scheme in TABLES:
+            return str(Path(rest).expanduser())
+        if self.name != NOTHING:
+            raise UserError(
+                f"data.clients names one file per client, so data.name must be csv:FILE or "
+                f"parquet:FILE with rows for all, or {NOTHING}, not {self.name!r}"
+            )
+        return None
+
+    def files(self) -> list[Path]:
+        return [] if self.clients is None else find_client_files(self.clients)
+
+    def version(self) -> tuple[Any, ...]:
+        return tuple(_version(str(file)) for file in (*self.files(), self.shared() or ""))
+
+
+def _load_tables(source: TableSource) -> Dataset:
+    shared = source.shared()
+    clients = [(file.stem, read_table(str(file))) for file in source.files()]
+    found = None if shared is None else TABLES[_scheme(source.name)[0]](shared)
+    return load_tables(found, clients, source.columns, source.classes)
+
+
+def _load_npz(path: str, kind: str | None) -> Dataset:
     path = str(Path(path).expanduser())
-    return _load_once(npz, path, _version(path))
+    return _load_once(partial(npz, kind=kind) if kind else npz, path, _version(path))
 
 
-def _refuse_sheet(path: str) -> Dataset:
+def _load_folder(spec: str, kind: str | None) -> Dataset:
+    return image_folders.load_folder(spec)
+
+
+def _refuse_sheet(path: str, kind: str | None) -> Dataset:
     name = f"sheet:{path}"
     raise UserError(
         f"{name} has no labels, so it can only be a public set: data.public_from={name}"
     )
 
 
+NOTHING = "none"  # the name of no file: all rows are in those of the clients
+TABLES = READERS
 # Scheme -> what loads the rest of the name: "npz:my.npz". Any other `word:` is a module's name.
-SCHEMES: dict[str, Callable[[str], Dataset]] = {"npz": _load_npz, "sheet": _refuse_sheet}
+SCHEMES: dict[str, Any] = {
+    "npz": _load_npz,
+    "folder": _load_folder,
+    "sheet": _refuse_sheet,
+    **TABLES,
+}
 
 
 def _scheme(name: str) -> tuple[str, str]:
@@ -184,7 +301,8 @@ def _scheme(name: str) -> tuple[str, str]:
     scheme, colon, rest = name.partition(":")
     if colon and scheme in SCHEMES:
         return scheme, rest
-    return ("npz", name) if name.endswith(".npz") else ("", name)
+    ending = name.rpartition(".")[2]
+    return (ending, name) if ending in ("npz", *TABLES) and ending != name else ("", name)
 
 
 def _file_of(source: str) -> str | None:
@@ -192,7 +310,7 @@ def _file_of(source: str) -> str | None:
     if scheme == "sheet":
         return str(_sheet(source)[0])
     if scheme:
-        return rest
+        return str(Path(rest).expanduser())
     if plugins := registry.find_plugins(source):
         return str(registry.locate_module(plugins[0].partition(":")[0]))
     return str(cache.path(source)) if source in CATALOGUE else None
@@ -208,6 +326,11 @@ def _version(path: str | None) -> tuple[Any, ...]:
 
 def add_public(data: Dataset, source: str) -> Dataset:
     """The same data with a fitted public set: a data set (its labels are not used) or a sheet."""
+    if data.table is not None:
+        raise UserError(
+            "data.public_from is for images; for a table mark rows as public with data.split, or"
+            " leave their class empty"
+        )
     return _add_public(data, source, _version(_file_of(source)))
 
 

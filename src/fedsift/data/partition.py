@@ -17,6 +17,7 @@ import numpy as np
 
 from fedsift import seeding
 from fedsift.checks import check_number, check_whole, describe
+from fedsift.data.dataset import Owners
 from fedsift.numerics import apportion
 from fedsift.types import Array, UserError
 
@@ -155,12 +156,60 @@ class Views:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The clients that the data name, each with its samples; one may have none."""
+
+    parts: tuple[Array, ...]  # indexes into the private samples
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __repr__(self) -> str:
+        return f"Given({len(self)} clients: {', '.join(self.names[:NAMED])})"
+
+    def __call__(self, labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
+        if clients != len(self.parts):
+            raise UserError(
+                f"the data have {len(self)} clients ({_list(self.names)}), not {clients}; "
+                f"set clients={len(self)} and a cohort of at most as many"
+            )
+        return list(self.parts)
+
+
+NAMED = 5  # clients that a message lists
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+
+
+def deal_given(owners: Owners, private: Array) -> Given:
+    """Each client's share of the private samples, which are rows of the data."""
+    mine = owners.numbers[private]
+    parts = [np.flatnonzero(mine == client) for client in range(len(owners.names))]
+    return Given(tuple(parts), owners.names)
+
+
+def given(labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
+    """As the data say: data.client=COLUMN, data.clients=FILES, or an array client in an npz."""
+    raise UserError(NOBODY)
+
+
+NOBODY = (
+    "partition given needs data that name the client of each sample: data.client=COLUMN, "
+    "data.clients='hospital-*.csv', or an array client in an npz; in Python pass task.given"
+)
+
+
 PARTITIONS: dict[str, Partition | type[Partition]] = {
     "iid": iid,
     "dirichlet": Dirichlet,
     "dirichlet-free": DirichletFree,
     "shards": Shards,
     "views": Views,
+    "given": given,
 }
 
 
@@ -170,7 +219,8 @@ def deal(
     """Partition with the checks that belong to all of them."""
     if clients < 1:
         raise UserError(f"a federation needs at least one client, not {clients}")
-    if clients > len(labels) and not getattr(how, "overlapping", False):
+    empty = isinstance(how, Given)
+    if clients > len(labels) and not empty and not getattr(how, "overlapping", False):
         raise UserError(
             f"{clients} clients but only {len(labels)} private samples: each client needs at "
             "least one"
@@ -182,14 +232,16 @@ def deal(
     overlapping = getattr(how, "overlapping", False)
     if overlapping and not isinstance(parts, list | tuple):  # perhaps for a million clients
         return LazyParts(clients, partial(_checked_part, parts, len(labels)))
-    checked = [_checked_part(parts, len(labels), client) for client in range(clients)]
+    checked = [_checked_part(parts, len(labels), client, empty) for client in range(clients)]
     if not overlapping:
         _check_cover(np.concatenate(checked), len(labels))
     return checked
 
 
-def _checked_part(parts: Sequence[Any], samples: int, client: int) -> Array:
+def _checked_part(parts: Sequence[Any], samples: int, client: int, empty: bool = False) -> Array:
     part = parts[client]
+    if empty and not len(part):
+        return np.empty(0, np.int64)
     try:
         rows = np.asarray(part)
     except ValueError:  # lists of different lengths

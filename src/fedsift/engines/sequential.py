@@ -184,7 +184,7 @@ class SequentialEngine:
             with self.random_lock, torch.random.fork_rng(devices=[]), torch.no_grad():
                 net: Any = model.build().eval()
                 net = net.to(memory_format=channels_last)
-                x = torch.zeros(2, *model.shape)
+                x = model.example(2)
                 try:
                     net(x.contiguous(memory_format=channels_last) if x.ndim == 4 else x)
                     self._formats[model] = channels_last

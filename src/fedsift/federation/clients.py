@@ -10,12 +10,13 @@ from typing import Any
 
 from fedsift import registry, seeding
 from fedsift.checks import check_type, check_whole, describe
-from fedsift.data.partition import PARTITIONS, Dirichlet, Partition, deal
+from fedsift.data.partition import PARTITIONS, Dirichlet, Given, Partition, deal
 from fedsift.models import make_model
 from fedsift.types import Array, Client, Labelled, Model, UserError
 
 ModelLike = str | Callable[..., Any]
 STUDENT = "mlp"  # taught where no client has a network; takes inputs of any shape
+STUDENT_OF_TEXTS = "bag"
 
 
 class ClientModels(Sequence[Model]):
@@ -49,10 +50,14 @@ class Clients(Sequence[Client]):
         parts: Sequence[Array],
         models: Sequence[Model],
         student: Model | None = None,
+        names: Sequence[str] = (),
     ) -> None:
-        """`student`: a network that the server teaches beside those of the clients."""
+        """`student`: a network that the server teaches beside those of the clients. `names`: of the
+        clients, where the data name them.
+        """
         if len(models) != len(parts):
             raise UserError(f"{len(models)} models for {len(parts)} clients")
+        self.names = tuple(names)
         self._private, self._parts, self._models = private, parts, ClientModels.of(models)
         self.models = self._models.distinct
         self.student = student
@@ -78,12 +83,18 @@ class Clients(Sequence[Client]):
 
     @cached_property
     def _usual_student(self) -> Model:
-        return make_model(STUDENT, self._private.samples.shape, self._private.classes)
+        samples = self._private.samples
+        name = STUDENT if samples.vocabulary is None else STUDENT_OF_TEXTS
+        return make_model(name, samples.shape, self._private.classes, samples.vocabulary)
 
     @property
     def others(self) -> tuple[Model, ...]:
         """The models of clients that are no networks."""
         return tuple(model for model in self.models if not model.is_network)
+
+    def name_of(self, id: int) -> str:
+        """ "client 2 (hospital-c)" """
+        return f"client {id}" + (f" ({self.names[id]})" if self.names else "")
 
     def model_of(self, id: int) -> Model:
         return self._models[id]
@@ -106,7 +117,7 @@ def make_clients(
     private: the private part of a task, `task.private`
     count: how many clients there are
     partition: how samples are dealt, for example Dirichlet(0.1) or "dirichlet(0.1)" (default:
-        Dirichlet(1))
+        Dirichlet(1)); `task.given` where the data name the clients
     model: a name ("cnn", "sklearn:RandomForestClassifier"), a factory (shape, classes) ->
         nn.Module, an estimator with fit and predict_proba, or {model: how many clients have it}
     seed: of the deal
@@ -121,23 +132,33 @@ def make_clients(
         PARTITIONS, "partition", Dirichlet(1.0) if partition is None else partition
     )
     parts = deal(private.labels, count, how, seeding.rng(seed, "partition"))
-    shape, classes = private.samples.shape, private.classes
-    models = assign_models(model, count, shape, classes)
-    return Clients(private, parts, models, make_student(student, shape, classes))
+    samples, names = private.samples, how.names if isinstance(how, Given) else ()
+    about = samples.shape, private.classes, samples.vocabulary
+    models = assign_models(model, count, *about)
+    return Clients(private, parts, models, make_student(student, *about), names)
 
 
-def make_student(student: ModelLike | None, shape: tuple[int, ...], classes: int) -> Model | None:
+def make_student(
+    student: ModelLike | None,
+    shape: tuple[int, ...],
+    classes: int,
+    vocabulary: int | None = None,
+) -> Model | None:
     """A network that the server teaches beside those of the clients."""
     if student is None:
         return None
-    made = make_model(student, shape, classes)
+    made = make_model(student, shape, classes, vocabulary)
     if not made.is_network:
         raise UserError(f"a student is a network, which {made.name} is not; set student=mlp")
     return made
 
 
 def assign_models(
-    model: ModelLike | Mapping[Any, int], count: int, shape: tuple[int, ...], classes: int
+    model: ModelLike | Mapping[Any, int],
+    count: int,
+    shape: tuple[int, ...],
+    classes: int,
+    vocabulary: int | None = None,
 ) -> ClientModels:
     """The model of every client, in the order of their ids."""
     if isinstance(model, list | tuple | set):
@@ -149,4 +170,6 @@ def assign_models(
         raise UserError(f"models are given to {sum(mix.values())} clients, but there are {count}")
     if min(mix.values()) < 0:
         raise UserError(f"a model cannot be given to {min(mix.values())} clients")
-    return ClientModels((make_model(what, shape, classes), n) for what, n in mix.items())
+    return ClientModels(
+        (make_model(what, shape, classes, vocabulary), n) for what, n in mix.items()
+    )

@@ -15,10 +15,10 @@ from fedsift.federation.clients import STUDENT, Clients
 from fedsift.federation.hostility import Hostility
 from fedsift.federation.records import FederationState, Record
 from fedsift.federation.server_half import ServerHalf, StepCounter
-from fedsift.federation.uploads import ClientResults
+from fedsift.federation.uploads import ClientResults, NothingUsable
 from fedsift.ledger import RoundBytes
 from fedsift.losses import MODELS, FitLog, losses_turn, spread
-from fedsift.models import check_model
+from fedsift.models import check_model, check_samples
 from fedsift.starts import Start, StartFile, check_start, read_weights
 from fedsift.turns import Missing, batch_turns, try_turn, watch_turn
 from fedsift.types import (
@@ -95,6 +95,7 @@ class Federation:
         """
         for model in dict.fromkeys((*self.clients.models, *self.clients.students)):
             check_model(model)
+            check_samples(model, self.task.public)
         r = self.round(0)
         if self.start_from is None:
             server = self.algorithm.start(r)
@@ -143,7 +144,7 @@ class Federation:
     def round_turn(self, state: FederationState) -> Turn[Record]:
         """One round: downloads, the cohort side by side, the server, the test."""
         r, hostility = self.round(state.round), self._hostility
-        cohort = self.draw_cohort(r)
+        cohort, absent = self._leave_out_empty(self.draw_cohort(r), r)
         downloads = self.algorithm.prepare_downloads(state.server, cohort, r)
         memories = {c.id: state.memories.get(c.id, self._no_memory()) for c in cohort}
         steps = {c.id: StepCounter() for c in cohort}
@@ -165,8 +166,8 @@ class Federation:
         outcomes = yield from hostility.alter_turn(state.server, cohort, outcomes, r)
         uploads = {c.id: upload for c, (_, upload) in zip(cohort, outcomes, strict=True)}
         memories = {c.id: memory for c, (memory, _) in zip(cohort, outcomes, strict=True)}
-        sent = RoundBytes.count(r.number, uploads, downloads, self._receivers(uploads, r))
-        sent = sent.without(failed)
+        heard = self._receivers(uploads, r)
+        sent = RoundBytes.count(r.number, uploads, downloads, heard, absent).without(failed)
         record = yield from self.finish_round(state, ClientResults(uploads, memories, sent))
         return replace(
             record,
@@ -174,6 +175,21 @@ class Federation:
             losses=losses | record.losses,
             hostile=tuple(c.id for c in everyone if c.id in hostility.ids),
         )
+
+    def _leave_out_empty(
+        self, drawn: list[Client], r: Round
+    ) -> tuple[list[Client], dict[int, str]]:
+        """Who has something to learn from, and why the others are missing."""
+        absent = {
+            c.id: f"{self.clients.name_of(c.id)} has no private samples, so it does not take part"
+            for c in drawn
+            if not len(c.data)
+        }
+        if len(absent) == len(drawn):
+            raise NothingUsable(r.number, absent)
+        if absent and isinstance(self.algorithm, PeerToPeer):
+            raise UserError(f"{min(absent.values())}; without a server every client must")
+        return [client for client in drawn if client.id not in absent], absent
 
     def finish_round(self, state: FederationState, results: ClientResults) -> Turn[Record]:
         """A round once the clients have answered: the server's turn, then the test."""

@@ -16,7 +16,10 @@ import torch.nn.functional as F
 
 from fedsift import config, data, engines, registry
 from fedsift.config import Experiment
-from fedsift.data import NORMALISATIONS, TEST, VALIDATION, Task
+from fedsift.data import IMAGE_SETS, NORMALISATIONS, TEST, VALIDATION, Dataset, Task
+from fedsift.data.dataset import ANYWHERE, IMAGES, PUBLIC, TEST_PART, TRAIN
+from fedsift.data.preparation import Preparation, learn_preparation
+from fedsift.data.task import choose_normalisation, keep_plain
 from fedsift.estimators.remote import Remote, is_address
 from fedsift.federation import Clients, Federation, assign_models, make_student
 from fedsift.flower.settings import Settings
@@ -48,6 +51,7 @@ class Site:
     public: Samples
     models: tuple[Model, ...]  # of each client, as the experiment deals them
     student: Model | None  # a network of the server's own
+    preparation: Preparation | None = None  # how the public table became inputs
 
     @property
     def classes(self) -> int:
@@ -55,9 +59,7 @@ class Site:
 
     def held_out(self) -> Labelled:
         """What accuracy is measured on: `test` of the task."""
-        return take_labelled(
-            "test", self.task.test(self.experiment, self.node), self.public, self.classes
-        )
+        return self._take_labelled("test", self.task.test(self.experiment, self.node))
 
     def federation(self, held_out: Labelled, models: Sequence[Model] | None = None) -> Federation:
         """Federation as seen from here: clients without their data, which stay where they are."""
@@ -68,7 +70,11 @@ class Site:
         # the server has a student of each, also of absent ones
         clients.models = tuple(dict.fromkeys(self.models))
         task = Task(
-            nobody, self.public, held_out, TEST if e.data.validation is None else VALIDATION
+            nobody,
+            self.public,
+            held_out,
+            TEST if e.data.validation is None else VALIDATION,
+            class_names=names_of(self.task),
         )
         start = read_start(e.start)
         return Federation(self.algorithm, clients, task, e.clients.cohort, e.seed, start)
@@ -88,9 +94,7 @@ class Site:
         )
         if model.kind == REMOTE:
             model = replace(model, factory=Remote(self._address()))
-        private = take_labelled(
-            "private", self.task.private(self.experiment, self.node), self.public, self.classes
-        )
+        private = self._take_labelled("private", self.task.private(self.experiment, self.node))
         return Client(id, model, private)
 
     def _address(self) -> str:
@@ -102,6 +106,11 @@ class Site:
                 " 'address=\"http://HOST:PORT/PATH\"'"
             )
         return address
+
+    def _take_labelled(self, name: str, given: Any) -> Labelled:
+        if isinstance(given, Dataset):
+            given = label_rows(name, given, self.public, self.preparation, names_of(self.task))
+        return take_labelled(name, given, self.public, self.classes)
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -119,8 +128,9 @@ class Site:
     def fingerprint(self) -> str:
         """Of the public set: every raw value, in order."""
         values = self.public.store.values[torch.from_numpy(self.public.rows)].contiguous().numpy()
+        words = "" if self.preparation is None else repr(self.preparation)
         return hashlib.sha256(
-            f"{values.dtype} {values.shape}".encode() + values.tobytes()
+            f"{values.dtype} {values.shape}{words}".encode() + values.tobytes()
         ).hexdigest()
 
 
@@ -132,13 +142,17 @@ def make_site(task: Any, settings: Settings, node: Node) -> Site:
     engines.check_engine(
         e.engine, e.device, e.precision
     )  # an error comes before the first round, not at every turn
-    shared = take_public(task.public(e, node), e.data.normalise, classes_of(task))
+    given, preparation = task.public(e, node), None
+    if isinstance(given, Dataset):
+        shared, preparation = prepare_public(given, e)
+    else:
+        shared = take_public(given, e.data.normalise, classes_of(task))
     _refuse_addresses(e)
-    shape, classes = shared.shape, classes_of(task)
-    models = assign_models(e.clients.models or e.clients.model, e.clients.count, shape, classes)
-    student = make_student(e.clients.student, shape, classes)
+    about = shared.shape, classes_of(task), shared.vocabulary
+    models = assign_models(e.clients.models or e.clients.model, e.clients.count, *about)
+    student = make_student(e.clients.student, *about)
     everyone = tuple(replace(m, factory=_elsewhere) if m.kind == REMOTE else m for m in models)
-    return Site(e, task, node, shared, everyone, student)
+    return Site(e, task, node, shared, everyone, student, preparation)
 
 
 def _elsewhere(shape: tuple[int, ...], classes: int) -> None:
@@ -157,20 +171,85 @@ def _refuse_addresses(e: Experiment) -> None:
 
 def classes_of(task: Any) -> int:
     classes = getattr(task, "CLASSES", None)
-    if type(classes) is not int or classes < 2:
+    names = names_of(task)
+    count = len(names) if names is not None else classes
+    if type(count) is not int or count < 2:
         raise UserError(
             f"{task.__name__}.py must say how many classes there are, e.g. CLASSES = 10"
         )
-    return classes
+    return count
 
 
-def take_public(given: Any, normalise: str, classes: int) -> Samples:
+def names_of(task: Any) -> tuple[str, ...] | None:
+    """The names of the classes, where CLASSES has them: CLASSES = ("benign", "malignant")."""
+    classes = getattr(task, "CLASSES", None)
+    if not isinstance(classes, tuple | list):
+        return None
+    names = tuple(map(str, classes))
+    if len(set(names)) < len(names):
+        raise UserError(f"CLASSES of {task.__name__}.py names a class twice")
+    return names
+
+
+def prepare_public(given: Dataset, e: Experiment) -> tuple[Samples, Preparation | None]:
+    """The rows of a data set that all share, and what every machine learns from them. Where the
+    experiment names no data of its own, they are normalised as it is usual for their kind.
+    """
+    asked = None if e.data.name in IMAGE_SETS and given.kind != IMAGES else e.data.normalise
+    figures = NORMALISATIONS[choose_normalisation(given.kind, asked)]
+    rows = np.arange(len(given.x))
+    if given.part is not None:
+        rows = np.flatnonzero(given.part == PUBLIC)
+    if not len(rows):
+        raise UserError("public has no rows that are public; see data.split")
+    if given.table is None:
+        store = Store(torch.from_numpy(given.x), *figures(given.x[rows]), given.vocabulary)
+        return Samples(store, rows), None
+    preparation, _ = learn_preparation(given.table, rows)
+    x = preparation.apply(given.table)
+    mean, std = keep_plain(*figures(x[rows]), preparation.plain)
+    return Samples(Store(torch.from_numpy(x), mean, std, preparation.vocabulary), rows), preparation
+
+
+def label_rows(
+    name: str,
+    given: Dataset,
+    public: Samples,
+    preparation: Preparation | None,
+    names: tuple[str, ...] | None,
+) -> Labelled:
+    """The rows of a data set that are a node's own, or for the test, prepared as the public ones.
+
+    Where a column says train, test or public, only the rows of this part are taken.
+    """
+    if given.names is not None and given.names != names:
+        raise UserError(
+            f"{name} has the classes {', '.join(given.names[:5])}, and CLASSES of the project are "
+            f"others; load it with classes=CLASSES, which is a list of names"
+        )
+    if (given.table is None) != (preparation is None):
+        raise UserError(f"{name} and public must both be tables, or both be arrays")
+    rows = np.arange(len(given.x))
+    if given.part is not None:
+        wanted = (TEST_PART,) if name == TEST else (ANYWHERE, TRAIN)
+        rows = np.flatnonzero(np.isin(given.part, wanted))
+    if not len(rows) or (given.y[rows] < 0).any():
+        raise UserError(f"{name} needs rows, and a class in each of them; see data.target")
+    x = given.x
+    if given.table is not None and preparation is not None:
+        x = preparation.apply(given.table)
+    store = replace(public.store, values=torch.from_numpy(x))
+    targets = F.one_hot(torch.from_numpy(given.y[rows]), given.classes).float()
+    return Labelled(Samples(store, rows), targets)
+
+
+def take_public(given: Any, normalise: str | None, classes: int) -> Samples:
     """A task's public samples: fedsift's type, or an input array normalised by its own figures."""
     if isinstance(given, Samples):
         return given
-    x = data.make_dataset(given, np.zeros(len(given), np.int64), classes).x
-    mean, std = registry.lookup(NORMALISATIONS, "normalisation", normalise, "standard or scale")(x)
-    return Samples(Store(torch.from_numpy(x), mean, std), np.arange(len(x)))
+    made = data.make_dataset(given, np.zeros(len(given), np.int64), classes)
+    mean, std = NORMALISATIONS[choose_normalisation(made.kind, normalise)](made.x)
+    return Samples(Store(torch.from_numpy(made.x), mean, std), np.arange(len(made.x)))
 
 
 def take_labelled(name: str, given: Any, public: Samples, classes: int) -> Labelled:
@@ -192,6 +271,4 @@ def take_labelled(name: str, given: Any, public: Samples, classes: int) -> Label
 
 
 def _normalise_like(x: Array, public: Samples) -> Samples:
-    return Samples(
-        Store(torch.from_numpy(x), public.store.mean, public.store.std), np.arange(len(x))
-    )
+    return Samples(replace(public.store, values=torch.from_numpy(x)), np.arange(len(x)))

@@ -187,7 +187,7 @@ def _trace_program(trained: TrainedModel) -> torch.export.ExportedProgram:
 
 
 def _make_example(trained: TrainedModel) -> torch.Tensor:
-    return torch.zeros(2, *trained.model.shape)
+    return trained.model.example(2)
 
 
 @contextlib.contextmanager

@@ -96,6 +96,7 @@ def check_clients(content: Any) -> list[Row]:
         _expect(isinstance(client, dict), "a client must be an object")
         _expect(_is_count(client.get("client")), "a client must have a number")
         _expect(_is_plain(client.get("model")), "a client must have the name of a model")
+        _expect(_is_plain(client.get("name", "")), "the name of a client must be a text")
         labels = client.get("labels")
         _expect(
             isinstance(labels, list) and all(map(_is_count, labels)),

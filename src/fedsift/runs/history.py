@@ -72,6 +72,12 @@ class History:
         return [row["accuracy"] for row in self.metrics]
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Of the classes, where they have names; else nothing."""
+        found = self.data.get("classes")
+        return tuple(map(str, found)) if isinstance(found, list) else ()
+
+    @property
     def measured_on(self) -> str:
         """What the accuracies are of: the "test" or the "validation" samples."""
         return TEST if self.experiment.data.validation is None else VALIDATION

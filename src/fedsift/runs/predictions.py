@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedsift.data import Task, images, load_inputs
+from fedsift.data import Dataset, Task, images, load_dataset, load_inputs
 from fedsift.numerics import softmax
 from fedsift.runs.export import list_classes, load_trained
 from fedsift.runs.history import History
 from fedsift.runs.models import LAST_ROUND, TrainedModel
-from fedsift.types import Array
+from fedsift.types import Array, UserError
 
 BATCH = 512
 
@@ -50,13 +50,26 @@ def predict_file(
     name, round: as for `History.network`
     """
     trained = load_trained(history, name, round)
+    if path.suffix.lower() in (".csv", ".parquet"):
+        return _predict_table(trained, path)
     x, samples = load_inputs(path)
     x, notes = _fit_pictures(x, path, trained.task)
     return Predictions(samples, list_classes(trained.task), predict(trained, x), notes)
 
 
-def predict(trained: TrainedModel, x: Array) -> Array:
-    """Probabilities [n, C] for raw inputs [n, ...]."""
+def _predict_table(trained: TrainedModel, path: Path) -> Predictions:
+    """Rows are called by their lines."""
+    if trained.task.preparation is None:
+        raise UserError(f"{path} is a table, but the run was not trained on one; give FILE.npz")
+    new = load_dataset(path)
+    lines = [] if new.table is None else new.table.line.tolist()
+    return Predictions(
+        [f"line {line}" for line in lines], list_classes(trained.task), predict(trained, new)
+    )
+
+
+def predict(trained: TrainedModel, x: Array | Dataset) -> Array:
+    """Probabilities [n, C] for raw inputs [n, ...], or the rows of a table."""
     net, inputs = trained.build(), trained.task.normalise(x)
     with torch.no_grad():
         logits = torch.cat([net(part).float() for part in inputs.split(BATCH)])

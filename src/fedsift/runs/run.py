@@ -363,13 +363,16 @@ def fingerprint_task(task: Task) -> dict[str, Any]:
         digest.update(labelled.targets.numpy().tobytes())
     sizes = {"private": len(task.private), "public": len(task.public)}
     held_out = {task.measured_on: len(task.held_out)}
-    return sizes | held_out | {"sha256": digest.hexdigest()}
+    names = {} if task.class_names is None else {"classes": list(task.class_names)}
+    return sizes | held_out | names | {"sha256": digest.hexdigest()}
 
 
 def _describe_clients(federation: Federation, rounds: int) -> list[dict[str, Any]]:
-    listed = (federation.clients[id] for id in _list_clients(federation, rounds))
+    clients = federation.clients
+    listed = (clients[id] for id in _list_clients(federation, rounds))
     return [
         {"client": client.id, "model": client.model.name, "labels": client.label_counts.tolist()}
+        | ({"name": clients.names[client.id]} if clients.names else {})
         for client in listed
     ]
 

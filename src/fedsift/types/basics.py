@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 Weights = dict[str, Tensor]  # a model's parameters and buffers, as `state_dict()` names them
@@ -46,6 +47,7 @@ class Model:
     classes: int
     options: tuple[tuple[str, Any], ...] = ()
     kind: str = NETWORK
+    vocabulary: int | None = None  # inputs are token ids below this; None: they are numbers
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, inputs {self.shape}, {self.classes} classes)"
@@ -54,6 +56,16 @@ class Model:
     def is_network(self) -> bool:
         """Whether it has weights, which can travel. Any other model is trained anew each round."""
         return self.kind == NETWORK
+
+    def example(self, count: int, seed: int | None = None) -> Tensor:
+        """Inputs of the kind the network gets: zeros, or random ones from a seed."""
+        shape, tokens = (count, *self.shape), self.vocabulary
+        if seed is None:
+            return torch.zeros(shape, dtype=torch.float32 if tokens is None else torch.long)
+        generator = torch.Generator().manual_seed(seed)
+        if tokens is None:
+            return torch.randn(shape, generator=generator)
+        return torch.randint(tokens, shape, generator=generator)
 
     def build(self) -> Any:
         return self.factory(self.shape, self.classes, **dict(self.options))

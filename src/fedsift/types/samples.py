@@ -16,11 +16,15 @@ from fedsift.types.basics import Array
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """Raw values kept once, uint8 if they came as uint8; normalised only when a batch is taken."""
+    """Raw values kept once, uint8 if they came as uint8; normalised only when a batch is taken.
 
-    values: Tensor  # [S, channels, height, width] or [S, features]
+    Where there is a vocabulary, values are token ids, and stay whole numbers.
+    """
+
+    values: Tensor  # [S, channels, height, width], [S, features], [S, steps, features], [S, tokens]
     mean: Tensor  # [channels, 1, 1] or [features]
     std: Tensor
+    vocabulary: int | None = None  # ids are below this
 
     def __repr__(self) -> str:
         values = self.values
@@ -28,6 +32,8 @@ class Store:
         return f"Store({len(values)} samples of shape {tuple(values.shape[1:])}, {kind})"
 
     def normalise(self, values: Tensor) -> Tensor:
+        if self.vocabulary is not None:
+            return values.long()
         return (values.float() - self.mean.to(values.device)) / self.std.to(values.device)
 
 
@@ -51,8 +57,12 @@ class Samples:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.store.values.shape[1:])
 
+    @property
+    def vocabulary(self) -> int | None:
+        return self.store.vocabulary
+
     def tensor(self) -> Tensor:
-        """The samples themselves, normalised: float32 [n, ...]."""
+        """The samples themselves, normalised: float32 [n, ...]; token ids are int64."""
         return self.store.normalise(self.store.values[torch.from_numpy(self.rows)])
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from torch import Tensor, nn
 
 from fedsift import seeding
-from fedsift.types.basics import Model, Weights
+from fedsift.types.basics import Model, UserError, Weights
 from fedsift.types.recipes import Recipe
 from fedsift.types.samples import Labelled, Samples
 
@@ -28,6 +28,12 @@ class Fit:
     # [n, C]: logits of the model received on the samples as they are, needed where recipe.ntd > 0
     teacher: Tensor | None = None
     kept: bool = False  # whether the client remembers the new state after its turn
+
+    def __post_init__(self) -> None:
+        if self.recipe.mixup and self.data.samples.vocabulary is not None:
+            raise UserError(
+                "mixup cannot mix token ids; set mixup to 0 in local, distill and algorithm"
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,7 +59,7 @@ def test_every_curve_of_every_item_is_an_experiment_with_parts_that_exist(plan):
         ]
         assert (cell, unknown) == (cell, [])
         assert made.algorithm.name in {"fedavg", "fedpaq", "feddf", "fd-jeong", "mix2fld"} or (
-            made.algorithm.budget <= made.data.public
+            made.algorithm.budget <= (made.data.public or 0)
         )
         assert (made.seed, made.partition.alpha, made.data.name) == (1, cell.alpha, plan.setting)
 

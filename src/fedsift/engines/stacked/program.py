@@ -177,7 +177,7 @@ class Vmapped(Program):
         the network itself says otherwise."""
         net = model.build()
         state = {name: value.clone() for name, value in net.state_dict().items()}
-        samples = torch.randn(2, *model.shape, generator=torch.Generator().manual_seed(0))
+        samples = model.example(2, seed=0)
         x = torch.stack([samples, samples])
         x = x.permute(0, 1, 3, 4, 2) if x.ndim == 5 else x
         try:

@@ -24,11 +24,15 @@ from fedsift.types import Array, Fit, Predict, Samples, Weights
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """The samples of M models: rows of one store, normalised as each model's own store says."""
+    """The samples of M models: rows of one store, normalised as each model's own store says.
+
+    Token ids stay as they are.
+    """
 
     values: Tensor  # [S, C, H, W] or [S, F], raw
     mean: Tensor  # [M, 1, C, 1, 1] or [M, 1, F], or 1 in the place of M where all are equal
     std: Tensor
+    tokens: bool = False
 
     @classmethod
     def of(cls, samples: Sequence[Samples], values: Tensor | None = None) -> Inputs:
@@ -47,10 +51,12 @@ class Inputs:
             )[:, None].to(values.device)
             for figures in ([s.mean for s in stores], [s.std for s in stores])
         )
-        return cls(values, mean, std)
+        return cls(values, mean, std, first.vocabulary is not None)
 
     def take(self, rows: Tensor, moves: Tensor | None = None) -> Tensor:
         """rows [..., M, b] -> x [..., M, b, C, H, W] or [..., M, b, F]."""
+        if self.tokens:
+            return self.values[rows].long()
         x = self.values[rows].float().sub_(self.mean).div_(self.std)
         if moves is not None:
             axes = rows.ndim - 1
