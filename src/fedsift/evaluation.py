@@ -213,6 +213,13 @@ def _count_right(labels: SoftLabels, truth: Array) -> int:
     return int((labels.probs.argmax(1) == truth[labels.index]).sum())
 
 
+def has_stalled(accuracies: Sequence[float], patience: int | None) -> bool:
+    """Whether as many rounds as `patience` have passed since the best one, of equals the first."""
+    if patience is None or not accuracies:
+        return False
+    return len(accuracies) - 1 - int(np.argmax(accuracies)) >= patience
+
+
 def describe_average(rounds: int) -> str:
     """In words, what `settled` is the mean of, after so many rounds."""
     if rounds > LAST:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedsift import config, evaluation, runs
+from fedsift import config, evaluation, report, runs
 from fedsift.engines import choose_engine
 from fedsift.runs import export
 from fedsift.types import UserError
@@ -181,6 +181,59 @@ def test_a_resumed_run_keeps_the_same_best_round(stop, tmp_path):
     resumed(parts)
     assert (parts / runs.BEST).read_bytes() == (whole / runs.BEST).read_bytes()
     assert bits(parts) == bits(whole)
+
+
+# --- stopping early ---
+
+
+def patient(*settings: str) -> config.Experiment:
+    """A run that learns little, so it soon has rounds without a better one."""
+    return tiny("digits-fas", "data.validation=50", "patience=2", *settings, rounds=12)
+
+
+def test_stalled_by_hand():
+    assert not evaluation.has_stalled([0.5, 0.6, 0.6], 2)  # the best is one round ago
+    assert evaluation.has_stalled([0.5, 0.6, 0.6, 0.4], 2)
+    assert evaluation.has_stalled([0.5, 0.5], 1) and not evaluation.has_stalled([0.5], 1)
+    assert not evaluation.has_stalled([0.9, 0.1, 0.1], None)
+    assert not evaluation.has_stalled([], 1)
+
+
+def test_a_run_stops_after_its_patience_and_not_before(tmp_path):
+    folder = straight(tmp_path / "run", patient())
+    history = runs.load_run(folder)
+    accuracies = history.accuracies
+    assert len(accuracies) < 12 and history.stopped_early and runs.is_finished(folder)
+    assert len(accuracies) - 1 - int(np.argmax(accuracies)) == 2
+    whole = straight(tmp_path / "whole", tiny("digits-fas", "data.validation=50", rounds=12))
+    assert runs.load_run(whole).accuracies[: len(accuracies)] == accuracies
+    before = bits(folder)
+    assert not runs.Group({folder: patient()}).unfinished  # nothing is left to resume
+    assert bits(folder) == before
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_a_resumed_run_stops_at_the_same_round(stop, tmp_path):
+    whole = straight(tmp_path / "whole", patient())
+    parts = resumed(straight(tmp_path / "parts", patient(), stop))
+    assert bits(parts) == bits(whole)
+    assert (parts / runs.BEST).read_bytes() == (whole / runs.BEST).read_bytes()
+
+
+def test_seeds_that_stop_at_different_rounds_are_one_method(tmp_path):
+    folders = [straight(tmp_path / f"{seed}", patient(f"seed={seed}")) for seed in (0, 1, 2)]
+    histories = [runs.load_run(folder) for folder in folders]
+    lengths = [len(history.metrics) for history in histories]
+    (method,) = report.methods(histories)
+    assert len(set(lengths)) > 1 and method.label == "digits-fas"
+    assert method.row()["rounds"] == round(float(np.mean(lengths)))
+    assert "rounds run" not in report.unpaired(histories)
+
+
+def test_patience_without_validation_samples_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"patience stops .* set data.validation=100"):
+        runs.begin_run(tmp_path / "run", tiny("digits-fas", "patience=2"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_test_samples_never_choose_a_round(trained):

@@ -162,6 +162,11 @@ def run_one(
     else:
         print_comparison([history])
         print_baselines([history])
+        if history.stopped_early:
+            say(
+                f"stopped after round {len(history.metrics)} of {experiment.rounds}: "
+                f"{experiment.patience} without a better validation accuracy"
+            )
         say(f"{history.seconds:.1f} s; run folder: {folder}")
 
 

@@ -14,7 +14,7 @@ from fedsift.data import Task
 from fedsift.data.partition import PARTITIONS
 from fedsift.federation import Clients, Federation, make_clients
 from fedsift.starts import read_start
-from fedsift.types import Algorithm
+from fedsift.types import Algorithm, UserError
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Built:
 def build_parts(experiment: Experiment) -> Built:
     """The federation of an experiment, checked before any work is done, and its unused keys."""
     e = experiment
+    check_patience(e)
     algorithm, partition = _plan_algorithm(e), _plan_partition(e)
     made = algorithm.build()
     engines.check_engine(e.engine, e.device, e.precision)
@@ -41,6 +42,15 @@ def build_parts(experiment: Experiment) -> Built:
         read_threat(e.attack, e.attackers),
     )
     return Built(federation, _list_unused(e, algorithm, partition))
+
+
+def check_patience(experiment: Experiment) -> None:
+    """Test samples must not decide when a run stops."""
+    if experiment.patience is not None and experiment.data.validation is None:
+        raise UserError(
+            "patience stops a run by its validation samples, and there are none; "
+            "set data.validation=100, or leave patience out"
+        )
 
 
 def build_federation(experiment: Experiment) -> Federation:

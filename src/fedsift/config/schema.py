@@ -183,6 +183,9 @@ class Experiment(Section):
         0, ge=0, description="of everything: split, partition, cohorts, weights, batches, picks"
     )
     rounds: int = Field(15, gt=0, description="how many rounds to run")
+    patience: int | None = Field(
+        None, gt=0, description="stop after so many rounds without a better validation accuracy"
+    )
     start: str | None = Field(
         None,
         description="first weights: simclr(epochs=120), rotation(epochs=50) or FILE.safetensors",

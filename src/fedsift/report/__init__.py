@@ -31,7 +31,7 @@ PAIRED = (
 
 @dataclass(frozen=True)
 class Method:
-    """Runs that differ only in their seed, and are equally long."""
+    """Runs that differ only in their seed, and are equally long, or stopped early."""
 
     label: str
     runs: tuple[History, ...]
@@ -51,7 +51,7 @@ class Method:
         return {
             "method": self.label,
             "seeds": [run.experiment.seed for run in self.runs],
-            "rounds": len(self.runs[0].metrics),
+            "rounds": round(float(np.mean([len(run.metrics) for run in self.runs]))),
             "accuracy": round(float(np.mean(self.accuracies)), 6),
             "measured_on": self.runs[0].measured_on,
             "accuracy_sd": round(float(np.std(self.accuracies, ddof=1)), 6)
@@ -72,6 +72,7 @@ class Method:
         up, down, broadcast = np.mean(
             [(t.uplink, t.downlink, t.broadcast) for t in totals], axis=0
         ).tolist()
+        rounds = float(np.mean([len(run.ledger) for run in self.runs]))
         uploads = [ledger.upload_sizes(run.ledger) for run in self.runs]
         downloads = [ledger.download_sizes(run.ledger) for run in self.runs]
         return {
@@ -81,7 +82,7 @@ class Method:
             "downlink_bytes": round(down),
             "downlink_bytes_per_download": _share(down, downloads),
             "broadcast_bytes": round(broadcast),
-            "broadcast_bytes_per_round": round(broadcast / len(self.runs[0].ledger)),
+            "broadcast_bytes_per_round": round(broadcast / rounds),
             "total_bytes": round(up + down),
             "total_bytes_broadcast": round(up + broadcast),
             **self.steps(),
@@ -113,9 +114,7 @@ def methods(runs: Sequence[History]) -> list[Method]:
     """Group runs by all that makes a method; label them by name and, if needed, by differences."""
     groups: list[list[History]] = []
     for run in runs:
-        alike = (
-            g for g in groups if len(g[0].metrics) == len(run.metrics) and not _apart(g[0], run)
-        )
+        alike = (g for g in groups if g[0].length == run.length and not _apart(g[0], run))
         home = next(alike, None)
         groups.append([run]) if home is None else home.append(run)
     return [
@@ -156,7 +155,7 @@ def unpaired(runs: Sequence[History]) -> list[str]:
     reasons = {key for run in runs for key in _apart(runs[0], run) if key.startswith(PAIRED)}
     seeds = [sorted(run.experiment.seed for run in method.runs) for method in methods(runs)]
     different = any(mine != seeds[0] for mine in seeds)
-    unfinished = len({len(run.metrics) for run in runs}) > 1
+    unfinished = len({run.length for run in runs}) > 1
     return (
         sorted(reasons)
         + ["seed"] * different
@@ -185,10 +184,7 @@ def _label(run: History, all_runs: Sequence[History]) -> str:
     ]
     if len(_measured_on(all_runs)) > 1:
         more.append(f"({run.measured_on})")
-    if (
-        len(run.metrics) < run.experiment.rounds
-        and len({len(other.metrics) for other in all_runs}) > 1
-    ):
+    if run.length < run.experiment.rounds and len({other.length for other in all_runs}) > 1:
         more.append(f"({len(run.metrics)} of {run.experiment.rounds} rounds)")
     return " ".join([name, *more])
 

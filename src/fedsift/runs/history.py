@@ -78,6 +78,17 @@ class History:
         return tuple(map(str, found)) if isinstance(found, list) else ()
 
     @property
+    def stopped_early(self) -> bool:
+        """Whether it ended before its last round, for lack of a better one."""
+        stalled = evaluation.has_stalled(self.accuracies, self.experiment.patience)
+        return stalled and len(self.metrics) < self.experiment.rounds
+
+    @property
+    def length(self) -> int:
+        """Rounds that are done, where a run that stopped early counts as whole."""
+        return self.experiment.rounds if self.stopped_early else len(self.metrics)
+
+    @property
     def measured_on(self) -> str:
         """What the accuracies are of: the "test" or the "validation" samples."""
         return TEST if self.experiment.data.validation is None else VALIDATION
@@ -155,12 +166,15 @@ def has_a_round(folder: Path) -> bool:
 
 def is_finished(folder: Path) -> bool:
     """Whether all files have every round. A checkpoint may have been deleted, by `drop_model`."""
-    state, rounds = last_state(folder), read_config(folder).rounds
-    if state is None:
-        done = (folder / FINISHED).is_file() and _rounds_finished(folder) == rounds
-    else:
-        done = state.round >= rounds
-    return done and len(load_run(folder).metrics) == rounds
+    state, experiment = last_state(folder), read_config(folder)
+    rounds = experiment.rounds
+    if state is None and not ((folder / FINISHED).is_file() and _rounds_finished(folder) == rounds):
+        return False
+    if state is not None and state.round < (rounds if experiment.patience is None else 1):
+        return False
+    history = load_run(folder)
+    wanted = len(history.metrics) if history.stopped_early else rounds
+    return len(history.metrics) == wanted and (state is None or state.round >= wanted)
 
 
 def drop_model(folder: Path) -> None:

@@ -24,6 +24,7 @@ from fedsift.checkpoints import restore_state, to_bytes
 from fedsift.config import Experiment
 from fedsift.data import TEST, VALIDATION, Task
 from fedsift.environment import environment
+from fedsift.evaluation import has_stalled
 from fedsift.federation import Federation, FederationState, Record
 from fedsift.runs.folder import (
     BEST,
@@ -74,7 +75,9 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return self.state.round >= self.experiment.rounds
+        """All rounds are played, or enough have passed without a better one."""
+        stalled = has_stalled(self.accuracies, self.experiment.patience)
+        return stalled or self.state.round >= self.experiment.rounds
 
     def save(self, record: Record, seconds: float, **measured: int) -> None:
         """Save a finished round. Seconds and what is `measured` differ between equal runs."""
