@@ -182,7 +182,8 @@ def test_the_frontier_names_what_sift_chooses_by_itself(plan):
         made = plan.experiment(Cell(curve, 0.1), 0)
         sift: Any = config.build_algorithm(made)
         model = make_model(made.clients.model, SHAPES[plan.setting], 10)
-        chosen = sift._system(SimpleNamespace(models=(model,), public=range(made.data.public)))
+        public = range(made.data.public)
+        chosen = sift._system(SimpleNamespace(models=(model,), others=(), public=public))
         words = "sift weights" if isinstance(chosen, FedAvg) else "sift labels"
         assert label == f"{words}, {made.algorithm.bytes:,} B"
 
