@@ -73,7 +73,8 @@ class Trust:
     alike: how alike the agreement rates of honest clients are; more is stricter
     decay: what comparisons count after one more round with this client
     rounds: how many rounds a client's last upload can be compared with
-    cap: even shares of a client's rows that may name one class, the surest; for example 2 (None: all count)
+    cap: even shares of a client's rows that may name one class, the surest; for example 2
+        (None: all count)
 
     It wants the students' predictions on the public set: one prediction more per round.
     """
