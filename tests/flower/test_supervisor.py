@@ -79,7 +79,9 @@ def test_a_round_saved_during_a_pause_is_shown(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "end",
     [
-        RunEnded("finished:failed", "fedsift.types.UserError: a minimum of 4 in a cohort of 3"),
+        RunEnded(
+            "finished:failed", "fedsift.types.basics.UserError: a minimum of 4 in a cohort of 3"
+        ),
         RunEnded("finished:stopped", "see server.log"),
     ],
 )
@@ -91,7 +93,9 @@ def test_a_mistake_or_an_operator_ends_it(end, tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_still_taken_is_no_mistake(tmp_path, monkeypatch):
-    busy = RunEnded("finished:failed", f"fedsift.types.UserError: {supervisor.BUSY} /srv/run")
+    busy = RunEnded(
+        "finished:failed", f"fedsift.types.basics.UserError: {supervisor.BUSY} /srv/run"
+    )
     assert supervisor.BUSY in str(files_lock_error(tmp_path))
     there = Federation(monkeypatch, (0, busy), (2, None))
     assert there.run(tmp_path, 2) == [1, 2]
