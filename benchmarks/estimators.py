@@ -38,7 +38,7 @@ def loop(clients, public, trees):
         (c.data.samples.tensor().double().numpy().reshape(len(c.data), -1), c.data.labels, c.id)
         for c in clients
     ]
-    run = Parallel(n_jobs=count_cores())
+    run = Parallel(n_jobs=count_cores(), backend="loky", inner_max_num_threads=1)  # the same pool
     return run(delayed(fit_and_predict)(x, y, table, trees, seed) for x, y, seed in jobs)
 
 
