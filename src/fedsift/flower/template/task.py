@@ -7,6 +7,10 @@ arrays will do:
     def private(experiment, node):
         file = np.load(node["data"])  # from --node-config 'partition-id=0 data="/srv/mine.npz"'
         return file["x"], file["y"]
+
+A table is returned as a data set: fedsift.load_dataset("csv:/srv/mine.csv", target="outcome",
+classes=CLASSES), with CLASSES = ("ill", "well"). What its columns become follows from the public
+one (docs/your-own-data.md).
 """
 
 from torch import nn
