@@ -29,7 +29,7 @@ ATTACKS = (
     "poison",
 )
 # in items of their own, not in the grid
-CLASSICAL = ("mean", "median", "trimmed", "geometric", "cronus", "filter", "expguard", "trust")
+CLASSICAL = ("mean", "median", "trimmed", "geometric", "cronus", "filter", "expguard", "trust-cap")
 AUDIT_ATTACKS = ("sleeper", "colluding", "wrong", "false-answers")
 WEIGHT_RULES = ("plain", "clip", "equal", "equal-clip")
 WEIGHT_ATTACKS = ("sign-flip", "scale", "inflated-counts")
@@ -167,7 +167,7 @@ def _weights() -> Item:
 
 def _audits() -> Item:
     title = "Trust without and with audit rows"
-    return _small_grid(title, "fas", ("trust", "trust-audit"), AUDIT_ATTACKS, (1.0, 0.1))
+    return _small_grid(title, "fas", ("trust-cap", "trust-cap-audit"), AUDIT_ATTACKS, (1.0, 0.1))
 
 
 # --- the same on CIFAR-10 ---
