@@ -13,6 +13,7 @@ from fedsift.aggregators import (
     Aggregator,
     EnhancedEra,
     Era,
+    ExpGuard,
     Filter,
     LabelMemory,
     TrimmedMean,
@@ -397,6 +398,7 @@ def test_the_registry_holds_the_aggregators_of_this_file():
         ("geometric-median", geometric_median),
         ("cronus", cronus),
         ("filter", Filter),
+        ("expguard", ExpGuard),  # tests/aggregators/test_expguard.py
         ("memory", LabelMemory),  # tests/algorithms/test_stateful_aggregators.py
         ("trust", Trust),  # tests/aggregators/test_trust.py
     ]
