@@ -1,6 +1,7 @@
 """Nodes that do not fit and clients that fail are named with the reason, and the others go on."""
 
 import dataclasses
+import errno
 import re
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from fedsift import runs
 from fedsift.codecs import wire
 from fedsift.flower import client as client_module
 from fedsift.flower import messages
-from fedsift.flower.client import find_place
+from fedsift.flower.client import find_place, name_error
 from fedsift.flower.messages import Answer, Call, Hello, Objection, Refusal
 from fedsift.flower.server import TooFew
 from tests.helpers.fake_flower import SYSTEMS, Node, federation, overrides, play
@@ -215,6 +216,20 @@ def test_the_place_of_an_error_is_the_projects_line_not_its_text(task):
     with pytest.raises(ValueError) as other:
         int("patient 17")
     assert "patient" not in find_place(other.value, task)
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (OSError(errno.ENOSPC, "patient 17"), "OSError (No space left on device)"),
+        (OSError("patient 17"), "OSError"),
+        (OSError("patient", 17), "OSError"),
+        (FileNotFoundError(errno.ENOENT, "patient 17"), "FileNotFoundError"),
+        (ValueError("patient 17"), "ValueError"),
+    ],
+)
+def test_an_error_is_named_in_the_systems_words_and_never_in_its_own(error, named):
+    assert name_error(error) == named
 
 
 def test_a_public_set_in_another_order_is_another_public_set(task, tmp_path, caplog, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -156,11 +157,19 @@ def _reply(
         reply = Refusal(messages.one_line(f"its model failed: {error.what}"), client=client)
     except Exception as error:
         logs.LOG.exception("this turn failed")
-        why = f"{type(error).__name__} {find_place(error, task)}; the node's log has the details"
+        why = f"{name_error(error)} {find_place(error, task)}; the node's log has the details"
         reply = Refusal(messages.one_line(why), client=client)
     if isinstance(reply, Refusal):
         complain(f"client {client}: told the server: {reply.why}", client=client)
     return Message(messages.write(reply), reply_to=message)
+
+
+def name_error(error: Exception) -> str:
+    """Its kind; of a full disk and the like also what it is, in the system's words alone."""
+    name = type(error).__name__
+    if type(error) is OSError and isinstance(error.errno, int):
+        return f"{name} ({os.strerror(error.errno)})"
+    return name
 
 
 def find_place(error: Exception, task: Any) -> str:

@@ -164,7 +164,7 @@ def _look_at_private(data: Labelled) -> Finding:
     if not bool(torch.isfinite(data.samples.tensor()).all() & torch.isfinite(data.targets).all()):
         return Finding(ERROR, "private data", "some values are not finite; remove those samples")
     counts = torch.from_numpy(data.labels).bincount(minlength=data.classes).tolist()
-    absent = f"; no sample of {counts.count(0)} classes" if 0 in counts else ""
+    absent = f"; classes without a sample: {counts.count(0)}" if 0 in counts else ""
     return Finding(
         OK,
         "private data",
