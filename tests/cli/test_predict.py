@@ -1,6 +1,7 @@
 """`fedsift predict`: probabilities for new samples, as the network of the run gives them."""
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -92,3 +93,33 @@ def test_what_cannot_be_predicted_is_one_line(run, tmp_path):
     for name, words in said.items():
         assert words in complaint("predict", str(run), str(tmp_path / name), *out)
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_table_is_prepared_as_that_of_the_run(tmp_path):
+    """Two towns and an age decide the class; the table to predict has no class and a gap."""
+    rng = np.random.default_rng(0)
+    ages, towns = rng.integers(20, 80, 120), rng.choice(["Ulm", "Bonn"], 120)
+    kinds = np.where((ages > 50) ^ (towns == "Ulm"), "yes", "no")
+    told = [f"{a},{t},{k}" for a, t, k in zip(ages, towns, kinds, strict=True)]
+    (tmp_path / "my.csv").write_text("\n".join(["age,town,answer", *told]) + "\n")
+    (tmp_path / "new.csv").write_text("town,note,age\nUlm,x,30\nBonn,y,\n")
+    settings = ["model=mlp", "clients=2", "cohort=2", "budget=10", "rounds=1", "local.epochs=1"]
+    named = [f"data.name=csv:{tmp_path / 'my.csv'}", "data.target=answer", "device=cpu"]
+    run = str(tmp_path / "run")
+    done("run", "digits-fas", *named, *settings, "--quiet", "--out", run)
+    done("predict", run, str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
+    first, second = table(tmp_path / "out.csv")
+    assert list(first) == ["sample", "class", "no", "yes"]
+    assert (first["sample"], second["sample"]) == ("line 2", "line 3")
+    done("export", run, "-o", str(tmp_path / "model.safetensors"))
+    card = json.loads((tmp_path / "model.card.json").read_text())
+    assert card["classes"] == ["no", "yes"]
+    assert card["inputs"]["columns"] == ["age", "town=Bonn", "town=Ulm"]
+    mean, std = (np.array(card["inputs"][name]) for name in ("mean", "std"))
+    fill = card["inputs"]["missing"]["age"]
+    x = (np.array([[30, 0, 1], [fill, 1, 0]]) - mean) / std  # what the card says, by hand
+    with torch.no_grad():
+        net = runs.load_run(run).network()
+        expected = net(torch.from_numpy(x).float()).softmax(1).numpy()
+    found = [[float(row[name]) for name in ("no", "yes")] for row in (first, second)]
+    assert np.allclose(found, expected, atol=1e-5)

@@ -19,6 +19,7 @@ from torch import nn
 
 from fedsift import __version__, files
 from fedsift.data import Task
+from fedsift.data.preparation import Number
 from fedsift.runs.history import History
 from fedsift.runs.models import LAST_ROUND, TrainedModel, load_model
 from fedsift.runs.run import fingerprint_task
@@ -100,19 +101,25 @@ def make_card(history: History, trained: TrainedModel, round: str, form: str) ->
 
 def describe_inputs(task: Task) -> dict[str, Any]:
     """The shape of a sample, and the figures by which its values are normalised."""
-    samples = task.private.samples
-    return {
-        "shape": list(samples.shape),
-        "mean": samples.store.mean.tolist(),
-        "std": samples.store.std.tolist(),
-        "normalise": "(x - mean) / std",
-    }
+    samples, prepared = task.private.samples, task.preparation
+    told: dict[str, Any] = {"shape": list(samples.shape)}
+    if samples.vocabulary is not None:
+        told |= {"vocabulary": samples.vocabulary, "normalise": "none: whole numbers"}
+    else:
+        mean, std = samples.store.mean.tolist(), samples.store.std.tolist()
+        told |= {"mean": mean, "std": std, "normalise": "(x - mean) / std"}
+    if prepared is not None and prepared.tokenizer is not None:
+        ids = "0 fills up, 1 is an unknown word, and word i of the list, from 0, is i + 2"
+        told |= {"words": list(prepared.tokenizer.words), "ids": ids}
+    elif prepared is not None:
+        told |= {"columns": list(prepared.names)}
+        told |= {"missing": {c.name: c.fill for c in prepared.columns if isinstance(c, Number)}}
+    return told
 
 
 def list_classes(task: Task) -> list[str]:
     """Their names, or else their numbers."""
-    names = getattr(task, "class_names", None)
-    return list(names) if names else [str(number) for number in range(task.private.classes)]
+    return list(task.class_names or map(str, range(task.private.classes)))
 
 
 def _check_data(history: History, task: Task) -> None:
