@@ -10,7 +10,7 @@ from tests.helpers.runs import KINDS
 
 PARTS = {
     "datasets": [
-        *("digits", "clinics", "messages"),
+        *("digits", "breast-cancer", "clinics", "messages"),
         *("cifar10", "cifar100", "stl10", "mnist", "fashion-mnist", "svhn"),
         *("csv:FILE", "npz:FILE", "folder:DIR", "sheet:FILE(32)"),
     ],
@@ -63,6 +63,7 @@ PARTS = {
         "digits-gossip",
         "digits-mix2fld",
         "digits-sift",
+        "hospitals",
         "table-fas",
         "table-sift",
         "text-fas",

@@ -50,7 +50,7 @@ def list_parts() -> dict[str, dict[str, str]]:
         name: _describe(part) for name, part in codecs.WEIGHT_CODECS.items() if name not in soft
     }
     found = {
-        "datasets": _describe_all({"digits": data.digits} | data.TOYS)
+        "datasets": _describe_all({"digits": data.digits} | data.BUNDLED)
         | _list_published()
         | _OWN_DATA,
         "partitions": _describe_all(partition.PARTITIONS),

@@ -44,11 +44,24 @@ def digits() -> Dataset:
     """1,797 handwritten digits, 8x8 with 17 grey levels. E. Alpaydin and C. Kaynak, Optical
     Recognition of Handwritten Digits, UCI Machine Learning Repository (1998),
     doi.org/10.24432/C50P49, CC BY 4.0."""
+    return make_dataset(*_read_packed("digits.npz"))
+
+
+def breast_cancer() -> Dataset:
+    """569 tumours, benign or malignant, by 30 measures of cell nuclei. W. Wolberg, O. Mangasarian,
+    N. Street and W. Street, Breast Cancer Wisconsin (Diagnostic), UCI Machine Learning Repository
+    (1993), doi.org/10.24432/C5DW2B, CC BY 4.0."""
+    x, y = _read_packed("breast_cancer.npz")
+    return make_dataset(x, np.array(["benign", "malignant"])[y])
+
+
+def _read_packed(name: str) -> tuple[Array, Array]:
+    """Samples and labels that come with fedsift."""
     with (
-        resources.files("fedsift.data").joinpath("digits.npz").open("rb") as file,
+        resources.files("fedsift.data").joinpath(name).open("rb") as file,
         np.load(file) as arrays,
     ):
-        return make_dataset(arrays["x"], arrays["y"])
+        return arrays["x"], arrays["y"]
 
 
 ARRAYS = ("x", "y", "x_test", "y_test", "x_public", "classes", "client", "vocabulary")
@@ -143,9 +156,13 @@ def _from_arrays(found: dict[str, Array], classes: int | None, kind: str | None 
     )
 
 
-TOYS: dict[str, Callable[[], Dataset]] = {"clinics": toys.clinics, "messages": toys.messages}
+BUNDLED: dict[str, Callable[[], Dataset]] = {
+    "breast-cancer": breast_cancer,
+    "clinics": toys.clinics,
+    "messages": toys.messages,
+}
 DATASETS: dict[str, Callable[[], Dataset]] = (
-    {"digits": digits} | TOYS | {name: partial(load_fetched, name) for name in CATALOGUE}
+    {"digits": digits} | BUNDLED | {name: partial(load_fetched, name) for name in CATALOGUE}
 )
 
 
@@ -154,7 +171,7 @@ IMAGE_SETS = frozenset({"digits", *CATALOGUE})
 
 def is_table(name: Any) -> bool:
     """Whether a name is of a table, a text or a folder: data without a usual size."""
-    return isinstance(name, str) and (_scheme(name)[0] in ("folder", *TABLES) or name in TOYS)
+    return isinstance(name, str) and (_scheme(name)[0] in ("folder", *TABLES) or name in BUNDLED)
 
 
 def load_dataset(
