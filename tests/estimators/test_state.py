@@ -192,6 +192,41 @@ def test_trees_of_histogram_boosting_are_looked_at_too():
             state.decode(state.encode(fitted), model)
 
 
+def attributes(head):
+    return head["content"]["object"][1]["dict"]
+
+
+def widen(head):
+    """A hundred trees in every stage, where there are four classes."""
+    pair = next(pair for pair in attributes(head) if pair[0] == "estimators_")
+    pair[1]["objects"] = [[1, 100], pair[1]["objects"][1][:1] * 100]
+
+
+def count_features_twice(head):
+    """The first count is for the check of trees, the last one would be kept."""
+    attributes(head).insert(0, ["n_features_in_", 10**9])
+
+
+def name_by_number(head):
+    attributes(head).append([{"number": 0}, 1])
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "said"),
+    [
+        (KEPT[3], widen, "another number of trees than classes"),
+        (KEPT[3], lambda head: attributes(head).clear(), "gradient boosting that cannot begin"),
+        (KEPT[0], count_features_twice, "named twice"),
+        (KEPT[4], count_features_twice, "named twice"),
+        (KEPT[0], name_by_number, "not by a word"),
+    ],
+)
+def test_what_would_make_scikit_learn_write_or_read_elsewhere_is_refused(text, change, said):
+    model, fitted = trained(text)
+    with pytest.raises(UserError, match=said):
+        state.decode(altered(state.encode(fitted), change), model)
+
+
 def test_a_forest_for_other_samples_is_refused():
     _, fitted = trained(KEPT[0])
     with pytest.raises(UserError, match="it takes 6 features, not 9"):

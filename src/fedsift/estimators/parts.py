@@ -217,12 +217,28 @@ def _object(value: Any, arrays: list[Array], around: Around, depth: int) -> Any:
         content["nodes"] = _check_predictor(content, around.width)
     made = kind.__new__(kind)
     vars(made).update(content)
+    if hasattr(kind, "_raw_predict_init"):
+        _check_stages(made, around.width)
     return made
+
+
+def _check_stages(boosting: Any, width: int | None) -> None:
+    """Gradient boosting writes a column for each tree of a stage, and does not look where."""
+    stages = vars(boosting).get("estimators_")
+    try:
+        room = boosting._raw_predict_init(np.zeros((1, width or 0), np.float32)).shape
+    except Exception:  # whatever a wrong part raises
+        raise UserError("it has gradient boosting that cannot begin") from None
+    if not isinstance(stages, np.ndarray) or stages.ndim != 2 or room != (1, stages.shape[1]):
+        raise UserError("it has gradient boosting with another number of trees than classes")
 
 
 def _look_inside(name: str, state: Any, around: Around) -> Around:
     """This object, for the parts inside it."""
     pairs = state.get("dict") if isinstance(state, dict) else None
+    keys = [key for key, _ in pairs or []]
+    if not all(isinstance(key, str) for key in keys) or len(set(keys)) < len(keys):
+        raise UserError("it has attributes that are named twice, or not by a word")
     told = next((value for key, value in pairs or [] if key == "n_features_in_"), None)
     if told is None:
         return around
@@ -262,8 +278,9 @@ def _tree(value: Any, arrays: list[Array], around: Around, depth: int) -> Any:
     values = put_together(value["values"], arrays, around, depth)
     nodes = _layout(put_together(value["nodes"], arrays, around, depth), NODE_DTYPE)
     count, outputs, features = len(nodes), value["outputs"], value["features"]
-    if classes.shape != (1,) or classes.dtype.kind not in "iu" or outputs != 1:
-        raise UserError("it has a tree with several outputs")
+    one = classes.shape == (1,) and classes.dtype.kind in "iu" and outputs == 1
+    if not one or classes[0] < 1:
+        raise UserError("it has a tree with several outputs, or none")
     shape = (count, 1, int(classes[0]))
     if values.dtype != np.float64 or values.shape != shape or type(value["depth"]) is not int:
         raise UserError(f"it has a tree whose values are {values.dtype} {values.shape}")
