@@ -94,6 +94,23 @@ def test_one_file_per_client_beside_a_public_file(tmp_path):
     assert any("has no column 'y'" in note for note in task.notes)
 
 
+def test_the_public_file_orders_the_columns_and_not_a_private_one(tmp_path):
+    (tmp_path / "site-1.csv").write_text("b,a,y\n1,2,u\n3,4,v\n")
+    (tmp_path / "public.csv").write_text("a,b\n5,6\n7,8\n")
+    made = data.load_dataset(
+        f"csv:{tmp_path}/public.csv", target="y", clients=str(tmp_path / "site-*.csv")
+    )
+    assert made.table is not None and list(made.table.columns) == ["a", "b"]
+
+
+def test_rows_without_a_class_are_counted_aloud(tmp_path):
+    (tmp_path / "t.csv").write_text("a,grade\n1,none\n2,mild\n3,severe\n4,none\n5,mild\n")
+    made = data.load_dataset(f"csv:{tmp_path}/t.csv", target="grade")
+    assert made.names == ("mild", "severe")
+    told = "2 rows have no 'grade' and can only be public: an empty cell, NA, N/A, nan, null, none"
+    assert any(told in note for note in made.notes)
+
+
 def test_a_column_missing_at_one_client_is_filled_in_and_said(tmp_path):
     (tmp_path / "hospital-a.csv").write_text("a,b,y\n" + "1,5,no\n2,6,yes\n" * 4)
     (tmp_path / "hospital-b.csv").write_text("a,y\n" + "3,no\n4,yes\n" * 4)

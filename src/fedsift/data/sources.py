@@ -41,16 +41,18 @@ def load_tables(
     classes: their names, where the rows may not have them all
     """
     tables = [table for _, table in clients] + ([] if shared is None else [shared])
+    first = tables[0] if shared is None else shared  # every party has it, so its order counts
     for table in tables:
         for key, name in columns.named.items():
             if not (table is shared and clients and key in ("target", "client", "split")):
                 take_column(table, key, name)
-    joined, notes = (tables[0], ()) if len(tables) == 1 else join_tables(tables)
+    joined, notes = (tables[0], ()) if len(tables) == 1 else join_tables(tables, first)
     if not len(joined):
         raise UserError(f"{joined.files[0]} has no rows")
     y, names = _read_target(joined, columns.target, classes)
     owners = _own_files(clients, joined) if clients else _own_rows(joined, columns.client)
     part = _read_parts(joined, columns, y, owners)
+    notes += () if clients else _tell_unlabelled(columns.target, y)
     return Dataset(
         np.empty((len(joined), 0), np.float32),
         y,
@@ -177,6 +179,15 @@ def _sort_owners(owners: Owners) -> Owners:
     places = np.empty(len(order) + 1, np.int64)
     places[order], places[-1] = np.arange(len(order)), -1
     return Owners(places[owners.numbers], tuple(owners.names[i] for i in order))
+
+
+def _tell_unlabelled(target: str | None, y: Array) -> tuple[str, ...]:
+    """A class that is called "none" would vanish without a word."""
+    rows = int((y < 0).sum())
+    if not rows or target is None:
+        return ()
+    empty = "an empty cell, NA, N/A, nan, null, none and ? count as missing"
+    return (f"{count(rows, 'row has', 'rows have')} no {target!r} and can only be public: {empty}",)
 
 
 def _read_parts(table: Table, columns: Columns, y: Array, owners: Owners | None) -> Array | None:

@@ -124,9 +124,10 @@ def find_missing(cells: Array) -> Array:
     return cells == "" if is_words(cells) else np.isnan(cells)
 
 
-def join_tables(tables: Sequence[Table]) -> tuple[Table, tuple[str, ...]]:
-    """All rows below each other, and notes on columns that some files do not have."""
-    names = list(dict.fromkeys(name for table in tables for name in table.columns))
+def join_tables(tables: Sequence[Table], first: Table) -> tuple[Table, tuple[str, ...]]:
+    """All rows below each other, and notes on columns that some files do not have. Columns stand in
+    the order of the `first` table, then in that of the others."""
+    names = list(dict.fromkeys(name for table in (first, *tables) for name in table.columns))
     notes = [
         f"{table.files[0]} has no column {name!r}: its values count as missing"
         for table in tables
