@@ -12,7 +12,7 @@ from fedsift.config import build_federation, read_experiment
 from fedsift.engines import choose_engine
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.evaluation import accuracy
-from fedsift.federation import Federation
+from fedsift.federation import Clients, Federation
 from fedsift.models import initial_state
 from fedsift.turns import run_turn
 from fedsift.types import Fit, Predict, Recipe
@@ -55,6 +55,16 @@ def test_pooled_data_are_trained_once_for_each_kind_of_model():
     assert [job.model.name for job in jobs] == ["mlp"] * 2 + ["mlp(width=0.5)", "mlp"] + [
         "mlp(width=0.5)"
     ]
+
+
+def test_a_client_without_samples_is_no_bar():
+    federation = make_federation()
+    private, model = federation.task.private, federation.clients.models[0]
+    parts = [np.arange(60), np.arange(0)]
+    clients = Clients(private, parts, [model, model])
+    empty = Federation(federation.algorithm, clients, federation.task, 2, 0)
+    turn = baselines.baselines_turn(empty, Recipe(epochs=1), 1, empty.start())
+    assert [len(job.data) for job in next(turn)] == [60, 60]  # one client, and all data
 
 
 def test_terms_that_follow_a_received_model_are_left_out():

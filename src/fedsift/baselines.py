@@ -101,7 +101,7 @@ def baselines_turn(
         return accuracy(logits, task.held_out.labels)
 
     models = [model for model in federation.clients.models if model.kind != REMOTE]
-    alone = {f"{c.id}": (c.model, c.data) for c in clients if c.model in models}
+    alone = {f"{c.id}": (c.model, c.data) for c in clients if c.model in models and len(c.data)}
     pooled = {model.name: (model, task.private) for model in models}
     jobs = [*alone.items(), *pooled.items()]
     found = yield from batch_turns([try_turn(train(name, *what)) for name, what in jobs])
