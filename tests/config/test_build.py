@@ -33,9 +33,8 @@ def test_every_preset_reads_builds_and_starts(name):
     assert dealt == (experiment.data.private or len(federation.task.private))
     students = set(federation.start().server.students)
     without_a_server_model = experiment.algorithm.name in {"fd-jeong", "gossip"}
-    assert students == (
-        set() if without_a_server_model else {model.name for model in federation.clients.models}
-    )
+    networks = {model.name for model in federation.clients.models if model.is_network}
+    assert students == (set() if without_a_server_model else networks)
 
 
 def test_an_experiment_becomes_plain_parts():
