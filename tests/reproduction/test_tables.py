@@ -20,7 +20,8 @@ def cell(curve: str, alpha: float, by_seed: list[float], largest: int = 100) -> 
 
 
 def test_a_gap_is_taken_seed_by_seed_at_the_same_skew():
-    """Gaps .2, 0 and .1: mean .1, deviation .1, ahead in two of three."""
+    """Gaps .2, 0 and .1: mean .1, deviation .1, ahead in two of three. The 97.5 % point of t with
+    two degrees of freedom is 4.303, and 4.303 x .1 / sqrt(3) = .2484."""
     one, other = cell("a", 0.1, [0.7, 0.5, 0.6]), cell("b", 0.1, [0.5, 0.5, 0.5])
     far = cell("b", 100.0, [0.9, 0.9, 0.9])
     found = tables.add_gap(one, [one, far, other], "b", [3, 4, 5])
@@ -30,6 +31,8 @@ def test_a_gap_is_taken_seed_by_seed_at_the_same_skew():
         "mean": 0.1,
         "sd": 0.1,
         "standard_error": round(0.1 / 3**0.5, 6),
+        "interval": [-0.148417, 0.348417],
+        "confidence": 0.95,
         "ahead": 2,
         "by_seed": [0.2, 0.0, 0.1],
     }
