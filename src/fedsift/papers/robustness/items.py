@@ -6,7 +6,7 @@ share, "fas+trust+wrong+share-20". Every cell is compared with honest clients un
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedsift.papers.robustness import tables
@@ -68,12 +68,17 @@ def _grid() -> Item:
                 found += make_cells([f"{rule}+{attack}+{share}" for share in others], [USUAL])
         return found
 
+    return _make_grid("Every attack against every rule that applies", cells, 2)
+
+
+def _make_grid(title: str, cells: Callable[[Plan], list[Cell]], seeds: int) -> Item:
+    """Points lost, in tables of attacks and rules and as a picture."""
     return Item(
-        "Every attack against every rule that applies",
+        title,
         cells,
         lambda plan: [],
         layout="variants",
-        seeds={"digits": range(2), "digits-small": range(1)},
+        seeds={"digits": range(seeds), "digits-small": range(1)},
         reference=honest_curve,
         figures=count_alarms,
         tables=tables.list_grid,
@@ -141,17 +146,7 @@ def _small_grid(
             found += make_cells(curves, [USUAL] if few else alphas)
         return found
 
-    return Item(
-        title,
-        cells,
-        lambda plan: [],
-        layout="variants",
-        seeds={"digits": range(3), "digits-small": range(1)},
-        reference=honest_curve,
-        figures=count_alarms,
-        tables=tables.list_grid,
-        draw=tables.draw_grid,
-    )
+    return _make_grid(title, cells, 3)
 
 
 def _classical() -> Item:
