@@ -49,6 +49,7 @@ def test_other_libraries_by_name(library, name):
     ("text", "said"),
     [
         ("sklearn:RandomForest", "did you mean sklearn:RandomForestClassifier"),
+        ("sklearn:RandomForrest", "did you mean sklearn:RandomForestClassifier"),
         ("sklearn:RandomForestClassifier(trees=5)", "unexpected keyword argument 'trees'"),
         ("sklearn:RandomForestClassifier(5)", "write options as key=value"),
         ("sklearn:LinearSVC", "has no predict_proba; choose a classifier"),

@@ -158,6 +158,7 @@ def find_class(library: str, name: str, places: tuple[str, ...]) -> Any:
         if name in getattr(module, "__all__", vars(module)):
             return getattr(module, name)
     known = [other for module in modules for other in getattr(module, "__all__", vars(module))]
+    known = [other for other in known if not other.endswith("Regressor")]  # no probabilities
     near = [other for other in known if other.startswith(name)]
     near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     guess = f"; did you mean {library}:{near[0]}?" if near else ""
