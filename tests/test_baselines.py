@@ -1,7 +1,9 @@
 """Each client alone and all data pooled, beside a federation."""
 
 import json
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,3 +147,16 @@ def test_hospitals_gain_by_the_federation():
     reached = [record.accuracy for record in records][-1]
     assert bars.mean_alone + 0.05 < reached and bars.best_alone < reached
     assert reached > 0.9
+
+
+@pytest.mark.slow
+def test_the_example_of_the_hospitals_prints_the_same_bars(capsys):
+    """Seed 0: of the four hospitals, and of all data; the federation is ahead of their mean."""
+    pytest.importorskip("sklearn")
+    runpy.run_path(str(Path(__file__).parents[1] / "examples" / "hospitals.py"))
+    told = capsys.readouterr().out.splitlines()
+    alone = [float(line.rpartition(": ")[2]) for line in told if " alone, " in line]
+    (last,) = [line.split()[2].rstrip(",") for line in told if line.startswith("round 8")]
+    assert len(alone) == 4
+    assert sum(alone) / 4 + 0.05 < float(last)
+    assert max(alone) < float(told[-1].rpartition(": ")[2])
