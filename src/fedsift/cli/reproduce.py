@@ -44,6 +44,7 @@ class Part:
     only: tuple[str, ...] = ()  # patterns of curves or run folders; none: all
     seconds: float | None = None
     slim: bool = False  # without the models of finished runs
+    merge: Path | None = None  # a folder of earlier reports, for the cells that were not run
 
 
 def reproduce(
@@ -102,6 +103,15 @@ def reproduce(
     report: Annotated[
         bool, typer.Option("--report", help="Run nothing; report on what is in --out.")
     ] = False,
+    merge: Annotated[
+        Path | None,
+        typer.Option(
+            "--merge",
+            metavar="DIR",
+            help="Take cells that were not run here from the reports in this folder.",
+            show_default=False,
+        ),
+    ] = None,
     engine: EngineName = None,
     device: Device = None,
     precision: PrecisionName = None,
@@ -132,7 +142,7 @@ def reproduce(
         if not items:
             raise user_error(f"name what to reproduce: {', '.join(paper.reports)} or all")
         folder = out or Path("reproduction") / paper.name / f"{setting}-{Path(recipe).stem}"
-        part = Part(tuple(only or ()), seconds, slim)
+        part = Part(tuple(only or ()), seconds, slim, merge)
         if report:
             made, kept = _report_found(items, plan, folder, part)
         else:
@@ -198,9 +208,10 @@ def _run_and_report(
         if unfinished:
             _say_unfinished(unfinished)
         elif part.only:
-            made |= _make_reports(tables, plan, out, _find_incomplete(tables, plan, out))
+            incomplete = _find_incomplete(tables, plan, out)
+            made |= _make_reports(tables, plan, out, incomplete, part.merge)
         else:
-            made |= _make_reports(tables, plan, out, dict.fromkeys(tables, left_out))
+            made |= _make_reports(tables, plan, out, dict.fromkeys(tables, left_out), part.merge)
         if unfinished or part.only:
             return made
     if not made:
@@ -309,7 +320,7 @@ def _report_found(
     made = {name: _make_extra(name, plan, out) for name in extras}
     finished = bool(part.only)
     missing = {name: find_missing(name, plan, out, finished=finished) for name in tables}
-    made |= _make_reports(tables, plan, out, missing)
+    made |= _make_reports(tables, plan, out, missing, part.merge)
     if not made and not kept:
         several = any(len(plan.seeds_of(plan.paper.items[name])) > 1 for name in tables)
         fewer = ", or fewer --seeds" if several else ""
@@ -324,14 +335,18 @@ def _describe_nothing(items: list[str], out: Path) -> str:
 
 
 def _make_reports(
-    items: list[str], plan: Plan, out: Path, left_out: dict[str, dict[Cell, str]]
+    items: list[str],
+    plan: Plan,
+    out: Path,
+    left_out: dict[str, dict[Cell, str]],
+    merge: Path | None,
 ) -> dict[str, Report]:
-    found = {name: _make_report(name, plan, out, left_out[name]) for name in items}
+    found = {name: _make_report(name, plan, out, left_out[name], merge) for name in items}
     return {name: report for name, report in found.items() if report}
 
 
 def _make_report(
-    name: str, plan: Plan, out: Path, left_out: dict[Cell, str]
+    name: str, plan: Plan, out: Path, left_out: dict[Cell, str], merge: Path | None
 ) -> dict[str, Any] | None:
     """The report on an item, also written to files; or none, if it has no cell."""
     from fedsift.reproduction import pictures, reports
@@ -341,7 +356,8 @@ def _make_report(
     if len(mine) == len(item.cells(plan)):
         warn(f"{name}: nothing to report ({next(iter(mine.values()))})")
         return None
-    report = reports.gather_report(name, item, plan, out, mine)
+    earlier = reports.read_report(plan, name, merge) if merge else None
+    report = reports.gather_report(name, item, plan, out, mine, earlier)
     if (before := reports.count_seeds(out, name)) > (now := report["seeds"]):
         warn(
             f"{name}: the report on {before} seeds in {out} is replaced by one on {now}; "

@@ -15,7 +15,7 @@ from fedsift.config import Experiment
 from fedsift.data import TEST
 from fedsift.files import write_atomic
 from fedsift.report import Method
-from fedsift.reproduction import tables
+from fedsift.reproduction import merging, tables
 from fedsift.reproduction.paper import Item
 from fedsift.reproduction.plans import Cell, Plan, run_folder
 from fedsift.reproduction.verdicts import judge_claim
@@ -38,11 +38,17 @@ WHERE = {"name", *config.WHERE}  # runs may differ in these from what would be r
 
 
 def gather_report(
-    name: str, item: Item, plan: Plan, out: Path, left_out: Mapping[Cell, str]
+    name: str,
+    item: Item,
+    plan: Plan,
+    out: Path,
+    left_out: Mapping[Cell, str],
+    earlier: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All that is known of an item: its cells, by seed and by round, and the verdicts.
 
     Where runs are not finished, all are compared after as many rounds as the shortest has.
+    Cells that are left out are taken from an `earlier` report on the same item, if it has them.
     """
     cells = item.cells(plan)
     seeds = plan.seeds_of(item)
@@ -54,6 +60,8 @@ def gather_report(
     found = {cell: [_cut(run, rounds) for run in of] for cell, of in whole.items()}
     same_samples = all(run.measured_on == TEST for run in every)
     published = item.published if plan.comparable and same_samples else {}
+    kept = merging.find_kept(earlier, left_out, seeds, rounds) if earlier else {}
+    left_out = {cell: why for cell, why in left_out.items() if cell not in kept}
     return {
         "paper": plan.paper.name,
         "item": name,
@@ -70,15 +78,16 @@ def gather_report(
         "minutes": round(sum(run.seconds for run in every) / 60, 1),
         "command": _format_command(name, plan, len(seeds), every[0].experiment),
         "environment": _join_environments(every),
+        **(merging.describe_source(earlier, kept) if earlier and kept else {}),
         **_tell_held_out(every),
-        **_describe_cells(item, plan, found, whole, published),
+        **_describe_cells(item, plan, found, whole, published, kept),
         "unfinished": {
             run.folder.name: len(run.metrics)
             for run in every
             if len(run.metrics) < run.experiment.rounds
         },
         "left_out": {str(cell): why for cell, why in left_out.items()},
-        "claims": _judge_claims(item, plan, found),
+        "claims": _judge_claims(item, plan, found, kept),
     }
 
 
@@ -88,14 +97,17 @@ def _describe_cells(
     found: Mapping[Cell, Sequence[History]],
     whole: Mapping[Cell, Sequence[History]],
     published: Mapping[Cell, float],
+    kept: Mapping[Cell, dict[str, Any]],
 ) -> dict[str, Any]:
     """The cells, and what the layout of the item draws from all of them."""
-    cells = [
-        _describe_cell(cell, found[cell], whole[cell], published.get(cell))
+    made = {
+        cell: _describe_cell(cell, found[cell], whole[cell], published.get(cell))
         | {"label": item.labels.get(cell.curve) or plan.label(cell.curve)}
         | (dict(item.figures(found[cell])) if item.figures else {})
         for cell in found
-    ]
+    }
+    every = {**made, **kept}
+    cells = [every[cell] for cell in item.cells(plan) if cell in every]
     if item.reference:
         seeds = plan.seeds_of(item)
         cells = [
@@ -118,7 +130,10 @@ def _tell_held_out(every: Sequence[History]) -> dict[str, str]:
 
 
 def _judge_claims(
-    item: Item, plan: Plan, found: Mapping[Cell, Sequence[History]]
+    item: Item,
+    plan: Plan,
+    found: Mapping[Cell, Sequence[History]],
+    kept: Mapping[Cell, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     figures = {
         "accuracy": {
@@ -127,11 +142,15 @@ def _judge_claims(
         },
         "pace": {cell: [fmean(run.accuracies) for run in of] for cell, of in found.items()},
     }
+    figures["accuracy"] |= {cell: of["by_seed"] for cell, of in kept.items()}
+    figures["pace"] |= {cell: [fmean(run) for run in of["by_round"]] for cell, of in kept.items()}
     sizes = {cell: [ledger.upload_sizes(run.ledger) for run in of] for cell, of in found.items()}
     uploads = {
         "mean": {cell: [fmean(run) for run in of] for cell, of in sizes.items()},
         "largest": {cell: [float(max(run)) for run in of] for cell, of in sizes.items()},
     }
+    for kind, key in {"mean": "uplink_bytes_per_upload", "largest": "uplink_bytes_largest"}.items():
+        uploads[kind] |= {cell: [of[key]] * len(of["by_seed"]) for cell, of in kept.items()}
     return [
         judge_claim(claim, figures[claim.figure], item.published, uploads)
         for claim in item.claims(plan)
@@ -250,6 +269,7 @@ def markdown(report: Mapping[str, Any], item: Item | None = None) -> str:
     where = made.get("gpu") or made.get("processor")
     made_with = f"fedsift {made.get('fedsift')}, {_format_commits(made)}, {where}"
     lines += ["", f"`{report['command']}`, {made_with}; every gap is in the JSON."]
+    lines += merging.list_sources(report)
     return "\n".join(lines) + "\n"
 
 
