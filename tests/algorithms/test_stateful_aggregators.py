@@ -14,7 +14,7 @@ from fedsift.aggregators import (
     mean,
     run_aggregator,
 )
-from fedsift.aggregators.memory import LastUploads, Remembered
+from fedsift.aggregators.memory import LastUploads
 from fedsift.algorithms.soft_labels import ServerMemory
 from fedsift.checkpoints import from_bytes, restore_state, to_bytes
 from fedsift.federation import Federation
@@ -185,6 +185,25 @@ def test_a_vote_fades_by_its_age_by_hand():
     assert labels.probs.tolist() == [[0.5, 0.5]]
 
 
+def test_several_uploads_of_a_client_count_if_asked():
+    """Client 3 says 1.0, then 0.0, then 0.5; a vote halves every round."""
+    every, two = LabelMemory(decay=0.5, last=None), LabelMemory(decay=0.5, last=2)
+    said: dict[LabelMemory, Any] = {rule: {} for rule in (every, two)}
+    for number, value in enumerate((1.0, 0.0)):
+        for rule, memory in said.items():
+            labels, said[rule] = run_aggregator(
+                rule, [(3, one(value))], memory, toys.a_round(number)
+            )
+            assert labels.probs[0, 0] == pytest.approx((1.0, 1 / 3)[number])
+    labels, _ = run_aggregator(every, [(3, one(0.5))], said[every], toys.a_round(2))
+    assert labels.weight is not None and labels.weight.tolist() == [1.75]
+    assert labels.probs[0, 0] == pytest.approx(0.75 / 1.75)
+    labels, memory = run_aggregator(two, [(3, one(0.5))], said[two], toys.a_round(2))
+    assert labels.probs[0, 0] == pytest.approx(1 / 3)
+    assert memory["by_client"]["3"].keys() == {"1", "2"}
+    assert forget_client(two, memory, 3) == {}
+
+
 def test_without_fading_memory_for_ever_is_the_rule_over_all_last_uploads():
     rule = LabelMemory("era(0.5)", rounds=None, decay=1)
     memory: Any = {}
@@ -242,7 +261,7 @@ def test_a_damaged_memory_is_refused_in_words(change):
     r, memory = toys.a_round(2), LabelMemory()
 
     def kept(round=1, **changed):
-        return LastUploads({7: Remembered(round, SoftLabels(**(good | changed)))})
+        return LastUploads({7: {round: SoftLabels(**(good | changed))}})
 
     assert len(memory.aggregate([], kept(), r)[0]) == 2
     with pytest.raises(UserError, match="the memory of client 7's upload does not fit this run"):

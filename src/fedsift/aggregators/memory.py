@@ -22,15 +22,16 @@ class Remembered:
 
 @dataclass(frozen=True, eq=False)
 class LastUploads:
-    by_client: dict[int, Remembered] = field(default_factory=dict)
+    by_client: dict[int, dict[int, SoftLabels]] = field(default_factory=dict)  # then by round
 
 
 class LabelMemory:
-    """Every client's last upload still counts: `rounds` rounds long, decay^age of a vote each.
+    """Earlier uploads still count: `rounds` rounds long, decay^age of a vote each.
 
     inner: the rule for the votes, e.g. "mean" or "era(0.1)"
     rounds: how many rounds an upload counts, the one it came in included (None: for ever)
     decay: what a vote counts after one more round
+    last: how many uploads of a client count, the newest first (None: all)
 
     Compare FedCDA (Wang et al. 2024), which keeps weights. Here it costs no bytes.
     """
@@ -38,39 +39,59 @@ class LabelMemory:
     memory_type: ClassVar[type] = LastUploads
 
     def __init__(
-        self, inner: str | Aggregator = "mean", rounds: int | None = 4, decay: float = 0.7
+        self,
+        inner: str | Aggregator = "mean",
+        rounds: int | None = 4,
+        decay: float = 0.7,
+        last: int | None = 1,
     ) -> None:
-        if rounds is not None:
-            check_whole("rounds", rounds)
+        counts = {"rounds": rounds, "last": last}
+        given = {name: value for name, value in counts.items() if value is not None}
+        for name, value in given.items():
+            check_whole(name, value)
         check_number("decay", decay)
-        if (rounds is not None and rounds < 1) or not 0 < decay <= 1:
+        if any(value < 1 for value in given.values()) or not 0 < decay <= 1:
             raise UserError(
-                f"memory takes at least 1 round and a decay above 0 up to 1, not {rounds} and"
-                f" {decay}"
+                "memory takes at least 1 round, a decay above 0 up to 1 and at least 1 last"
+                f" upload, not {rounds}, {decay} and {last}"
             )
         self.inner = resolve_inner("memory", inner)
-        self.rounds, self.decay = rounds, decay
+        self.rounds, self.decay, self.last = rounds, decay, last
 
     def aggregate(
         self, uploads: Uploads, memory: LastUploads, r: Round
     ) -> tuple[SoftLabels, LastUploads]:
         for client, old in memory.by_client.items():  # it may come from a run folder
-            if not is_of_earlier_round(old, r):
+            if not all(is_of_earlier_round(Remembered(*one), r) for one in old.items()):
                 raise UserError(
                     f"the memory of client {client}'s upload does not fit this run: it is damaged"
                 )
-        kept = memory.by_client | {client: Remembered(r.number, u) for client, u in uploads}
-        if self.rounds is not None:
-            first = r.number - self.rounds + 1
-            kept = {client: old for client, old in kept.items() if old.round >= first}
-        faded = ((client, self._fade(kept[client], r.number)) for client in sorted(kept))
-        return self.inner(faded, len(r.public), r.classes), LastUploads(kept)
+        new = dict(uploads)
+        kept = {
+            client: self._keep(memory.by_client.get(client, {}), new.get(client), r.number)
+            for client in sorted(memory.by_client.keys() | new.keys())
+        }
+        faded = (
+            (client, self._fade(labels, r.number - number))
+            for client, of in kept.items()
+            for number, labels in of.items()
+        )
+        joined = self.inner(faded, len(r.public), r.classes)
+        return joined, LastUploads({client: of for client, of in kept.items() if of})
 
     def forget(self, memory: LastUploads, client: int) -> LastUploads:
         return LastUploads({id: old for id, old in memory.by_client.items() if id != client})
 
-    def _fade(self, old: Remembered, now: int) -> SoftLabels:
-        age, labels = now - old.round, old.labels
+    def _keep(
+        self, old: dict[int, SoftLabels], new: SoftLabels | None, now: int
+    ) -> dict[int, SoftLabels]:
+        """What still counts of a client's uploads, by round, the oldest first."""
+        first = 0 if self.rounds is None else now - self.rounds + 1
+        every = old if new is None else old | {now: new}
+        numbers = [number for number in sorted(every) if number >= first]
+        return {number: every[number] for number in numbers[-(self.last or len(numbers)) :]}
+
+    def _fade(self, labels: SoftLabels, age: int) -> SoftLabels:
         if not age or self.decay == 1:
             return labels
         votes = np.ones(len(labels)) if labels.weight is None else labels.weight
