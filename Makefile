@@ -12,7 +12,7 @@ PYTEST   = $(BIN)/python -m pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-all test-gpu coverage dist bench peers clean
+.PHONY: help setup demo docs check format test test-all test-gpu coverage dist bench peers clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -46,6 +46,9 @@ format: $(DEV) ## Put the code into the agreed format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(DEV) ## Build the documentation into site/, warnings as errors
+	$(BIN)/python tools/build_site.py
+
 test: $(DEV) ## The quick tests, in parallel
 	$(PYTEST) -n auto -m "$(QUICK)"
 
@@ -77,5 +80,5 @@ $(PEERS)/.installed: benchmarks/peers-constraints.txt
 	touch $@
 
 clean: ## Remove the environments, caches and built packages; runs/ is left alone
-	rm -rf $(VENV) $(PEERS) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) $(PEERS) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

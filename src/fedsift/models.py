@@ -384,6 +384,9 @@ def initial_state(model: Model, seed: int) -> Weights:
     """An architecture's starting weights, equal for equal seeds; global randomness is untouched.
 
     Models that are no networks start with nothing.
+
+    model: what `make_model` gave, or `client.model`
+    seed: of the weights
     """
     if not model.is_network:
         return {}

@@ -9,7 +9,11 @@ from fedsift.types import Array
 
 
 def softmax(logits: Array, temperature: float) -> Array:
-    """t^n = exp(z^n / T) / sum_m exp(z^m / T), float64 [N, C]."""
+    """t^n = exp(z^n / T) / sum_m exp(z^m / T), float64 [N, C].
+
+    logits: [N, C] outputs of a network
+    temperature: T, above 0; 1 leaves them as they are, above 1 makes them less sure
+    """
     scaled = logits.astype(np.float64) / temperature
     exps = np.exp(scaled - scaled.max(-1, keepdims=True))
     return exps / exps.sum(-1, keepdims=True)
@@ -25,7 +29,10 @@ def apportion(weights: Array, total: int) -> Array:
 
 
 def entropy(probs: Array) -> Array:
-    """-sum p log p along the last axis, with 0 log 0 = 0."""
+    """-sum p log p along the last axis, with 0 log 0 = 0.
+
+    probs: [..., C] probabilities
+    """
     p = probs.astype(np.float64)
     return -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1)
 

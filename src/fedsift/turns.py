@@ -17,6 +17,8 @@ def batch_turns(turns: Sequence[Turn[Any]]) -> Turn[list[Any]]:
     A turn yields one piece of work or a list of them. The result is itself such a turn, so cohorts
     nest in rounds and rounds in sweeps. It returns what the turns returned. A ModelFailure that
     answers one piece of work is thrown into the turn; in a list of answers it is handed on.
+
+    turns: generators that yield `Fit`, `Predict` or lists of them
     """
     returned: dict[int, Any] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(turns)))

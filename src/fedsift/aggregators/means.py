@@ -15,7 +15,12 @@ from fedsift.types import Array, SoftLabels, UserError
 
 
 def mean(uploads: Uploads, samples: int, classes: int) -> SoftLabels:
-    """t(x) = mean over the clients *that uploaded x*: the divisor is the number of votes for x."""
+    """t(x) = mean over the clients *that uploaded x*: the divisor is the number of votes for x.
+
+    uploads: pairs (client, SoftLabels); read once
+    samples: N, the size of the public set
+    classes: C
+    """
     total, votes = np.zeros((samples, classes)), np.zeros(samples)
     for _, upload in uploads:
         weight = np.ones(len(upload)) if upload.weight is None else upload.weight
@@ -57,9 +62,9 @@ class Era:
     as in era(0.1, inner=median).
     """
 
-    temperature: float = 0.1
-    weights: str = "equal"
-    inner: str | Aggregator = "mean"
+    temperature: float = 0.1  # below 1 sharpens
+    weights: str = "equal"  # equal, or certainty
+    inner: str | Aggregator = "mean"  # the rule that is sharpened
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature)
@@ -81,7 +86,7 @@ class EnhancedEra:
     `weights` and `inner` as in era.
     """
 
-    beta: float = 2.0
+    beta: float = 2.0  # above 1 sharpens
     weights: str = "equal"
     inner: str | Aggregator = "mean"
 

@@ -34,8 +34,8 @@ def altered_part(attack: Attack) -> str:
 class Scene:
     """A round as hostile clients see it; they see all uploads of honest ones before they speak."""
 
-    client: Client
-    r: Round
+    client: Client  # the hostile client that speaks
+    r: Round  # the round
     hostile: tuple[int, ...] = ()  # the hostile clients of this cohort
     cohort: int = 1  # clients in it
     answers: Mapping[int, Any] = field(default_factory=dict)  # of all hostile clients, not altered

@@ -30,7 +30,7 @@ class SoftLabelCodec:
     Votes (`SoftLabels.weight`) are sent only where a row does not stand for exactly one.
     """
 
-    values: Values
+    values: Values  # how rows of probabilities become bytes
 
     @property
     def keeps_reference(self) -> bool:

@@ -18,8 +18,8 @@ _SAMPLES = struct.Struct("<I")  # private samples behind the weights; 0 from the
 class WeightCodec:
     """Floating-point tensors as float32 or float16; integer buffers as they are."""
 
-    id: int
-    dtype: torch.dtype
+    id: int  # its number in the header
+    dtype: torch.dtype  # of the floating-point tensors on the wire
 
     def encode(
         self, state: Weights, round: int, samples: int = 0, cause: str = "local.lr"

@@ -38,9 +38,9 @@ class Dataset:
     A sample without a label has class -1, and is public.
     """
 
-    x: Array
-    y: Array
-    classes: int
+    x: Array  # [S, ...] uint8 or float
+    y: Array  # [S] class numbers; -1: none
+    classes: int  # how many there are
     test: tuple[Array, Array] | None = None  # an official test set, where there is one
     public: Array | None = None  # unlabelled samples of their own, where there are some
     kind: str = IMAGES  # one of KINDS

@@ -27,7 +27,12 @@ Partition = Callable[[Array, int, np.random.Generator], Sequence[Array]]
 
 
 def iid(labels: Array, clients: int, generator: np.random.Generator) -> list[Array]:
-    """Equal sizes, every client drawn from the same pool."""
+    """Equal sizes, every client drawn from the same pool.
+
+    labels: [S] classes of the private samples
+    clients: how many there are
+    generator: the randomness of the deal
+    """
     return np.array_split(generator.permutation(len(labels)), clients)
 
 
@@ -41,7 +46,7 @@ class Dirichlet:
     to what is left.
     """
 
-    alpha: float
+    alpha: float  # label skew: 100 is almost none, 0.1 is strong
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
@@ -66,7 +71,7 @@ class Dirichlet:
 class DirichletFree:
     """Free sizes: each class is cut over the clients in Dirichlet(alpha) proportions."""
 
-    alpha: float
+    alpha: float  # label skew: 100 is almost none, 0.1 is strong
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
@@ -87,7 +92,7 @@ class DirichletFree:
 class Shards:
     """Sorted by label, cut into clients x shards pieces, dealt at random (McMahan et al.)."""
 
-    shards: int = 2
+    shards: int = 2  # pieces per client
 
     def __post_init__(self) -> None:
         _positive("shards", self.shards)
@@ -128,8 +133,8 @@ class Views:
     too. Where a class is too small, the client fills its place as in `Dirichlet`.
     """
 
-    alpha: float
-    samples: int = 40
+    alpha: float  # label skew: 100 is almost none, 0.1 is strong
+    samples: int = 40  # of each client
     overlapping: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

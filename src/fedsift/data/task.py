@@ -28,8 +28,8 @@ class Task:
     simulation. Parties are given `public` and their own samples, never a task.
     """
 
-    private: Labelled
-    public: Samples
+    private: Labelled  # the samples that are dealt to the clients
+    public: Samples  # the samples that every party has, without labels
     held_out: Labelled  # what accuracy is measured on
     measured_on: str = TEST  # which samples those are: "test", or "validation"
     public_labels: Array | None = None  # [N] int64

@@ -21,7 +21,7 @@ class FederationState:
     """All that survives a round."""
 
     round: int  # rounds finished
-    server: Server
+    server: Server  # students, and what the algorithm keeps
     memories: dict[int, Any] = field(default_factory=dict)  # by client, as the algorithm defines
     # of clients on other machines, which keep their memories and models to themselves:
     last_rounds: dict[int, int] = field(default_factory=dict)  # the last round a memory is of
@@ -37,11 +37,11 @@ class FederationState:
 class Record:
     """One round: what it cost and what came of it. `state` is enough to resume from here."""
 
-    round: int
-    accuracies: dict[str, float]
-    bytes: RoundBytes = field(repr=False)
-    state: FederationState = field(repr=False)
-    models: dict[str, tuple[Model, Weights]] = field(repr=False)
+    round: int  # from 0 on
+    accuracies: dict[str, float]  # by model, on the test samples
+    bytes: RoundBytes = field(repr=False)  # of every message, by client and direction
+    state: FederationState = field(repr=False)  # give it to `federate` to resume from here
+    models: dict[str, tuple[Model, Weights]] = field(repr=False)  # what was evaluated
     client_accuracy: float | None = None  # mean over the models that clients keep of their own
     disagreement: float | None = None  # how often two of those differ on a test sample
     counts: dict[str, int] = field(
@@ -51,11 +51,11 @@ class Record:
     quality: Quality | None = None  # more on the models that are reported, where they are here
     losses: dict[str, float] = field(default_factory=dict)  # after training, see fedsift.losses
     # of a simulation where the public samples' classes are known:
-    uploaded_labels: UploadedLabels | None = None
-    distilled_labels: DistilledLabels | None = None
+    uploaded_labels: UploadedLabels | None = None  # how right the uploads are (simulation)
+    distilled_labels: DistilledLabels | None = None  # how right the aggregate is (simulation)
     steps: dict[int, int] = field(default_factory=dict)  # training steps of each simulated client
     verdicts: dict[int, Verdict] = field(default_factory=dict)  # on the clients heard, if judged
-    server_steps: int = 0
+    server_steps: int = 0  # training steps of the server
     reported_by_clients: tuple[str, ...] = ()  # which of these figures nobody else has measured
     hostile: tuple[int, ...] = ()  # the hostile clients that took part, in a simulation
 

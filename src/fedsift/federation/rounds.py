@@ -39,11 +39,11 @@ from fedsift.types import (
 class Federation:
     """Who takes part, on what, by which algorithm: all that is fixed for a run."""
 
-    algorithm: Algorithm
-    clients: Clients
-    task: Task
-    cohort: int
-    seed: int
+    algorithm: Algorithm  # what the parties do
+    clients: Clients  # what `make_clients` gave
+    task: Task  # what `split` gave
+    cohort: int  # clients that take part in a round
+    seed: int  # of cohorts, weights, batches and picks
     start_from: Start | None = None  # what the students' first weights come from; None: chance
     threat: Threat | None = None  # the hostile clients; None: all are honest
 

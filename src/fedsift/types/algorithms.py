@@ -110,8 +110,8 @@ class WeightAnswer:
     """Weights before they are encoded, and how many samples the client says are behind them."""
 
     received: Weights  # what its training started from
-    weights: Weights
-    samples: int
+    weights: Weights  # after its training
+    samples: int  # how many it says are behind them
     memory: Any = None  # as of `LabelAnswer`
 
 

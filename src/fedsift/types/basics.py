@@ -41,12 +41,12 @@ class Model:
     `predict_proba`, or a black box that only answers.
     """
 
-    name: str
-    factory: Callable[..., Any]
-    shape: tuple[int, ...]
-    classes: int
-    options: tuple[tuple[str, Any], ...] = ()
-    kind: str = NETWORK
+    name: str  # in tables, messages and run folders
+    factory: Callable[..., Any]  # (shape, classes, **options) -> the model
+    shape: tuple[int, ...]  # of one sample
+    classes: int  # C
+    options: tuple[tuple[str, Any], ...] = ()  # further arguments of the factory
+    kind: str = NETWORK  # network, estimator or black box
     vocabulary: int | None = None  # inputs are token ids below this; None: they are numbers
 
     def __repr__(self) -> str:

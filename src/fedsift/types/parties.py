@@ -34,15 +34,15 @@ class Link:
 class Draws:
     """A sampler's randomness: `shared` is equal at all clients of a round, `own` is not."""
 
-    shared: np.random.Generator
-    own: np.random.Generator
+    shared: np.random.Generator  # equal at all clients of a round
+    own: np.random.Generator  # of this client and round alone
 
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    id: int
-    model: Model
-    data: Labelled
+    id: int  # 0, 1, ..., as in clients.json
+    model: Model  # what it trains or asks
+    data: Labelled  # its private samples
 
     def __repr__(self) -> str:
         return f"Client({self.id}, {len(self.data)} samples, model {self.model.name!r})"
@@ -56,17 +56,17 @@ class Client:
 class Round:
     """One round as every party sees it; randomness is named after it, never stored."""
 
-    number: int
-    seed: int
-    public: Samples
-    classes: int
+    number: int  # from 0 on
+    seed: int  # of the run
+    public: Samples  # the public set, [N]; nobody has its labels
+    classes: int  # C
     models: tuple[Model, ...]  # the networks in the federation: the server has a student of each
     model_of: Callable[[int], Model]  # what a client has: one of these, or no network
     population: int = 1  # clients in the federation
     cohort: int = 0  # clients that take part in a round; 0 where nobody has said
     # weights that the students start from, by architecture: only the server has them, and only
     # before the first round; None where they start from random weights
-    start: Mapping[str, Weights] | None = None
+    start: Mapping[str, Weights] | None = None  # first weights by model; None: chance
     others: tuple[Model, ...] = ()  # models of clients that are no networks
 
     def key(self, *names: int | str) -> seeding.Names:
@@ -102,11 +102,11 @@ class Server:
     them. `verdicts` are on the clients heard in that round.
     """
 
-    students: dict[str, Weights]
-    memory: Any = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    students: dict[str, Weights]  # by the name of the model
+    memory: Any = field(default_factory=dict)  # whatever else must survive the round
+    counts: dict[str, int] = field(default_factory=dict)  # figures for the metrics of this round
     distilled: SoftLabels | None = None  # indexes are into the public set
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    verdicts: dict[int, Verdict] = field(default_factory=dict)  # by client
 
     def __repr__(self) -> str:
         students = ", ".join(

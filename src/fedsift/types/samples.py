@@ -23,7 +23,7 @@ class Store:
 
     values: Tensor  # [S, channels, height, width], [S, features], [S, steps, features], [S, tokens]
     mean: Tensor  # [channels, 1, 1] or [features]
-    std: Tensor
+    std: Tensor  # of the shape of `mean`
     vocabulary: int | None = None  # ids are below this
 
     def __repr__(self) -> str:
@@ -41,7 +41,7 @@ class Store:
 class Samples:
     """A view: some rows of a store. It carries no labels, so the public set cannot leak any."""
 
-    store: Store
+    store: Store  # the values, shared by all views of them
     rows: Array  # [n] int64
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class Samples:
 class Labelled:
     """Samples with a target distribution each; a hard label is a one-hot row: one loss for both."""
 
-    samples: Samples
+    samples: Samples  # the inputs, [n]
     targets: Tensor  # [n, C] float32
 
     def __repr__(self) -> str:

@@ -18,10 +18,10 @@ from fedsift.types.samples import Labelled, Samples
 class Fit:
     """Train `state` on `data`; the answer is the new state."""
 
-    model: Model
-    state: Weights
-    data: Labelled
-    recipe: Recipe
+    model: Model  # which network
+    state: Weights  # the weights that training starts from
+    data: Labelled  # samples with their targets
+    recipe: Recipe  # epochs, batch, step size and so on
     key: seeding.Names  # names the randomness, so every engine draws the same batches
     epoch: int = 0  # epochs trained in earlier rounds: where the learning-rate schedule stands
     temperature: float = 1.0  # of the student's softmax in the loss
@@ -40,9 +40,9 @@ class Fit:
 class Predict:
     """The answer is the model's outputs before the softmax, float32 [n, C]."""
 
-    model: Model
-    state: Weights
-    samples: Samples
+    model: Model  # which network, estimator or black box
+    state: Weights  # its weights
+    samples: Samples  # what it is asked about, [n]
 
 
 @runtime_checkable
