@@ -9,7 +9,7 @@ Links to other sites are not followed. Files that git ignores are left out.
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -55,15 +55,23 @@ def check_page(page: Path, root: Path) -> Iterator[str]:
 
 def prose_lines(page: Path) -> Iterator[tuple[int, str]]:
     """The numbered lines outside fenced code."""
+    lines = tell_code(page.read_text(encoding="utf-8").splitlines())
+    return ((number, line) for number, (line, is_code) in enumerate(lines, 1) if not is_code)
+
+
+def tell_code(lines: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Each line, and whether it belongs to fenced code."""
     fence = ""
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+    for line in lines:
         mark = FENCE.match(line)
         if mark and not fence:
             fence = mark[1]
         elif mark and mark[1].startswith(fence):
             fence = ""
         elif not fence:
-            yield number, line
+            yield line, False
+            continue
+        yield line, True
 
 
 def link_targets(line: str) -> list[str]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from check_links import CODE, ELSEWHERE, FENCE, HEADING, INLINE, REFERENCE, heading_anchor
+from check_links import CODE, ELSEWHERE, HEADING, INLINE, REFERENCE, heading_anchor, tell_code
 
 LIST_ITEM = re.compile(r"^ {0,3}(?:[-*]|\d+\.) ")
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".sh": "bash"}
@@ -67,24 +67,12 @@ class Site:
         return "\n".join(separate_blocks(self._convert_lines(text, source))) + "\n"
 
     def _convert_lines(self, text: str, source: Path) -> Iterator[str]:
-        fence, found = "", dict[str, int]()
-        for line in text.splitlines():
-            mark = FENCE.match(line)
-            if mark and not fence:
-                fence = mark[1]
-            elif mark and mark[1].startswith(fence):
-                fence = ""
-            elif not fence:
-                line = name_heading(self._lead(line, source), line, found)
-            yield line
+        found = dict[str, int]()
+        for line, is_code in tell_code(text.splitlines()):
+            yield line if is_code else name_heading(self._lead(line, source), line, found)
 
     def _lead(self, line: str, source: Path) -> str:
         """The line with its links leading to where the site has the files."""
-        if line.startswith("    "):  # code, or the text of a footnote
-            return line if "](" not in line else self._lead_text(line, source)
-        return self._lead_text(line, source)
-
-    def _lead_text(self, line: str, source: Path) -> str:
         code = [match.span() for match in CODE.finditer(line)]
 
         def lead(match: re.Match[str]) -> str:
@@ -144,14 +132,11 @@ def name_heading(line: str, original: str, found: dict[str, int]) -> str:
     return f"{line} {{#{name}-{count}}}" if count else f"{line} {{#{name}}}"
 
 
-def separate_blocks(lines: Iterator[str]) -> Iterator[str]:
+def separate_blocks(lines: Iterable[str]) -> Iterator[str]:
     """Blank lines before lists and tables that follow a paragraph; GitHub does without them."""
-    before, fence = "", ""
-    for line in lines:
-        mark = FENCE.match(line)
-        if mark:
-            fence = "" if fence and mark[1].startswith(fence) else fence or mark[1]
-        elif not fence and starts_block(before, line):
+    before = ""
+    for line, is_code in tell_code(lines):
+        if not is_code and starts_block(before, line):
             yield ""
         yield line
         before = line

@@ -11,10 +11,12 @@ from pathlib import Path
 import build_site
 import pytest
 import site_reference
+import typer
 from site_pages import Site, place_of
 
 import fedsift
 from fedsift import registry
+from fedsift.cli import app
 from fedsift.cli.ls import list_parts
 from fedsift.config.schema import Experiment, describe_keys, section_type
 from tests.helpers.cli import done
@@ -126,7 +128,7 @@ def test_every_key_is_in_the_reference_with_its_meaning():
 
 def test_every_command_is_in_the_reference_with_its_options():
     page = site_reference.commands_page()
-    root = site_reference.typer.main.get_command(site_reference.app)
+    root = typer.main.get_command(app)
     commands = dict(site_reference.walk_commands("fedsift", root))
     assert {"fedsift run", "fedsift data get", "fedsift flower up"} <= set(commands)
     for path, command in commands.items():
