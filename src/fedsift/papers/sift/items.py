@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fedsift.reproduction.paper import Item
 from fedsift.reproduction.plans import Cell, Plan, make_cells
-from fedsift.reproduction.verdicts import Above, Claim, Comparison, Fits, Reaches
+from fedsift.reproduction.verdicts import Above, Claim, Comparison, Fits, Keeps, Reaches
 
 ALPHAS = (0.1, 1.0, 100.0)
 STRONG = 0.1
@@ -45,6 +45,14 @@ TRIALS: dict[str, Sequence[str]] = {
     "ds-fl-parts": ("", "era-5", "ema-5", "lr-half", "lr-double"),
     "cfd-parts": WEIGHT_TRIALS,
     "fas-parts": ("", "ema-0", "ema-5", "lr-half", "lr-double"),
+}
+
+REFINED = {
+    "sift-1500": (
+        *("", "keep-lr", "all-uploads"),
+        *("keep-lr+all-uploads", "all-uploads+spread-3"),
+    ),
+    "sift-150": ("", "spread-3", "all-uploads", "all-uploads+spread-3", "all-uploads+ema-7"),
 }
 
 
@@ -328,6 +336,46 @@ def _choose() -> Item:
     )
 
 
+def _refine() -> Item:
+    """The labels of `sift` at every skew: what suits one must not cost at another."""
+
+    def cells(plan: Plan) -> list[Cell]:
+        whole = _pick(plan, SMALL)
+        names = ["+".join(filter(None, (whole, trial, "held-out"))) for trial in REFINED[whole]]
+        return make_cells(names, ALPHAS)
+
+    return Item(
+        "Five trials of sift's memory, picks and step size, on training samples set aside",
+        cells,
+        lambda plan: [],
+        layout="choice",
+        seeds=_seeds(2, 4, 10, 100),
+    )
+
+
+# --- the way down ---
+
+
+def _down() -> Item:
+    def cells(plan: Plan) -> list[Cell]:
+        whole = _pick(plan, SMALL)
+        return make_cells([whole, f"{whole}+down-updates"], [STRONG])
+
+    def claims(plan: Plan) -> list[Claim]:
+        whole, few = cells(plan)
+        text = "Aim: a download of one bit per weight costs at most half a point"
+        return [Claim(text, (Keeps(few, whole, 0.005),))]
+
+    return Item(
+        "The way down: updates of one bit per weight instead of whole weights",
+        cells,
+        claims,
+        layout="variants",
+        seeds=_seeds(3, 10),
+        reference=lambda curve: curve.partition("+")[0],
+    )
+
+
 ITEMS = {
     "main": _main(),
     "ablation": _ablation(),
@@ -342,5 +390,7 @@ ITEMS = {
     "fashion": _other_data("Fashion-MNIST, with nothing chosen on it", "fashion", ALPHAS),
     "elsewhere": _other_data("Public images of another data set", "elsewhere", ALPHAS),
     "choose": _choose(),
+    "refine": _refine(),
+    "down": _down(),
 }
 MAIN = ("main", "ablation", "more-rounds", "equal-steps", "frontier")
