@@ -98,6 +98,8 @@ def test_a_run_on_flower_is_the_simulated_run(system, task, taken, tmp_path):
     run = play(task, grid, how)
     assert taken == messages and len(messages) == ROUNDS
     assert same_server(run.state, simulated_run.state)
+    recorded = lines(run.folder / runs.RECORDING)
+    assert recorded == lines(simulated_run.folder / runs.RECORDING) and len(recorded) == ROUNDS
     assert (tmp_path / "flower" / runs.LEDGER).read_bytes() == (
         tmp_path / "simulated" / runs.LEDGER
     ).read_bytes()

@@ -25,6 +25,8 @@ from fedsift.runs import (
     FAILED,
     LEDGER,
     METRICS,
+    RECORDING,
+    SAMPLES,
     TIMING,
 )
 from fedsift.types import UserError
@@ -35,6 +37,7 @@ from tests.helpers.runs import KINDS, cli, play, straight, tiny
 FINISHED = "finished.json"
 EVERY = (
     *(METRICS, LEDGER, TIMING, CLIENTS, ENVIRONMENT, DATA, CONFIG, CHECKPOINT, FAILED, FINISHED),
+    *(RECORDING, SAMPLES),
 )
 KEPT = {  # one of each kind of memory
     "plain": ("digits-fas",),

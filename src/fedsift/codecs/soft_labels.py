@@ -13,9 +13,9 @@ from fedsift.codecs.values import Delta, Values
 from fedsift.codecs.wire import WireError
 from fedsift.types import Array, Link, SoftLabels, UserError
 
-_PREFIX = struct.Struct("<BI")  # how the indexes are given, how many rows
-_LENGTH = struct.Struct("<I")  # bytes of the set code, when there is one
-_CODED = 255  # otherwise: the position in `link.drawn_from` of the seed that gives the indexes
+PREFIX = struct.Struct("<BI")  # how the indexes are given, how many rows
+LENGTH = struct.Struct("<I")  # bytes of the set code, when there is one
+CODED = 255  # otherwise: the position in `link.drawn_from` of the seed that gives the indexes
 _WEIGHTED = 1 << 31  # added to the number of rows where votes are sent: one float32 per row
 
 
@@ -44,10 +44,10 @@ class SoftLabelCodec:
         if (np.diff(labels.index) <= 0).any():
             raise UserError("the indexes of soft labels must ascend, each once; sort them")
         mode, votes = _find_seed(labels.index, link), _pack_votes(labels, link)
-        prefix = _PREFIX.pack(mode, len(labels) | (_WEIGHTED if votes else 0))
-        if mode == _CODED:
+        prefix = PREFIX.pack(mode, len(labels) | (_WEIGHTED if votes else 0))
+        if mode == CODED:
             code = indexes.encode(labels.index, link.samples)
-            prefix += _LENGTH.pack(len(code)) + code
+            prefix += LENGTH.pack(len(code)) + code
         known = self._known(labels.index, link, reference)
         payload = prefix + votes + self.values.pack(labels.probs, known)
         implied = _implied(labels.index, link, known)
@@ -56,15 +56,15 @@ class SoftLabelCodec:
     def decode(self, message: bytes, link: Link, reference: SoftLabels | None = None) -> SoftLabels:
         limit = self._largest_payload(link)
         payload = wire.unseal(message, wire.SOFT_LABELS, self.values.id, link.round, limit)
-        if len(payload) < _PREFIX.size:
+        if len(payload) < PREFIX.size:
             raise WireError("truncated message: no room for the number of rows")
-        mode, rows = _PREFIX.unpack_from(payload)
+        mode, rows = PREFIX.unpack_from(payload)
         weighted, rows = bool(rows & _WEIGHTED), rows & ~_WEIGHTED
         if rows > link.samples:
             raise WireError(f"{rows} soft labels for a public set of {link.samples}")
         if not link.fewest <= rows <= _most(link):
             raise WireError(f"{rows} soft labels where the budget is {_most(link)}")
-        index, rest = self._indexes(payload[_PREFIX.size :], mode, rows, link)
+        index, rest = self._indexes(payload[PREFIX.size :], mode, rows, link)
         _check_drawn(index, mode, link)
         known = self._known(index, link, reference)
         wire.verify(message, _implied(index, link, known))
@@ -91,8 +91,8 @@ class SoftLabelCodec:
 
     def _largest_payload(self, link: Link) -> int:
         rows = _most(link)
-        indexes_and_votes = _LENGTH.size + link.samples // 8 + 64 + 4 * rows
-        return _PREFIX.size + indexes_and_votes + self.values.max_bytes(rows, link.classes)
+        indexes_and_votes = LENGTH.size + link.samples // 8 + 64 + 4 * rows
+        return PREFIX.size + indexes_and_votes + self.values.max_bytes(rows, link.classes)
 
     def _known(self, index: Array, link: Link, reference: SoftLabels | None) -> Array | None:
         """The reference's rows for these samples, nan where it has none."""
@@ -106,14 +106,14 @@ class SoftLabelCodec:
     def _indexes(self, rest: bytes, mode: int, rows: int, link: Link) -> tuple[Array, bytes]:
         if mode < len(link.drawn_from):
             return seeding.subset(seeding.rng(*link.drawn_from[mode]), link.samples, rows), rest
-        if mode != _CODED:
+        if mode != CODED:
             raise WireError(f"indexes given in unknown way {mode}")
-        if len(rest) < _LENGTH.size:
+        if len(rest) < LENGTH.size:
             raise WireError("truncated message: no room for the indexes")
-        end = _LENGTH.size + _LENGTH.unpack_from(rest)[0]
+        end = LENGTH.size + LENGTH.unpack_from(rest)[0]
         if len(rest) < end:
             raise WireError("truncated message: the indexes are cut short")
-        return indexes.decode(rest[_LENGTH.size : end], link.samples, rows), rest[end:]
+        return indexes.decode(rest[LENGTH.size : end], link.samples, rows), rest[end:]
 
 
 def _most(link: Link) -> int:
@@ -171,7 +171,7 @@ def _find_seed(index: Array, link: Link) -> int:
     for position, names in enumerate(link.drawn_from):
         if np.array_equal(index, seeding.subset(seeding.rng(*names), link.samples, len(index))):
             return position
-    return _CODED
+    return CODED
 
 
 def _implied(index: Array, link: Link, known: Array | None) -> bytes:

@@ -40,6 +40,7 @@ def build_parts(experiment: Experiment) -> Built:
         e.seed,
         read_start(e.start),
         read_threat(e.attack, e.attackers),
+        e.record,
     )
     return Built(federation, _list_unused(e, algorithm, partition))
 

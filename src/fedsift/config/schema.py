@@ -199,6 +199,9 @@ class Experiment(Section):
     attackers: float | None = Field(
         None, ge=0, lt=1, description="the share of the clients that is hostile"
     )
+    record: bool = Field(
+        True, description="keep a sample of what clients say on public samples, for fedsift report"
+    )
     engine: str = Field("auto", description="auto, batched or sequential")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     precision: str = Field(

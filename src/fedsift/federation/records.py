@@ -12,6 +12,7 @@ from fedsift import registry
 from fedsift.data import TEST
 from fedsift.evaluation import DistilledLabels, Quality, UploadedLabels
 from fedsift.federation.clients import ModelLike
+from fedsift.federation.conversations import Conversation
 from fedsift.ledger import RoundBytes
 from fedsift.types import Model, Server, UserError, Verdict, Weights
 
@@ -58,6 +59,7 @@ class Record:
     server_steps: int = 0  # training steps of the server
     reported_by_clients: tuple[str, ...] = ()  # which of these figures nobody else has measured
     hostile: tuple[int, ...] = ()  # the hostile clients that took part, in a simulation
+    conversation: Conversation | None = field(default=None, repr=False)  # where it is recorded
 
     def __repr__(self) -> str:
         up, down = self.bytes.uplink, self.bytes.downlink

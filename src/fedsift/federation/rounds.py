@@ -46,6 +46,7 @@ class Federation:
     seed: int  # of cohorts, weights, batches and picks
     start_from: Start | None = None  # what the students' first weights come from; None: chance
     threat: Threat | None = None  # the hostile clients; None: all are honest
+    record: bool = False  # whether records have a conversation
 
     def __post_init__(self) -> None:
         _check_parts(self.algorithm, self.clients, self.task)
@@ -168,7 +169,8 @@ class Federation:
         memories = {c.id: memory for c, (memory, _) in zip(cohort, outcomes, strict=True)}
         heard = self._receivers(uploads, r)
         sent = RoundBytes.count(r.number, uploads, downloads, heard, absent).without(failed)
-        record = yield from self.finish_round(state, ClientResults(uploads, memories, sent))
+        results = ClientResults(uploads, memories, sent, downloads=downloads)
+        record = yield from self.finish_round(state, results)
         return replace(
             record,
             steps={id: counter.steps for id, counter in steps.items()},
@@ -194,7 +196,7 @@ class Federation:
     def finish_round(self, state: FederationState, results: ClientResults) -> Turn[Record]:
         """A round once the clients have answered: the server's turn, then the test."""
         r = self.round(state.round)
-        return ServerHalf(self.algorithm, self.task, r, state, results).turn()
+        return ServerHalf(self.algorithm, self.task, r, state, results, self.record).turn()
 
     @property
     def _hostility(self) -> Hostility:

@@ -12,6 +12,7 @@ from fedsift import evaluation
 from fedsift.codecs.weights import find_not_finite
 from fedsift.data import Task
 from fedsift.evaluation import DistilledLabels, LabelTally
+from fedsift.federation.conversations import Conversation, Listener, count_parts
 from fedsift.federation.records import FederationState, Record
 from fedsift.federation.uploads import CheckedUploads, ClientResults, NothingUsable
 from fedsift.ledger import RoundBytes
@@ -61,6 +62,7 @@ class ServerHalf:
     r: Round
     state: FederationState  # before the round
     results: ClientResults
+    record: bool = False  # whether some of what is said is kept
 
     def turn(self) -> Turn[Record]:
         whole = yield from self._try({})
@@ -95,8 +97,9 @@ class ServerHalf:
         """`missing` are left out; those whose uploads are refused are added to it."""
         truth, steps, log = self.task.public_labels, StepCounter(), FitLog()
         tally = None if truth is None else LabelTally(truth)
+        listener = Listener(self.r, self.results.uploads) if self.record else None
         uploads = CheckedUploads(
-            self.algorithm, self.state.server, self.results, missing, tally, self.r
+            self.algorithm, self.state.server, self.results, missing, tally, self.r, listener
         )
         turn = self.algorithm.server_turn(self.state.server, uploads, self.r)
         server = yield from watch_turn(turn, steps, log)
@@ -109,14 +112,22 @@ class ServerHalf:
         record, blind = yield from self._evaluate(state, sent)
         for name in sorted(blind & server.students.keys()):
             raise Useless(_say_outputs(name), cause)
+        told = None if listener is None else (yield from self._recall(listener, server, sent))
         return replace(
             record,
+            conversation=told,
             uploaded_labels=None if tally is None else tally.scores(),
             distilled_labels=distilled,
             server_steps=steps.steps,
             losses=losses,
             verdicts=server.verdicts,
         )
+
+    def _recall(self, listener: Listener, server: Server, sent: RoundBytes) -> Turn[Conversation]:
+        """What is kept of the round: where its bytes went, and some of what was said."""
+        results = self.results
+        counted = count_parts(self.r.number, results.uploads, results.downloads, sent)
+        return (yield from listener.finish_turn(server, self.r.models, counted))
 
     def _find_problem(self, server: Server) -> Turn[str | None]:
         """Whether students, or what they say on some public samples, are not finite."""

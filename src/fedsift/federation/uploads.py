@@ -8,6 +8,7 @@ from typing import Any
 
 from fedsift.codecs import WireError
 from fedsift.evaluation import LabelTally
+from fedsift.federation.conversations import Listener
 from fedsift.ledger import RoundBytes
 from fedsift.types import Algorithm, Round, Server, SharesLabels, UserError
 
@@ -36,6 +37,7 @@ class ClientResults:
     # reported, of models that clients keep to themselves
     accuracies: Mapping[int, float] = field(default_factory=dict)
     checked: Mapping[int, Any] = field(default_factory=dict)  # uploads that are decoded already
+    downloads: Mapping[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,8 @@ class CheckedUploads:
     """(client, upload), checked one at a time as the server asks for them.
 
     Reading them again checks them again. `missing` are left out, and who is refused is added to it.
-    Where the classes of the public samples are known, soft labels are scored as they pass.
+    Where the classes of the public samples are known, soft labels are scored as they pass. A
+    listener hears them.
     """
 
     algorithm: Algorithm
@@ -52,10 +55,13 @@ class CheckedUploads:
     missing: dict[int, str]
     tally: LabelTally | None
     r: Round
+    listener: Listener | None = None
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         if self.tally is not None:
             self.tally.clear()
+        if self.listener is not None:
+            self.listener.clear()
         heard = 0
         for client in self.results.uploads:
             if client in self.missing:
@@ -66,7 +72,7 @@ class CheckedUploads:
                 self.missing[client] = f"its message is refused: {error}"
                 continue
             heard += 1
-            self._score(upload)
+            self._hear(client, upload)
             yield client, upload
         if not heard:
             raise NothingUsable(self.r.number, self.results.sent.missing | self.missing)
@@ -77,9 +83,15 @@ class CheckedUploads:
             return checked[client]
         return self.algorithm.check_upload(self.server, client, upload, self.r)
 
-    def _score(self, upload: Any) -> None:
-        if self.tally is None or not isinstance(self.algorithm, SharesLabels):
+    def _hear(self, client: int, upload: Any) -> None:
+        """The soft labels in it, if there are any and somebody wants to know."""
+        nobody = self.tally is None and self.listener is None
+        if nobody or not isinstance(self.algorithm, SharesLabels):
             return
         labels = self.algorithm.uploaded_labels(upload, self.r)
-        if labels is not None:
+        if labels is None:
+            return
+        if self.tally is not None:
             self.tally.add(labels)
+        if self.listener is not None:
+            self.listener.add(client, labels)

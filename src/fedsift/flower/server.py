@@ -274,7 +274,9 @@ class Host:
             replies.downloads,
             missing=replies.missing,
         )
-        results = ClientResults(uploads, {}, sent, replies.accuracies, replies.uploads)
+        results = ClientResults(
+            uploads, {}, sent, replies.accuracies, replies.uploads, replies.downloads
+        )
         try:
             record: Record = run_turn(federation.finish_round(state, results), self.engine)
         except UserError as error:

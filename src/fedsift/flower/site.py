@@ -77,7 +77,9 @@ class Site:
             class_names=names_of(self.task),
         )
         start = read_start(e.start)
-        return Federation(self.algorithm, clients, task, e.clients.cohort, e.seed, start)
+        return Federation(
+            self.algorithm, clients, task, e.clients.cohort, e.seed, start, record=e.record
+        )
 
     def client(self) -> Client:
         """The client this node is, with its private data."""

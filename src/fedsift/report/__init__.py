@@ -19,6 +19,7 @@ NOT_A_METHOD = {
     "engine",
     "device",
     "memory",
+    "record",
 }  # what two runs of one method may differ in
 PAIRED = (
     "data.",

@@ -7,6 +7,8 @@
     metrics.jsonl           one line per round
     ledger.jsonl            bytes per round, direction and client
     timing.jsonl            seconds per round
+    recording.jsonl         some of what was said in each round, for the report
+    samples.json            some public samples, to be looked at
     checkpoint.safetensors  all that survives a round
     best.safetensors        the models of the best round, by validation samples
     failed.json             why a run stopped, until it is resumed
@@ -31,6 +33,8 @@ from fedsift.runs.folder import LEDGER as LEDGER
 from fedsift.runs.folder import LOCK as LOCK
 from fedsift.runs.folder import METRICS as METRICS
 from fedsift.runs.folder import OURS as OURS
+from fedsift.runs.folder import RECORDING as RECORDING
+from fedsift.runs.folder import SAMPLES as SAMPLES
 from fedsift.runs.folder import SWEEP as SWEEP
 from fedsift.runs.folder import TIMING as TIMING
 from fedsift.runs.folder import is_blank as is_blank
@@ -44,6 +48,8 @@ from fedsift.runs.history import is_finished as is_finished
 from fedsift.runs.history import load_run as load_run
 from fedsift.runs.history import read_config as read_config
 from fedsift.runs.history import resume_command as resume_command
+from fedsift.runs.recording import Recording as Recording
+from fedsift.runs.recording import read_recording as read_recording
 from fedsift.runs.run import Built as Built
 from fedsift.runs.run import Run as Run
 from fedsift.runs.run import begin_run as begin_run

@@ -20,8 +20,11 @@ METRICS, LEDGER, TIMING = "metrics.jsonl", "ledger.jsonl", "timing.jsonl"
 CHECKPOINT, LOCK, FAILED = "checkpoint.safetensors", files.LOCK, "failed.json"
 BASELINES = "baselines.json"  # where the experiment asks for them
 BEST = "best.safetensors"  # the models of the best round, where there are validation samples
+RECORDING = "recording.jsonl"  # where the experiment records: some of what was said in each round
+SAMPLES = "samples.json"  # beside it: some public samples, to be looked at
 FINISHED = "finished.json"  # in the place of a checkpoint that was deleted
 OURS = {CONFIG, ENVIRONMENT, CLIENTS, DATA, METRICS, LEDGER, TIMING, CHECKPOINT, LOCK}
+OURS |= {RECORDING, SAMPLES}
 SWEEP = "sweep.toml"  # of the folder that holds the runs of a sweep
 FORMAT = 2  # of a run folder; fedsift 0.1.0 wrote no number
 MOST_BYTES = 2**30  # of a file of JSON
@@ -41,10 +44,10 @@ QUALITY = ("macro_f1", "calibration_error", "auc", "local_loss", "distill_loss")
 def read_json(path: Path, check: Callable[[Any], Checked]) -> Checked:
     """A JSON file whose content has passed `check`, which raises ValueError for what is wrong."""
     try:
-        _expect(path.is_file(), "there is no such file")
+        expect(path.is_file(), "there is no such file")
         return check(_parse(files.read_bounded(path, MOST_BYTES)))
     except (OSError, ValueError, RecursionError) as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -53,10 +56,10 @@ def read_rows(path: Path) -> list[Row]:
         return []
     try:
         *lines, torn = files.read_bounded(path, MOST_BYTES).split(b"\n")
-        _expect(torn[:1] in (b"", b"{"), "its last line is not the beginning of a row")
+        expect(torn[:1] in (b"", b"{"), "its last line is not the beginning of a row")
         return [_parse(line) for line in lines]
     except (OSError, ValueError, RecursionError) as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 def _parse(text: bytes) -> Any:
@@ -72,17 +75,17 @@ def check_rows(path: Path, rows: list[Row]) -> None:
         try:
             _check_row(row, number, CHECKS[path.name])
         except ValueError as error:
-            raise _unreadable(path, f"line {number + 1}: {error}") from None
+            raise unreadable(path, f"line {number + 1}: {error}") from None
 
 
 def is_blank(folder: Path) -> bool:
     """Empty, or holding only what a run killed while it was being set up leaves behind."""
     return folder.is_dir() and {
         entry.name for entry in folder.iterdir() if not files.is_temporary(entry)
-    } <= {ENVIRONMENT, CLIENTS, DATA, LOCK}
+    } <= {ENVIRONMENT, CLIENTS, DATA, SAMPLES, LOCK}
 
 
-def _unreadable(path: Path, error: object) -> UserError:
+def unreadable(path: Path, error: object) -> UserError:
     reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
     return UserError(" ".join(f"cannot read {path}: {reason}".split()))
 
@@ -91,15 +94,15 @@ def _unreadable(path: Path, error: object) -> UserError:
 
 
 def check_clients(content: Any) -> list[Row]:
-    _expect(isinstance(content, list), "it must be a list of clients")
+    expect(isinstance(content, list), "it must be a list of clients")
     for client in content:
-        _expect(isinstance(client, dict), "a client must be an object")
-        _expect(_is_count(client.get("client")), "a client must have a number")
-        _expect(_is_plain(client.get("model")), "a client must have the name of a model")
-        _expect(_is_plain(client.get("name", "")), "the name of a client must be a text")
+        expect(isinstance(client, dict), "a client must be an object")
+        expect(is_count(client.get("client")), "a client must have a number")
+        expect(is_plain(client.get("model")), "a client must have the name of a model")
+        expect(is_plain(client.get("name", "")), "the name of a client must be a text")
         labels = client.get("labels")
-        _expect(
-            isinstance(labels, list) and all(map(_is_count, labels)),
+        expect(
+            isinstance(labels, list) and all(map(is_count, labels)),
             "a client must have a list of label counts",
         )
     return list(content)
@@ -109,9 +112,9 @@ def check_environment(content: Any) -> Row:
     """Texts that `show` prints, and what a resume adds to; all may be missing."""
     _check_object(content)
     for key in ("fedsift", "engine", "torch", "processor"):
-        _expect(_is_plain(content.get(key, "")), f"{key} must be a text")
-    _expect(isinstance(content.get("resumed", []), list), "resumed must be a list")
-    _expect(_is_count(content.get("format", 1)), "format must be a number")
+        expect(is_plain(content.get(key, "")), f"{key} must be a text")
+    expect(isinstance(content.get("resumed", []), list), "resumed must be a list")
+    expect(is_count(content.get("format", 1)), "format must be a number")
     return dict(content)
 
 
@@ -121,61 +124,61 @@ def check_object(content: Any) -> Row:
 
 
 def _check_object(content: Any) -> None:
-    _expect(isinstance(content, dict), "it must be a JSON object")
+    expect(isinstance(content, dict), "it must be a JSON object")
 
 
 def _check_row(row: Any, number: int, check: Callable[[Row], None]) -> None:
     _check_object(row)
-    _expect(_is_count(row.get("round")) and row["round"] == number, f"it must be of round {number}")
+    expect(is_count(row.get("round")) and row["round"] == number, f"it must be of round {number}")
     check(row)
 
 
 def _check_metrics(row: Row) -> None:
-    _expect(_is_number(row.get("accuracy")), "accuracy must be a number")
-    _expect(_is_table(row.get("accuracies"), _is_number), "accuracies must be numbers by name")
+    expect(is_number(row.get("accuracy")), "accuracy must be a number")
+    expect(is_table(row.get("accuracies"), is_number), "accuracies must be numbers by name")
     for key in ("client_accuracy", "disagreement", *QUALITY):
-        _expect(_is_number(row.get(key, 0)), f"{key} must be a number")
+        expect(is_number(row.get(key, 0)), f"{key} must be a number")
     for key, fields in LABEL_FIGURES.items():
         if key in row:
-            _expect(_is_table(row[key], _is_number), f"{key} must be numbers by name")
-            _expect(fields <= row[key].keys(), f"{key} must have {', '.join(sorted(fields))}")
+            expect(is_table(row[key], is_number), f"{key} must be numbers by name")
+            expect(fields <= row[key].keys(), f"{key} must have {', '.join(sorted(fields))}")
     _check_per_class(row)
     steps = row.get("steps", {})
-    _expect(_is_table(steps, _is_count) and all(map(_is_id, steps)), "steps must be by client")
-    _expect(_is_count(row.get("server_steps", 0)), "server_steps must be a number of steps")
+    expect(is_table(steps, is_count) and all(map(is_id, steps)), "steps must be by client")
+    expect(is_count(row.get("server_steps", 0)), "server_steps must be a number of steps")
     trust = row.get("trust", {})
-    _expect(_is_table(trust, _is_number) and all(map(_is_id, trust)), "trust must be by client")
+    expect(is_table(trust, is_number) and all(map(is_id, trust)), "trust must be by client")
 
 
 def _check_per_class(row: Row) -> None:
     shares, table = row.get("class_accuracy", []), row.get("confusion", [])
-    _expect(
-        isinstance(shares, list) and all(s is None or _is_number(s) for s in shares),
+    expect(
+        isinstance(shares, list) and all(s is None or is_number(s) for s in shares),
         "class_accuracy must be a list of numbers",
     )
-    _expect(
+    expect(
         isinstance(table, list)
         and all(isinstance(line, list) and len(line) == len(table) for line in table)
-        and all(_is_count(cell) for line in table for cell in line),
+        and all(is_count(cell) for line in table for cell in line),
         "confusion must be a square table of counts",
     )
 
 
 def _check_ledger(row: Row) -> None:
     for way in ("up", "down"):
-        _expect(_is_table(row.get(way), _is_count), f"{way} must be bytes by client")
-        _expect(all(map(_is_id, row[way])), f"{way} must be bytes by client")
-    _expect(_is_count(row.get("broadcast")), "broadcast must be a number of bytes")
-    _expect(_is_table(row.get("edges") or {}, _is_count), "edges must be bytes by pair")
+        expect(is_table(row.get(way), is_count), f"{way} must be bytes by client")
+        expect(all(map(is_id, row[way])), f"{way} must be bytes by client")
+    expect(is_count(row.get("broadcast")), "broadcast must be a number of bytes")
+    expect(is_table(row.get("edges") or {}, is_count), "edges must be bytes by pair")
     missing = row.get("missing", {})
-    _expect(
-        _is_table(missing, _is_text) and all(map(_is_id, missing)),
+    expect(
+        is_table(missing, is_text) and all(map(is_id, missing)),
         "missing must be reasons by client",
     )
 
 
 def _check_timing(row: Row) -> None:
-    _expect(_is_number(row.get("seconds")), "seconds must be a number")
+    expect(is_number(row.get("seconds")), "seconds must be a number")
 
 
 CHECKS: Mapping[str, Callable[[Row], None]] = {
@@ -185,32 +188,32 @@ CHECKS: Mapping[str, Callable[[Row], None]] = {
 }
 
 
-def _expect(fine: bool, otherwise: str) -> None:
+def expect(fine: bool, otherwise: str) -> None:
     if not fine:
         raise ValueError(otherwise)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < LARGEST and math.isfinite(value)
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < LARGEST
 
 
-def _is_text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
     """A text that can be printed: JSON can hold halves of a letter."""
     return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """A text that does nothing to a terminal but fill it."""
     return isinstance(value, str) and value.isprintable()
 
 
-def _is_id(text: str) -> bool:
+def is_id(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20
 
 
-def _is_table(value: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(value, dict) and all(map(_is_text, value)) and all(map(fits, value.values()))
+def is_table(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, dict) and all(map(is_text, value)) and all(map(fits, value.values()))

@@ -37,6 +37,8 @@ from fedsift.runs.folder import (
     FORMAT,
     LEDGER,
     METRICS,
+    RECORDING,
+    SAMPLES,
     TIMING,
     Row,
     check_clients,
@@ -47,12 +49,15 @@ from fedsift.runs.folder import (
     read_rows,
 )
 from fedsift.runs.history import read_config, read_environment
+from fedsift.runs.previews import describe_samples
+from fedsift.runs.recording import cut_recording, to_row
 from fedsift.runs.states import describe_error, last_state
 from fedsift.types import Server, UserError
 
 # clients.json has all clients up to so many, and beyond that so many of those that take part
 LISTED = 10_000
-MAY_CHANGE = {"memory"}  # on resume: it may be what has to change, and moves last digits at most
+# on resume: memory may be what has to change, and moves last digits at most; a recording none
+MAY_CHANGE = {"memory", "record"}
 Built = tuple[Federation, FederationState]
 
 
@@ -104,6 +109,9 @@ class Run:
         timing = {"round": record.round, "seconds": round(seconds + self.start_seconds, 4)}
         timing |= {"start_seconds": round(self.start_seconds, 4)} if self.start_seconds else {}
         files.append_row(self.folder / TIMING, timing | measured)
+        if record.conversation is not None:
+            row = to_row(record.round, record.conversation)
+            files.append_row(self.folder / RECORDING, row)
         if self._is_best(record):
             files.write_atomic(self.folder / BEST, _pack_students(record.state))
         files.write_atomic(self.folder / CHECKPOINT, to_bytes(record.state))
@@ -299,6 +307,9 @@ def _resume(
         files.write_json(folder / ENVIRONMENT, was | {"resumed": resumed})
     for name, rows in kept.items():
         files.write_atomic(folder / name, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    cut_recording(folder, state.round)
+    if not (folder / SAMPLES).is_file():
+        _write_samples(folder, federation)
     return state
 
 
@@ -318,9 +329,16 @@ def _set_up(
     files.write_json(folder / ENVIRONMENT, about)
     files.write_json(folder / DATA, fingerprint_task(federation.task))
     files.write_json(folder / CLIENTS, _describe_clients(federation, experiment.rounds))
+    _write_samples(folder, federation)
     config_text = config.to_toml(experiment).encode()
     files.write_atomic(folder / CONFIG, config_text)  # last: now it is a run folder
     return first
+
+
+def _write_samples(folder: Path, federation: Federation) -> None:
+    """Public samples to look at, where what is said of them is recorded."""
+    if federation.record:
+        files.write_json(folder / SAMPLES, describe_samples(federation.task, federation.seed))
 
 
 def _rows_up_to(rounds: int, path: Path) -> list[Row]:
