@@ -1,9 +1,10 @@
 """One training step of M stacked ResNet-8 on a GPU, beside the plain loop in the same run.
 
 PYTHONPATH=src python benchmarks/gpu.py [--profile] [--json] [--blocks rows=64,norm_values=8192]
-PYTHONPATH=src python benchmarks/gpu.py --terms prior,prox,ntd,mixup,all [--json]
+PYTHONPATH=src python benchmarks/gpu.py --terms prior,prox,ntd,mixup,all [--device cpu] [--json]
 
-With --terms: a step with each term of a recipe beside a plain step, in turn, as a ratio.
+With --terms: a step with each term of a recipe beside a plain step, in turn, as a ratio; on a CPU
+it is that of whole fits on the batched engine.
 """
 
 import argparse
@@ -18,8 +19,7 @@ import numpy as np
 import torch
 
 from fedsift import training
-from fedsift.engines.batched import choose_ops
-from fedsift.engines.stacked.cuda import graphs, ops
+from fedsift.engines.batched import BatchedEngine, choose_ops
 from fedsift.engines.stacked.program import stack
 from fedsift.models import initial_state, make_model
 from fedsift.types import Fit, Labelled, Recipe, Samples, Store
@@ -67,6 +67,8 @@ def stacked(jobs, precision, repeats=5):
 
 def captured(jobs, precision):
     """The place of these jobs, their plan, and the seconds of their first fit there."""
+    from fedsift.engines.stacked.cuda import graphs  # needs triton
+
     program = stack(jobs[0].model, choose_ops(True, precision))
     plan = graphs.plan_steps(program, jobs)
     values = jobs[0].data.samples.store.values.cuda()
@@ -89,19 +91,33 @@ def step_time(place, jobs, plan):
     return begin.elapsed_time(end) / STEPS / 1000
 
 
-def compare_terms(models, precision, terms, repeats=15):
+def watch_steps(jobs, precision, device):
+    """What measures the seconds of one step of these jobs, warmed up."""
+    if device == "cuda":
+        place, plan, _ = captured(jobs, precision)
+        return lambda: step_time(place, jobs, plan)
+    engine = BatchedEngine(device, precision=precision)
+    steps = jobs[0].recipe.epochs * -(-len(jobs[0].data) // jobs[0].recipe.batch)
+
+    def fit():
+        begun = time.perf_counter()
+        engine.run(jobs)
+        return (time.perf_counter() - begun) / steps
+
+    fit()
+    return fit
+
+
+def compare_terms(models, precision, terms, device="cuda", repeats=15, **options):
     """A row for each term: a plain step before it and after it, and how much longer its own is."""
-    plain = cohort(models, 8)
-    beside, plan, _ = captured(plain, precision)
+    plain = watch_steps(cohort(models, 8, **options), precision, device)
     rows = []
     for term in terms:
-        jobs = cohort(models, 8, **TERMS[term])
-        place, own, _ = captured(jobs, precision)
+        own = watch_steps(cohort(models, 8, **options, **TERMS[term]), precision, device)
         ratios = []
         for _ in range(repeats):
-            before = step_time(beside, plain, plan)
-            took = step_time(place, jobs, own)
-            ratios.append(2 * took / (before + step_time(beside, plain, plan)))
+            before, took = plain(), own()
+            ratios.append(2 * took / (before + plain()))
         rows.append(
             {
                 "precision": precision,
@@ -112,7 +128,7 @@ def compare_terms(models, precision, terms, repeats=15):
                 "low_high": [round(ratio, 3) for ratio in (min(ratios), max(ratios))],
             }
         )
-        del place
+        del own
     return rows
 
 
@@ -144,6 +160,15 @@ def kernels_of(place, models, steps=20):
     return sorted(rows, reverse=True)[:24]
 
 
+def set_blocks(given):
+    """Other sizes of the kernels' blocks, for all precisions: "rows=64,warps=8"."""
+    from fedsift.engines.stacked.cuda import ops  # needs triton
+
+    sizes = {name: int(size) for name, size in (pair.split("=") for pair in given.split(","))}
+    for precision, blocks in ops.BLOCKS.items():
+        ops.BLOCKS[precision] = replace(blocks, **sizes)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", action="store_true")
@@ -158,18 +183,15 @@ def main():
     parser.add_argument(
         "--terms", default="", help=f"time these beside a plain step: {', '.join(TERMS)}"
     )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="of --terms")
     wanted = parser.parse_args()
-    sizes = {
-        name: int(size)
-        for name, size in (given.split("=") for given in wanted.blocks.split(",") if given)
-    }
-    for precision, blocks in ops.BLOCKS.items():
-        ops.BLOCKS[precision] = replace(blocks, **sizes)
+    if wanted.blocks:
+        set_blocks(wanted.blocks)
     rows = []
     for precision in wanted.precisions.split(","):
         for models in map(int, wanted.models.split(",")):
             if wanted.terms:
-                found = compare_terms(models, precision, wanted.terms.split(","))
+                found = compare_terms(models, precision, wanted.terms.split(","), wanted.device)
                 rows += found
                 print(*found, sep="\n", file=sys.stderr if wanted.json else sys.stdout, flush=True)
                 continue
