@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ TINY = {"name": "mlp(width=0.1)", "samples": 16}
 def gpu():
     spec = importlib.util.spec_from_file_location("gpu_benchmark", FILE)
     assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
+    module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.STEPS = 2  # 2 epochs of 2 batches
     return module

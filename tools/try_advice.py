@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, nargs="+", default=[150, 600, 5000])
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.1])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, help="stop after so many; the same resumes")
     parser.add_argument("--methods", type=int, default=4, help="how many are run at most, each")
     given = parser.parse_args()
     setting, *_ = read_measured()
@@ -41,19 +43,22 @@ def main() -> None:
         for bytes_ in given.bytes
         for alpha in given.alpha
     }
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
     folders = {
-        (point.curve, alpha): [
-            given.out / f"{point.curve}-alpha-{alpha:g}-seed-{seed}" for seed in range(given.seeds)
-        ]
+        (point.curve, alpha): {
+            seed: given.out / f"{point.curve}-alpha-{alpha:g}-seed-{seed}" for seed in seeds
+        }
         for (_, alpha), found in points.items()
         for point in found
     }
-    run_missing(plan, folders)
+    if left := run_missing(plan, folders, given.seconds):
+        print(f"{left} runs are not finished; the same command resumes them")
+        return
     print("| bytes | alpha | setting | accuracy | largest upload |")
     print("|---|---|---|---|---|")
     for (bytes_, alpha), found in points.items():
         for point, label in found.items():
-            accuracy, largest = read_runs(folders[point.curve, alpha])
+            accuracy, largest = read_runs(list(folders[point.curve, alpha].values()))
             print(f"| {bytes_:,} | {alpha:g} | {label} | {accuracy:.3f} | {largest:,} B |")
 
 
@@ -78,17 +83,21 @@ def choose_points(
     }
 
 
-def run_missing(plan: Plan, folders: dict[tuple[str, float], list[Path]]) -> None:
+def run_missing(
+    plan: Plan, folders: dict[tuple[str, float], dict[int, Path]], seconds: float | None
+) -> int:
+    """Run what is missing for so many seconds; how many runs are left."""
     experiments = {
         folder: plan.experiment(Cell(curve, alpha), seed)
         for (curve, alpha), of in folders.items()
-        for seed, folder in enumerate(of)
+        for seed, folder in of.items()
     }
     engine, why = choose_engine()
     group = runs.Group(experiments)
     group.begin(resume=True, note=why)
-    for _ in group.run_or_raise(engine):
+    for _ in group.run_or_raise(engine, seconds=seconds):
         pass
+    return len(group.unfinished)
 
 
 def read_runs(folders: list[Path]) -> tuple[float, int]:

@@ -147,9 +147,11 @@ class Group:
         finally:
             self.release()
 
-    def run_or_raise(self, engine: Engine) -> Iterator[tuple[Run, Record]]:
+    def run_or_raise(
+        self, engine: Engine, seconds: float | None = None
+    ) -> Iterator[tuple[Run, Record]]:
         """As `run`, but the first failure ends the group and is raised."""
-        with contextlib.closing(self.run(engine)) as outcomes:
+        with contextlib.closing(self.run(engine, seconds=seconds)) as outcomes:
             for run, outcome in outcomes:
                 if isinstance(outcome, Exception):
                     raise outcome
