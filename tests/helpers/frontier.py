@@ -3,8 +3,11 @@
 from fedsift.papers.sift.measured import Point, Setting
 
 
-def make_point(curve: str, label: str, alpha: float, accuracy: float, size: int, up: str) -> Point:
-    return Point(curve, label, alpha, accuracy, 0.01, size, size - 5, up)
+def make_point(
+    curve: str, label: str, alpha: float, accuracy: float, size: int, up: str, early: float = 0.0
+) -> Point:
+    """A point; half-way it is `early` below what it reaches."""
+    return Point(curve, label, alpha, accuracy, 0.01, accuracy - early, size, size - 5, up)
 
 
 def make_setting(name: str, weights: int, *points: Point) -> Setting:

@@ -120,9 +120,11 @@ def _print_advice(question: Question, found: Advice) -> None:
 def _describe_agreement(found: Advice) -> str:
     if found.agree:
         return "It is the best, or within a point of it, in every case that was measured:\n"
-    most = max(case.best.accuracy - case.advised.accuracy for case in found.cases)
-    loss = f"{most:.3f}".lstrip("0")
-    return f"The data sets or skews disagree; of all methods this one loses least: {loss} at most\n"
+    loss = f"{max(case.loss for case in found.cases):.3f}".lstrip("0")
+    return (
+        "The data sets or skews disagree; of all methods this one loses least:"
+        f" {loss} at most, at the end or half-way\n"
+    )
 
 
 def _describe_case(case: Case) -> Iterator[tuple[str, ...]]:

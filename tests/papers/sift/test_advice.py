@@ -60,6 +60,27 @@ def test_new_measurements_change_the_answer_and_no_code():
     assert found.cases[1].advised == better
 
 
+def test_what_is_slow_loses_half_way():
+    """FedPAQ has .96 at the end and .90 half-way, 4 bits .95 at both: they lose .05 and .01."""
+    slow = make_point(
+        "fedpaq-4-parts", "FedPAQ with parts, 4 bits", 0.1, 0.96, 590, "weights", 0.06
+    )
+    digits = replace(DIGITS, points=(*DIGITS.points[:3], slow))
+    found = ask(Question(7000, 20, 10, 0.1), [digits])
+    assert found.method == "sift in 4 bits"
+    assert found.cases[0].loss == pytest.approx(0.01)
+    assert found.cases[0].best == slow
+
+
+def test_where_the_size_of_the_model_is_known_the_nearest_data_set_decides():
+    """7 kB: both have FedPAQ; for 6,000 weights the digits decide, for 60,000 the images."""
+    near = ask(Question(7000, 20, 10, 0.1, weights=6000))
+    assert [case.setting for case in near.cases] == ["digits"]
+    assert near.method == "FedPAQ with parts, 4 bits"
+    far = ask(Question(7000, 20, 10, 0.1, weights=60_000))
+    assert [case.setting for case in far.cases] == ["cifar10"] and far.method == "sift"
+
+
 def test_methods_are_ranked_by_the_best_of_each_that_fits():
     """400 bytes on the digits: FedPAQ does not fit, with a model of half the size it does."""
     labels = ["sift in 4 bits, 300 B", "sift, 150 B"]

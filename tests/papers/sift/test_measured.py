@@ -5,7 +5,7 @@ from importlib import resources
 from pathlib import Path
 
 from fedsift.papers.sift import PAPER, measured
-from fedsift.papers.sift.measured import Point, pack_reports, read_measured
+from fedsift.papers.sift.measured import Point, find_half, pack_reports, read_measured
 from tests.helpers.cli import done
 
 ROOT = Path(__file__).parents[3]
@@ -59,6 +59,32 @@ def test_a_report_is_packed_with_what_advice_needs(tmp_path, monkeypatch):
     (ours, *_) = points.values()
     assert ours.bytes == cells[ours.curve]["uplink_bytes_largest"] <= 150
     assert ours.accuracy == cells[ours.curve]["accuracy"]
+
+
+def test_half_way_is_the_mean_of_five_rounds_that_end_there():
+    """15 rounds end half-way at the 8th: rounds 4 to 8 are 4, 5, 6, 7, 8 and 5 more: 6 and 11."""
+    rounds = [list(map(float, range(1, 16))), list(map(float, range(6, 21)))]
+    assert find_half(rounds) == 8.5
+    assert find_half([[0.25, 0.5, 0.75]]) == 0.375  # fewer than five: rounds 1 and 2
+
+
+def test_what_one_report_lacks_is_taken_from_the_other(tmp_path):
+    """The frontier has the one cell, the main table has both: the first counts, and its name."""
+    report = json.loads((ROOT / "results" / "sift" / "digits-main" / "main.json").read_text())
+    ours, other = (
+        next(cell for cell in report["cells"] if (cell["curve"], cell["alpha"]) == (curve, 1.0))
+        for curve in ("sift-150", "feddf-parts")
+    )
+    folder = tmp_path / "digits-main"
+    folder.mkdir()
+    main = report | {"cells": [ours, other]}
+    (folder / "main.json").write_text(json.dumps(main))
+    frontier = report | {"cells": [ours | {"accuracy": 0.5}], "seeds": 3}
+    (folder / "frontier.json").write_text(json.dumps(frontier))
+    (setting,) = json.loads(pack_reports(PAPER, tmp_path))
+    found = [(point["label"], point["accuracy"]) for point in setting["points"]]
+    assert found == [("sift labels, 150 B", 0.5), ("FedDF with parts", other["accuracy"])]
+    assert setting["seeds"] == 3
 
 
 def test_without_reports_the_file_is_empty(tmp_path):

@@ -1,8 +1,10 @@
 """Which setting to use for the bytes one has, from the measured frontier.
 
-Every measured data set and skew that fits the question is a case. In each case a method loses what
-it is below the best one that fits. The method whose largest loss is the smallest is advised: so
-what all data sets agree on comes first. No case is invented: what was not measured is said.
+Every measured data set and skew that fits the question is a case, at the end of the rounds and
+half-way: harder data are not as far after as many rounds. In each case a method loses what it is
+below the best one that fits. The method whose largest loss is the smallest is advised: so what all
+data sets agree on comes first. Where the size of the model is known, the data set with the nearest
+size decides. No case is invented: what was not measured is said.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class Case:
     advised: Point
     best: Point
     fedavg: Point | None
+    loss: float  # of the advised one, at the end or half-way, whichever is more
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Advice:
     @property
     def agree(self) -> bool:
         """Whether the method is the best, or within a point of it, in every case."""
-        return all(case.best.accuracy - case.advised.accuracy <= NEAR for case in self.cases)
+        return all(case.loss <= NEAR for case in self.cases)
 
 
 def advise(question: Question, measured: Sequence[Setting], paper: Paper) -> Advice:
@@ -78,10 +81,20 @@ def advise(question: Question, measured: Sequence[Setting], paper: Paper) -> Adv
     fitting = {case: points for case, points in cases.items() if points}
     if not fitting:
         raise UserError(_explain_nothing_fits(question, measured))
-    method = _choose_method(fitting)
     settings = {setting.name: setting for setting in measured}
+    near = _nearest_setting(question, [settings[name] for name, _ in fitting])
+    if question.weights is not None:
+        fitting = {case: points for case, points in fitting.items() if case[0] == near.name}
+    method = _choose_method(fitting)
     found = [
-        Case(name, alpha, advised, _best(points), _find_fedavg(settings[name], alpha))
+        Case(
+            name,
+            alpha,
+            advised,
+            _best(points),
+            _find_fedavg(settings[name], alpha),
+            _find_loss(advised, points),
+        )
         for (name, alpha), points in fitting.items()
         if (advised := _best_of(method, points))
     ]
@@ -93,7 +106,7 @@ def advise(question: Question, measured: Sequence[Setting], paper: Paper) -> Adv
         for name in paper.settings
         if name not in settings
     ]
-    beyond += _list_beyond(question, measured, [case for case in cases if case not in fitting])
+    beyond += _list_beyond(question, measured, [case for case in cases if not cases[case]])
     if (most := values["algorithm"].get("bytes", question.bytes)) < question.bytes:
         beyond.append(f"The setting was measured with bytes = {most}; you may try up to yours.")
     return Advice(method, found, beyond, values)
@@ -182,12 +195,18 @@ def _choose_method(cases: dict[tuple[str, float], list[Point]]) -> str:
     methods = dict.fromkeys(point.method for points in cases.values() for point in points)
 
     def rank(method: str) -> tuple[int, float, float]:
-        pairs = [(_best_of(method, points), _best(points)) for points in cases.values()]
-        known = [(own.accuracy, best.accuracy) for own, best in pairs if own]
-        largest = max(best - own for own, best in known)
-        return -len(known), round(largest, 6), -fmean(own for own, _ in known)
+        pairs = [(_best_of(method, points), points) for points in cases.values()]
+        known = [(own, points) for own, points in pairs if own]
+        largest = max(_find_loss(own, points) for own, points in known)
+        return -len(known), round(largest, 6), -fmean(own.accuracy for own, _ in known)
 
     return min(methods, key=rank)
+
+
+def _find_loss(own: Point, points: Sequence[Point]) -> float:
+    """How far it is below the best: at the end or half-way, whichever is more."""
+    half = max(point.half for point in points)
+    return max(_best(points).accuracy - own.accuracy, half - own.half)
 
 
 def _find_fedavg(setting: Setting, alpha: float) -> Point | None:

@@ -6,23 +6,25 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedsift import config
 from fedsift.algorithms.sift import Sift
 from fedsift.algorithms.weights import FedAvg
-from fedsift.papers.sift.items import FEDAVG
+from fedsift.papers.sift.items import FEDAVG, NAMES
 from fedsift.reproduction.paper import Paper
 from fedsift.reproduction.plans import Cell, Plan
 from fedsift.types import UserError
 
 FILE = "measured.json"
-ITEM = "frontier"
+ITEMS = ("frontier", "main")  # reports that are packed; where both have a cell, the first
 LABELS, WEIGHTS = "labels", "weights"
 CLASSES = 10  # of every setting of the study
 SIZE = re.compile(r"[\d,]+ B")
@@ -37,6 +39,7 @@ class Point:
     alpha: float
     accuracy: float
     sd: float | None
+    half: float  # the accuracy half-way: the mean of five rounds that end there
     bytes: int  # of the largest upload
     mean_bytes: int
     uploads: str  # "labels" or "weights"
@@ -78,42 +81,57 @@ def read_measured() -> list[Setting]:
 
 def pack_reports(paper: Paper, results: Path) -> str:
     """The content of the file, from the reports on the frontier below a folder of results."""
-    files = sorted(results.glob(f"*-{paper.recipe}/{ITEM}.json"))
-    packed = [_pack(paper, json.loads(file.read_text(encoding="utf-8"))) for file in files]
-    order = {name: n for n, name in enumerate(paper.settings)}
-    packed.sort(key=lambda setting: order[setting.name])
+    packed = []
+    for name in paper.settings:
+        files = [results / f"{name}-{paper.recipe}" / f"{item}.json" for item in ITEMS]
+        reports = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
+        if reports:
+            packed.append(_pack(paper, reports))
     return json.dumps([asdict(setting) for setting in packed], indent=1) + "\n"
 
 
-def _pack(paper: Paper, report: Mapping[str, Any]) -> Setting:
-    plan = Plan(paper, report["setting"], report["recipe"])
+def _pack(paper: Paper, reports: Sequence[Mapping[str, Any]]) -> Setting:
+    first = reports[0]
+    plan = Plan(paper, first["setting"], first["recipe"])
     clients = plan.experiment(Cell(FEDAVG, 1.0), 0).clients
-    whole = [cell["uplink_bytes_per_upload"] for cell in report["cells"] if cell["curve"] == FEDAVG]
+    cells: dict[tuple[str, float], Mapping[str, Any]] = {}
+    for report in reports:
+        for cell in report["cells"]:
+            cells.setdefault((cell["curve"], cell["alpha"]), cell)
+    whole = [cell["uplink_bytes_per_upload"] for (name, _), cell in cells.items() if name == FEDAVG]
     return Setting(
-        report["setting"],
-        report["recipe"],
+        first["setting"],
+        first["recipe"],
         clients.count,
         clients.cohort,
         CLASSES,
         whole[0] // 4 if whole else None,  # in float32
-        report["rounds"],
-        report["seeds"],
-        report["environment"]["commit"],
-        tuple(_pack_cell(cell, plan) for cell in report["cells"]),
+        first["rounds"],
+        min(report["seeds"] for report in reports),
+        ", ".join(dict.fromkeys(report["environment"]["commit"] for report in reports)),
+        tuple(_pack_cell(cell, plan) for cell in cells.values()),
     )
 
 
 def _pack_cell(cell: Mapping[str, Any], plan: Plan) -> Point:
     return Point(
         cell["curve"],
-        cell["label"],
+        NAMES.get(cell["curve"], cell["label"]),
         cell["alpha"],
         cell["accuracy"],
         cell["sd"],
+        find_half(cell["by_round"]),
         cell["uplink_bytes_largest"],
         cell["uplink_bytes_per_upload"],
         _find_uploads(cell, plan),
     )
+
+
+def find_half(by_round: Sequence[Sequence[float]]) -> float:
+    """The mean over seeds of the five rounds that end half-way."""
+    ends = [math.ceil(len(rounds) / 2) for rounds in by_round]
+    means = [fmean(rounds[max(0, n - 5) : n]) for rounds, n in zip(by_round, ends, strict=True)]
+    return round(fmean(means), 6)
 
 
 def _find_uploads(cell: Mapping[str, Any], plan: Plan) -> str:
