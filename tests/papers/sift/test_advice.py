@@ -120,6 +120,16 @@ def test_the_bytes_of_weights_follow_the_size_of_the_model():
     ]
 
 
+def test_a_cap_on_weights_follows_the_size_of_the_model():
+    """600 bytes for 6,200 weights are 300 for 3,100; labels keep their bytes."""
+    weights = make_point("sift-600", "sift weights, 600 B", 0.1, 0.97, 590, "weights")
+    digits = replace(DIGITS, points=(*DIGITS.points, weights))
+    found = ask(Question(5000, 20, 10, 0.1, weights=3100), [digits])
+    assert found.method == "sift weights" and found.settings["algorithm"]["bytes"] == 300
+    labels = ask(Question(200, 20, 10, 0.1, weights=3100), [DIGITS])
+    assert labels.settings["algorithm"]["bytes"] == 150
+
+
 def test_what_was_not_measured_is_said():
     found = ask(Question(200, 50, 100, 0.3, weights=None), [DIGITS])
     assert found.beyond == [

@@ -161,6 +161,12 @@ def estimate_bytes(point: Point, setting: Setting, weights: int | None) -> float
     return point.bytes * weights / setting.weights
 
 
+def scale_cap(cap: int, question: Question, setting: Setting, point: Point) -> int:
+    """`algorithm.bytes` for as many bits per weight as were measured; labels keep theirs."""
+    scale = estimate_bytes(point, setting, question.weights) / point.bytes
+    return min(question.bytes, math.floor(cap * scale))
+
+
 def _explain_nothing_fits(question: Question, measured: Sequence[Setting]) -> str:
     usable = [
         (estimate_bytes(point, setting, question.weights), point.label, setting.name)
@@ -274,6 +280,10 @@ def make_settings(
     plan = Plan(paper, setting.name, setting.recipe)
     values = plan.values(Cell(point.curve, point.alpha))
     values["name"] = "advised"
+    if "bytes" in values["algorithm"]:
+        values["algorithm"]["bytes"] = scale_cap(
+            values["algorithm"]["bytes"], question, setting, point
+        )
     values["clients"] |= {
         "count": question.clients,
         "cohort": min(setting.cohort, question.clients),
