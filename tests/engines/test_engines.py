@@ -186,6 +186,18 @@ def test_every_job_runs_on_one_thread(reference):
     assert len(reference.run([fit(looks_at_threads), fit(looks_at_threads)])) == 2
 
 
+def test_narrow_strided_shortcuts_keep_their_layout_on_a_cpu():
+    """Channels last, torch 2.13 writes beyond the gradient of their weights and the process dies:
+    4 inputs of a 1x1 convolution with stride 2 are no multiple of 8, and 16 are.
+    """
+    engine = SequentialEngine("cpu", threads=1)
+    narrow, usual = (
+        models.make_model(name, (1, 8, 8), 3) for name in ("resnet8(width=0.25)", "resnet8")
+    )
+    assert engine._format(narrow) == torch.contiguous_format
+    assert engine._format(usual) == torch.channels_last
+
+
 def test_images_reach_convolutions_channels_last(reference):
     seen = []
 

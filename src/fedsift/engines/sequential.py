@@ -8,6 +8,7 @@ hundred compute the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -185,11 +186,11 @@ class SequentialEngine:
                 net: Any = model.build().eval()
                 net = net.to(memory_format=channels_last)
                 x = model.example(2)
-                try:
+                self._formats[model] = torch.contiguous_format
+                with contextlib.suppress(RuntimeError):
                     net(x.contiguous(memory_format=channels_last) if x.ndim == 4 else x)
-                    self._formats[model] = channels_last
-                except RuntimeError:
-                    self._formats[model] = torch.contiguous_format
+                    if self.device.type != "cpu" or not any(map(_is_spoilt, net.modules())):
+                        self._formats[model] = channels_last
         return self._formats[model]
 
     def _network(self, job: Work) -> nn.Module:
@@ -222,6 +223,15 @@ class SequentialEngine:
             with self.random_lock:
                 self._random[key] = training.draws_random_numbers(*key)
         return self._random[key]
+
+
+def _is_spoilt(layer: nn.Module) -> bool:
+    """Whether torch 2.13 on a CPU without AVX-512 writes beyond the gradient of this layer's
+    weights, channels last: a strided 1x1 convolution whose inputs are no multiple of 8.
+    """
+    if not isinstance(layer, nn.Conv2d) or layer.kernel_size != (1, 1):
+        return False
+    return layer.stride != (1, 1) and layer.in_channels // layer.groups % 8 != 0
 
 
 def _to_cpu(tensors: Mapping[str, Tensor]) -> Weights:
