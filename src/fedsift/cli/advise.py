@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +16,7 @@ from fedsift.cli.console import (
     user_error,
     wrap_lines,
 )
+from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def advise(
         if out:
             _write(out, advice.format_toml(found.settings))
         if as_json:
-            typer.echo(json.dumps(_to_json(question, found)))
+            print_json(_to_json(question, found))
             return
         _print_advice(question, found)
         if out:

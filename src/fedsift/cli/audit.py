@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ from fedsift.cli.console import (
     user_error,
     warn,
 )
+from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json, Overrides
 from fedsift.cli.progress import choose_engine
 
@@ -59,7 +59,7 @@ def audit(
         if out:
             _write(out, report)
         if as_json:
-            typer.echo(json.dumps(report))
+            print_json(report)
         else:
             _print(report)
 

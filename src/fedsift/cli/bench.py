@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +16,7 @@ from fedsift.cli.console import (
     say,
     warn,
 )
+from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json
 
 app = typer.Typer(
@@ -71,7 +71,7 @@ def engines(
             [replace(case, **asked) for case in cases], device, repeats, precision, tell
         )
         if as_json:
-            typer.echo(json.dumps(result))
+            print_json(result)
             return
         for case in result["cases"]:
             about = f"{case['clients']} clients x {case['samples']} samples, batch {case['batch']}"
@@ -108,7 +108,7 @@ def scale(
 
         result = benchmark.scale(clients, rounds, cohort, repeats)
         if as_json:
-            typer.echo(json.dumps(result))
+            print_json(result)
             return
         _print_scale(result, cohort)
         say(

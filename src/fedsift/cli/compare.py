@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedsift.cli.comparison import print_comparison, print_costs
 from fedsift.cli.console import error_handler, note, say, user_error
+from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json, Runs
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def compare(
         paired = gaps.pair_methods(methods, against)
         if as_json:
             goal = report.default_target(methods) if target is None else target
-            typer.echo(json.dumps(_tell(histories, methods, goal, paired)))
+            print_json(_tell(histories, methods, goal, paired))
             return
         if chosen:
             write = {"csv": formats.to_csv, "markdown": formats.to_markdown}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,8 @@ from typing import Annotated
 import typer
 
 from fedsift.cli.console import error_handler, format_bytes, new_table, print_table, say, warn
+from fedsift.cli.json_output import print_json
+from fedsift.cli.options import Json
 
 app = typer.Typer(no_args_is_help=True, help="Published data sets: list them, get them.")
 
@@ -25,7 +26,7 @@ Folder = Annotated[
 @app.command("ls")
 def list_datasets(
     folder: Folder = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """The data sets that can be fetched, and which are here."""
     with error_handler():
@@ -43,7 +44,7 @@ def list_datasets(
             for name, known in CATALOGUE.items()
         ]
         if as_json:
-            typer.echo(json.dumps(rows))
+            print_json(rows)
             return
         table = new_table(f"in {cache.folder(folder)}", "name", "download", "here")
         table.columns[0].no_wrap = True
@@ -70,20 +71,29 @@ def get(
         typer.Option("--from", help="A folder or .tar.gz you have, in the official format."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Fetch data sets once, check them, and keep them; what is here already is left alone."""
     with error_handler():
         from fedsift.data import cache, download
 
+        rows = []
         for name in names:
             with _display(quiet) as progress:
                 got = download.get(name, folder, source, progress)
+            size = got.path.stat().st_size
+            about = {"bytes": size, "source": got.source or None}
+            rows.append({"name": name, "path": got.path} | about)
+            if as_json:
+                continue
             if not got.source:
                 say(f"{name} is here already: {got.path}")
                 continue
-            say(f"{name}: {format_bytes(got.path.stat().st_size)} in {got.path}, from {got.source}")
+            say(f"{name}: {format_bytes(size)} in {got.path}, from {got.source}")
             if cache.folder(folder) != cache.folder():
                 warn(f"to use it: export FEDSIFT_DATA={cache.folder(folder).absolute()}")
+        if as_json:
+            print_json(rows)
 
 
 @contextlib.contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedsift.cli.console import error_handler, plain_text, say, user_error, warn
+from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json, ModelName, RoundName
 
 
@@ -42,7 +42,7 @@ def export(
         form = forms[0] if forms else "safetensors"
         card = export_model(history, file, name=model, round=round, form=form)
         if as_json:
-            typer.echo(json.dumps({"file": str(file)} | card))
+            print_json({"file": str(file)} | card)
             return
         say(f"wrote {file}: {plain_text(_describe(card))}")
         say(f"wrote {card_path(file)}: what the model is, and what its inputs are")

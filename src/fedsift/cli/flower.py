@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,9 +12,10 @@ from fedsift.cli import front_door
 from fedsift.cli.comparison import print_comparison
 from fedsift.cli.console import error_handler, say, user_error, warn
 from fedsift.cli.flower_check import check
-from fedsift.cli.flower_runs import keep_last, read_project, show_rounds
+from fedsift.cli.flower_runs import keep_last, read_project, show_rounds, tell_written
 from fedsift.cli.flower_submit import Supervise, Tries, submit
 from fedsift.cli.flower_units import units
+from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json, Overrides, Project
 from fedsift.cli.progress import new_folder, resume_hint
 
@@ -35,14 +35,14 @@ for verb in (
 
 
 @app.command()
-def new(folder: Project) -> None:
+def new(folder: Project, as_json: Json = False) -> None:
     """Write a project that runs on the embedded digits; put your own into its task.py."""
     with error_handler():
         from fedsift.flower import project
 
-        for file in project.create(folder):
-            say(f"wrote {file}")
-        say(f"try it: fedsift flower up {shlex.quote(str(folder))}")
+        tell_written(project.create(folder), as_json)
+        if not as_json:
+            say(f"try it: fedsift flower up {shlex.quote(str(folder))}")
 
 
 @app.command()
@@ -122,7 +122,7 @@ def up(
             show_rounds(saved, run_folder, experiment, quiet)
         history = runs.load_run(run_folder)
         if as_json:
-            typer.echo(json.dumps(history.summary()))
+            print_json(history.summary())
         elif not quiet:
             print_comparison([history])
             say(f"{history.seconds:.1f} s; run folder: {run_folder}; logs of Flower: {home}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedsift.cli.console import error_handler, say, user_error
+from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json, Overrides, Project
 
 # The settings of a node and of its server, under names that units and containers set.
@@ -71,7 +71,7 @@ def check(
             if not as_json:
                 say(f"{finding.level:<7}  {finding.about}: {finding.text}")
         if as_json:
-            typer.echo(json.dumps([asdict(finding) for finding in found]))
+            print_json([asdict(finding) for finding in found])
         if any(finding.level == node_check.ERROR for finding in found):
             raise typer.Exit(1)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from fedsift.cli.console import user_error, warn
+from fedsift.cli.console import say, user_error, warn
+from fedsift.cli.json_output import print_json
 from fedsift.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -61,6 +62,14 @@ def keep_last(settings: list[str]) -> list[str]:
 
     last = {config.full_path(setting): setting for setting in settings}
     return list(last.values())
+
+
+def tell_written(files: Iterable[Path], as_json: bool) -> None:
+    if as_json:
+        print_json({"wrote": list(files)})
+        return
+    for file in files:
+        say(f"wrote {file}")
 
 
 def show_rounds(saved: Iterator[int], folder: Path, experiment: Experiment, quiet: bool) -> None:

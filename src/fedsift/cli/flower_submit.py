@@ -12,7 +12,8 @@ from fedsift.cli.comparison import print_comparison
 from fedsift.cli.console import error_handler, say, warn
 from fedsift.cli.flower_check import read_flower_config
 from fedsift.cli.flower_runs import keep_last, read_project, show_rounds
-from fedsift.cli.options import Overrides, Project
+from fedsift.cli.json_output import print_json
+from fedsift.cli.options import Json, Overrides, Project
 
 Supervise = Annotated[
     bool,
@@ -56,6 +57,7 @@ def submit(
     supervised: Supervise = False,
     tries: Tries = 10,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
+    as_json: Json = False,
 ) -> None:
     """On the server: give a project to its SuperLink. An unfinished run in --out is resumed."""
     with error_handler():
@@ -80,13 +82,20 @@ def submit(
             return link.submit(folder, how)
 
         if not supervised:
-            say(f"run {send()} is submitted; its folder on the server: {run_folder}")
+            number = send()
+            if as_json:
+                print_json({"flower_run": str(number), "run": run_folder})
+                return
+            say(f"run {number} is submitted; its folder on the server: {run_folder}")
             return
         patience = supervisor.Patience(tries)
         rounds = supervisor.supervise(link, send, run_folder, experiment.rounds, warn, patience)
         show_rounds(rounds, run_folder, experiment, quiet)
-        if not quiet:
-            print_comparison([runs.load_run(run_folder)])
+        history = runs.load_run(run_folder)
+        if as_json:
+            print_json(history.summary())
+        elif not quiet:
+            print_comparison([history])
 
 
 def _find_seats(certs: Path | None) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from fedsift.cli.console import error_handler, say
-from fedsift.cli.options import Project
+from fedsift.cli.console import error_handler
+from fedsift.cli.flower_runs import tell_written
+from fedsift.cli.options import Json, Project
 
 
 def units(
@@ -20,10 +21,10 @@ def units(
     ] = "/var/lib/fedsift",
     user: Annotated[str, typer.Option("--user", help="Who they run as.")] = "fedsift",
     gpu: Annotated[bool, typer.Option("--gpu", help="Let services use a GPU.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write systemd units, a Dockerfile and compose files into DIR/deploy."""
     with error_handler():
         from fedsift.flower import units as files
 
-        for file in files.write_units(folder, programs, state, user, gpu):
-            say(f"wrote {file}")
+        tell_written(files.write_units(folder, programs, state, user, gpu), as_json)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsift.cli.console import error_handler, say, user_error, warn
+from fedsift.cli.json_output import print_json
+from fedsift.cli.options import Json
 
 if TYPE_CHECKING:
     from fedsift.flower.admission import Register
@@ -43,6 +45,7 @@ def certs(
     renew: Annotated[
         bool, typer.Option("--renew", help="A new server certificate; the authority stays.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Make certificates and the front door of a server, and print the commands for all machines."""
     with error_handler():
@@ -52,6 +55,9 @@ def certs(
 
         if renew:
             certificates.renew(folder, host, days)
+            if as_json:
+                print_json({"wrote": [folder / "server.crt"]})
+                return
             say(f"renewed {folder / 'server.crt'}; restart the SuperLink and the proxy")
             return
         hosts = host or list(certificates.LOOPBACK)
@@ -60,6 +66,10 @@ def certs(
         _write_server_side(front)
         text = instructions.write_out(front, nodes, hosts[0])
         write_atomic(folder / "commands.txt", text.encode())
+        if as_json:
+            made = sorted(file for file in folder.iterdir() if file.is_file())
+            print_json({"wrote": made, "commands": text})
+            return
         say(text)
         say(
             f"wrote these commands, certificates and the proxy's configuration to {folder}; ca.key"
@@ -71,12 +81,17 @@ def key(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="For the private key.", show_default=False)
     ],
+    as_json: Json = False,
 ) -> None:
     """Make this node's key, here. The private key stays; send FILE.pub to the operator."""
     with error_handler():
         from fedsift.flower import keys
 
         made = keys.create_key(file)
+        if as_json:
+            about = {"public_key": made.text, "fingerprint": made.fingerprint}
+            print_json({"wrote": [file, keys.public_path(file)]} | about)
+            return
         say(made.text)
         say(f"wrote {file} (keep it here) and {keys.public_path(file)} (send it to the operator)")
         say(f"fingerprint, to compare by telephone: {made.fingerprint}")
@@ -93,6 +108,7 @@ def proxy(
     rate: Annotated[
         int | None, typer.Option("--rate", min=1, help="Requests a second of one node.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Write the proxy's configuration again: nginx lets admitted nodes in, and nobody else."""
     with error_handler():
@@ -104,6 +120,9 @@ def proxy(
             raise user_error(f"{folder} has no certificates; make them with: fedsift flower certs")
         front = proxies.Proxy(made, listen, link, body or proxies.BODY, rate or proxies.RATE)
         _write_server_side(front)
+        if as_json:
+            print_json({"wrote": [front.config], "command": front.command()})
+            return
         say(f"wrote {front.config}; start it with:\n{shlex.join(front.command())}")
 
 
@@ -113,6 +132,7 @@ def admit(
     file: Annotated[
         Path, typer.Argument(metavar="KEY.pub", help="Its public key.", show_default=False)
     ],
+    as_json: Json = False,
 ) -> None:
     """Let a node in, as this client. A key that the client had before is revoked."""
     with error_handler():
@@ -122,15 +142,21 @@ def admit(
         register = _open_register(folder)
         seat = register.admit(client, public).of_client(client)
         assert seat is not None
-        say(f"client {client} is node {seat.node}, with the key {public.fingerprint}")
+        if as_json:
+            print_json({"client": client, "node": seat.node, "fingerprint": public.fingerprint})
+        else:
+            say(f"client {client} is node {seat.node}, with the key {public.fingerprint}")
         _reload(folder)
 
 
-def revoke(folder: Folder, client: Client) -> None:
+def revoke(folder: Folder, client: Client, as_json: Json = False) -> None:
     """Shut a node out for good. Its client's seat is free for a new key."""
     with error_handler():
         _open_register(folder).revoke(client)
-        say(f"client {client} has no key any more")
+        if as_json:
+            print_json({"revoked": client})
+        else:
+            say(f"client {client} has no key any more")
         _reload(folder)
 
 
@@ -140,6 +166,7 @@ def nodes(
         bool,
         typer.Option("--register", help="Register all keys with a SuperLink that has lost them."),
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """List who is admitted as which client, and whether the node is online."""
     with error_handler():
@@ -148,9 +175,16 @@ def nodes(
         register = _open_register(folder)
         table = register.register_again() if again else seats.read_table(register.path)
         known = register.list_nodes()
+        rows = []
         for seat in table.seats:
             status = known.pop(seat.node, "not registered: run this again with --register")
-            say(f"client {seat.client}  {seat.key.fingerprint}  node {seat.node}  {status}")
+            about = {"fingerprint": seat.key.fingerprint, "node": seat.node, "status": status}
+            rows.append({"client": seat.client} | about)
+            if not as_json:
+                say(f"client {seat.client}  {seat.key.fingerprint}  node {seat.node}  {status}")
+        if as_json:
+            print_json({"nodes": rows, "without_client": known})
+            return
         for node, status in known.items():
             warn(f"node {node} ({status}) has no client: remove it with: flwr supernode unregister")
 

@@ -7,12 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from fedsift.cli.console import error_handler, format_entry, say, user_error
+from fedsift.cli.json_output import print_json
+from fedsift.cli.options import Json
+from fedsift.cli.parts import describe_part
 
 
 def ls(
     kind: Annotated[
         str | None, typer.Argument(help="datasets, models, samplers, ...", show_default=False)
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """List what there is to choose from."""
     with error_handler():
@@ -21,21 +25,34 @@ def ls(
         kinds = list_parts()
         if kind is not None and kind not in kinds:
             raise user_error(registry.unknown_name("kind", kind, kinds, "fedsift ls"))
-        for name in [kind] if kind else kinds:
+        chosen = [kind] if kind else list(kinds)
+        if as_json:
+            print_json(describe_parts({name: kinds[name] for name in chosen}))
+            return
+        for name in chosen:
             if not kind:
                 say(f"{name}:")
             for part, about in kinds[name].items():
                 say(format_entry(part, about, "" if kind else "  "))
 
 
-def list_parts() -> dict[str, dict[str, str]]:
-    """Kind -> name -> one line."""
+def describe_parts(kinds: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
+    """Every part of these kinds, with its options."""
+    known = list_registries()
+    return [
+        describe_part(kind, name, about, known.get(kind, {}).get(name))
+        for kind, parts in kinds.items()
+        for name, about in parts.items()
+    ]
+
+
+def list_registries() -> dict[str, dict[str, Any]]:
+    """Kind -> name -> the part, or what makes it."""
     from fedsift import (
         aggregators,
         algorithms,
         attacks,
         codecs,
-        config,
         data,
         engines,
         graphs,
@@ -45,27 +62,35 @@ def list_parts() -> dict[str, dict[str, str]]:
     )
     from fedsift.data import partition
 
+    return {
+        "datasets": {"digits": data.digits} | data.BUNDLED,
+        "partitions": dict(partition.PARTITIONS),
+        "models": dict(models.MODELS),
+        "samplers": dict(samplers.SAMPLERS),
+        "codecs": dict(codecs.WEIGHT_CODECS) | codecs.CODECS,
+        "aggregators": dict(aggregators.AGGREGATORS),
+        "algorithms": dict(algorithms.ALGORITHMS),
+        "graphs": dict(graphs.GRAPHS),
+        "attacks": dict(attacks.ATTACKS),
+        "starts": dict(pretexts.PRETEXTS),
+        "engines": dict(engines.ENGINES),
+    }
+
+
+def list_parts() -> dict[str, dict[str, str]]:
+    """Kind -> name -> one line."""
+    from fedsift import codecs, config
+
     soft = {name: _describe(getattr(part, "values", part)) for name, part in codecs.CODECS.items()}
     weights = {
         name: _describe(part) for name, part in codecs.WEIGHT_CODECS.items() if name not in soft
     }
-    found = {
-        "datasets": _describe_all({"digits": data.digits} | data.BUNDLED)
-        | _list_published()
-        | _OWN_DATA,
-        "partitions": _describe_all(partition.PARTITIONS),
-        "models": _describe_all(models.MODELS),
-        "samplers": _describe_all(samplers.SAMPLERS),
-        "codecs": soft | weights,
-        "aggregators": _describe_all(aggregators.AGGREGATORS),
-        "algorithms": _describe_all(algorithms.ALGORITHMS),
-        "graphs": _describe_all(graphs.GRAPHS),
-        "attacks": _describe_all(attacks.ATTACKS),
-        "starts": _describe_all(pretexts.PRETEXTS) | _OWN_START,
-        "engines": _describe_all(engines.ENGINES),
-        "presets": {
-            name: text.partition("\n")[0].lstrip("# ") for name, text in config.presets().items()
-        },
+    found = {kind: _describe_all(parts) for kind, parts in list_registries().items()}
+    found["datasets"] |= _list_published() | _OWN_DATA
+    found["codecs"] = soft | weights
+    found["starts"] |= _OWN_START
+    found["presets"] = {
+        name: text.partition("\n")[0].lstrip("# ") for name, text in config.presets().items()
     }
     return {kind: parts | _OWN_PARTS.get(kind, {}) for kind, parts in found.items()}
 

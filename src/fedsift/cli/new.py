@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 from fedsift.cli.console import error_handler, say, user_error
+from fedsift.cli.json_output import print_json
+from fedsift.cli.options import Json
 
 
 def new(
     preset: Annotated[str, typer.Argument(help="fedsift ls presets")],
     file: Annotated[Path, typer.Argument(help="The TOML file to write.")],
+    as_json: Json = False,
 ) -> None:
     """Write a preset to a TOML file, every key with its meaning."""
     with error_handler():
@@ -27,4 +30,7 @@ def new(
             raise user_error(f"{file} exists; choose another name")
         named = experiment.model_copy(update={"name": file.stem})
         files.write_atomic(file, (config.to_toml(named) + sweeps.EXAMPLE).encode())
+        if as_json:
+            print_json({"wrote": [file]})
+            return
         say(f"wrote {file}; edit it, then: fedsift run {file}")

@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from fedsift.cli.console import error_handler, note, say
-from fedsift.cli.options import Runs
+from fedsift.cli.json_output import print_json
+from fedsift.cli.options import Json, Runs
 
 
 def plot(
     folders: Runs,
     file: Annotated[Path, typer.Option("-o", "--output", help="FILE.png, .pdf or .svg")],
+    as_json: Json = False,
 ) -> None:
     """Draw accuracy against rounds and uplink bytes, and the labels of the clients."""
     with error_handler():
@@ -21,4 +23,7 @@ def plot(
         from fedsift.report.folders import load_runs
 
         plots.plot(load_runs(folders, note), file)
-        say(f"wrote {file}")
+        if as_json:
+            print_json({"wrote": [file]})
+        else:
+            say(f"wrote {file}")

@@ -9,7 +9,8 @@ import typer
 
 from fedsift.cli.console import error_handler, note, say
 from fedsift.cli.export import load_trusted
-from fedsift.cli.options import ModelName, RoundName
+from fedsift.cli.json_output import print_json
+from fedsift.cli.options import Json, ModelName, RoundName
 
 
 def predict(
@@ -20,6 +21,7 @@ def predict(
     file: Annotated[Path, typer.Option("-o", "--output", help="FILE.csv")],
     round: RoundName = "last",
     model: ModelName = None,
+    as_json: Json = False,
 ) -> None:
     """Predict new samples with the trained model of a run: probabilities, one row per sample.
 
@@ -34,4 +36,7 @@ def predict(
             note(told)
         files.write_atomic(file, found.to_csv().encode())
         count = len(found.samples)
+        if as_json:
+            print_json({"wrote": [file], "samples": count})
+            return
         say(f"wrote {file}: {count:,} sample{'s' if count > 1 else ''}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +19,7 @@ from fedsift.cli.console import (
     warn,
     wrap_lines,
 )
+from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Device, EngineName, Json, PrecisionName, Quiet
 from fedsift.cli.progress import choose_engine, describe_models, resume_hint, run_group
 
@@ -155,7 +155,7 @@ def reproduce(
 
 def _list_papers(papers: Iterable[Paper], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({paper.name: paper.title for paper in papers}))
+        print_json({paper.name: paper.title for paper in papers})
         return
     say("Papers that can be reproduced:\n")
     for paper in papers:
@@ -168,7 +168,7 @@ def _list_items(paper: Paper, as_json: bool) -> None:
     from fedsift.reproduction.paper import ALL
 
     if as_json:
-        typer.echo(json.dumps(paper.reports))
+        print_json(paper.reports)
         return
     say(wrap_lines(f"{paper.title}\n{paper.citation}\n", "  "))
     for name, title in paper.reports.items():
@@ -386,7 +386,7 @@ def _print_reports(
 ) -> None:
     found = {name: (made | kept)[name] for name in items if name in made or name in kept}
     if as_json:
-        typer.echo(json.dumps(list(found.values())))
+        print_json(list(found.values()))
         return
     for report in found.values():
         _print_report(report)

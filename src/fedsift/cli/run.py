@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ from typer.core import TyperCommand
 
 from fedsift.cli.comparison import print_baselines, print_comparison
 from fedsift.cli.console import error_handler, note, say, user_error, warn
+from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Device, EngineName, Json, Out, Overrides, PrecisionName, Quiet
 from fedsift.cli.progress import (
     choose_engine,
@@ -156,7 +156,7 @@ def run_one(
         raise_first_error(group)
     history = runs.load_run(folder)
     if as_json:
-        typer.echo(json.dumps(history.summary()))
+        print_json(history.summary())
     elif quiet:
         say(str(folder))
     else:
@@ -202,7 +202,7 @@ def run_sweep(
         run_group(group, engine, quiet, "cell")
     histories = [runs.load_run(cell) for cell in group.finished]
     if as_json:
-        typer.echo(json.dumps(_summarize_sweep(folder, group, histories)))
+        print_json(_summarize_sweep(folder, group, histories))
     elif quiet:
         say(str(folder))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +22,7 @@ from fedsift.cli.console import (
     shorten_ids,
     wrap_lines,
 )
+from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def show(
                 "config": history.experiment.model_dump(mode="json"),
                 "environment": history.environment,
             }
-            typer.echo(json.dumps(history.summary() | detail))
+            print_json(history.summary() | detail)
             return
         given = config.flat(history.experiment.model_dump())
         elsewhere = history.data.get("private") == 0  # the data are those of a Flower project

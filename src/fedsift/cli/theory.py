@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedsift.cli.console import error_handler, new_table, print_table, say, wrap_lines
+from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json
 
 
@@ -35,7 +35,7 @@ def theory(
 
             theory_plot.plot(rows, out)
         if as_json:
-            typer.echo(json.dumps([asdict(row) for row in rows]))
+            print_json([asdict(row) for row in rows])
             return
         title = "cot(beta_hat, u): closed form, and simulated with its 95 % interval"
         columns = (
