@@ -62,9 +62,9 @@ def disagreement(predictions: Sequence[Array], classes: int) -> float | None:
     count = len(predictions)
     if count < 2:
         return None
-    votes = np.stack(
-        [np.bincount(column, minlength=classes) for column in np.array(predictions).T]
-    )  # [n, C]
+    samples = len(predictions[0])
+    places = np.arange(samples) * classes + np.array(predictions)  # [models, n]
+    votes = np.bincount(places.ravel(), minlength=samples * classes).reshape(samples, classes)
     same = (votes * (votes - 1)).sum(1) / (count * (count - 1))
     return float(1 - same.mean())
 

@@ -63,7 +63,9 @@ def class_balanced(probs: Array, label_counts: Array, budget: int, draws: Draws)
 def mixed(probs: Array, label_counts: Array, budget: int, draws: Draws) -> Array:
     """FAS: half lowest entropy, pseudo-labels distributed as own labels; half random from rest."""
     sure = by_quota(probs, apportion(label_counts, (budget + 1) // 2))
-    rest = np.setdiff1d(np.arange(len(probs)), sure)
+    left = np.ones(len(probs), bool)
+    left[sure] = False
+    rest = np.flatnonzero(left)
     return np.concatenate([sure, draws.own.choice(rest, budget - len(sure), replace=False)])
 
 

@@ -27,6 +27,10 @@ F32 = CODECS["float32"]
 LENGTH = struct.Struct("<I")
 
 
+def download_for(downlink, memory, client, r):
+    return downlink.encode(memory, [client], r)[client]
+
+
 def labels(number):
     """Labels that tell their round: one row on sample number % 4."""
     return SoftLabels(np.array([number % 4]), np.array([[0.1 * number, 1 - 0.1 * number]]))
@@ -43,13 +47,13 @@ def posted(downlink, rounds, cohorts):
 
 def received_in(downlink, memory, received, client, number):
     r = toys.a_round(number)
-    return downlink.decode(received, downlink.encode_for(memory, client, r), r)
+    return downlink.decode(received, download_for(downlink, memory, client, r), r)
 
 
 @pytest.mark.parametrize("absent", ["latest", "missed"])
 def test_nothing_is_received_in_the_first_round(absent):
     downlink = SoftLabelDownlink(F32, absent)
-    assert downlink.encode_for(DownlinkMemory(), 3, toys.a_round(0)) == b""
+    assert download_for(downlink, DownlinkMemory(), 3, toys.a_round(0)) == b""
     found, received = received_in(downlink, DownlinkMemory(), Received(), 3, 0)
     assert found == {} and equal(received, Received())
 
@@ -87,8 +91,8 @@ def test_a_client_that_is_always_there_receives_all_labels_once(absent):
 def test_missed_labels_cost_their_messages_and_four_bytes_each():
     downlink, r = SoftLabelDownlink(F32, "missed"), toys.a_round(3)
     sizes = [len(F32.encode(labels(n), Link(3, 4, 2, ((0, n, "pick"),)))) for n in range(3)]
-    assert len(downlink.encode_for(posted(downlink, 3, {}), 0, r)) == sum(sizes) + 3 * 4
-    later = downlink.encode_for(posted(downlink, 3, {1: [0]}), 0, r)  # it has those of round 0
+    assert len(download_for(downlink, posted(downlink, 3, {}), 0, r)) == sum(sizes) + 3 * 4
+    later = download_for(downlink, posted(downlink, 3, {1: [0]}), 0, r)  # it has those of round 0
     assert len(later) == sum(sizes[1:]) + 2 * 4
 
 
@@ -151,7 +155,7 @@ def test_both_ends_keep_step_while_clients_come_and_go(absent, inner, seed):
         r, link = toys.a_round(number), Link(number, 4, 2)
         cohort = np.flatnonzero(generator.random(4) < 0.5).tolist()
         for client in cohort:
-            download = downlink.encode_for(memory, client, r)
+            download = download_for(downlink, memory, client, r)
             found, received[client] = downlink.decode(received.get(client, Received()), download, r)
             assert not found or max(found) == number - 1
             for n, arrived in found.items():
@@ -170,9 +174,9 @@ def test_labels_that_did_not_change_cost_less_the_second_time():
     downlink = SoftLabelDownlink(soft_label_codec("delta(float32)"), "latest")
     same = SoftLabels(np.arange(4), np.full((4, 2), 0.5))
     memory = downlink.record(DownlinkMemory(), same, [0], toys.a_round(0))
-    first = downlink.encode_for(memory, 0, toys.a_round(1))
+    first = download_for(downlink, memory, 0, toys.a_round(1))
     memory = downlink.record(memory, same, [0], toys.a_round(1))
-    again, stranger = (downlink.encode_for(memory, client, toys.a_round(2)) for client in (0, 1))
+    again, stranger = (download_for(downlink, memory, client, toys.a_round(2)) for client in (0, 1))
     assert len(first) - len(again) >= 4 * 2 * 4 - 1  # all rows are spared
     assert len(stranger) == len(first)  # who never received them receives all of them
 
@@ -184,7 +188,7 @@ def test_labels_are_never_read_against_another_memory():
     downlink = SoftLabelDownlink(soft_label_codec("delta(float32)"), "latest")
     memory = downlink.record(DownlinkMemory(), labels(0), [], toys.a_round(0))
     memory = downlink.record(memory, labels(4), [0], toys.a_round(1))
-    download = downlink.encode_for(memory, 0, toys.a_round(2))
+    download = download_for(downlink, memory, 0, toys.a_round(2))
     _, received = received_in(downlink, posted(downlink, 1, {}), Received(), 0, 1)
     found, _ = downlink.decode(received, download, toys.a_round(2))
     assert np.allclose(found[1].probs, labels(4).probs)
@@ -197,7 +201,7 @@ def test_labels_are_never_read_against_another_memory():
 
 def a_bundle():
     downlink, r = SoftLabelDownlink(F32, "missed"), toys.a_round(3)
-    return downlink, downlink.encode_for(posted(downlink, 3, {}), 0, r), r
+    return downlink, download_for(downlink, posted(downlink, 3, {}), 0, r), r
 
 
 def test_a_truncated_bundle_is_refused_wherever_it_is_cut():

@@ -258,3 +258,46 @@ def test_a_code_of_megabytes_is_refused_before_anything_is_made(way):
         assert tracemalloc.get_traced_memory()[1] < 20_000
     finally:
         tracemalloc.stop()
+
+
+# --- bounds on the length, without coding ---
+
+
+def test_a_bound_by_hand():
+    # 195 zeros and 5 ones, as above: 34 bits of information. The 5 ones come last, so none is free:
+    # 34 bits less a word are none, and 34 bits and two words are 98 bits, three words.
+    assert entropy.bound_length(np.repeat([0, 1], [195, 5]), 2) == (3, 3 + 12)
+
+
+@settings(deadline=None)
+@given(
+    count=st.integers(0, 3000),
+    base=st.sampled_from([2, 3, 5, 16, 64, 255]),
+    skew=st.floats(0.01, 0.99),
+    order=st.sampled_from(["random", "up", "down"]),
+    seed=st.integers(0, 2**32),
+)
+def test_a_length_is_within_its_bounds(count, base, skew, order, seed):
+    """Symbols of any skew; in falling order, the coder begins with zeros, which are free."""
+    drawn = np.minimum(np.random.default_rng(seed).geometric(skew, count) - 1, base - 1)
+    if order != "random":
+        drawn = np.sort(drawn)
+    symbols = drawn[::-1].copy() if order == "down" else drawn
+    low, high = entropy.bound_length(symbols, base)
+    assert low <= len(entropy.encode(symbols, base)) <= high
+    if order == "up":  # nothing is free: the bounds are narrow
+        assert high - low <= 20 + 0.003 * high
+
+
+@given(count=st.integers(0, 3000), base=st.integers(2, 70_000), seed=st.integers(0, 2**32))
+@settings(deadline=None, max_examples=50)
+def test_a_group_is_one_number_in_its_base(count, base, seed):
+    """By the definition: digits, lowest first, in groups of 1,024."""
+    symbols = uniform(count, base, seed)
+    expected = b""
+    for first in range(0, count, 1024):
+        group = symbols[first : first + 1024].tolist()
+        number = sum(digit * base**place for place, digit in enumerate(group))
+        expected += number.to_bytes(((base ** len(group) - 1).bit_length() + 7) // 8, "little")
+    assert entropy._pack(symbols, base) == expected
+    assert entropy._unpack(expected, count, base).tolist() == symbols.tolist()

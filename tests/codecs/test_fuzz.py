@@ -552,7 +552,7 @@ def test_hostile_mix2fld_uploads_are_refused_or_valid():
 def test_hostile_downloads_are_refused_or_valid(absent):
     downlink, r = SoftLabelDownlink(soft_label_codec("float32"), absent), toys.a_round(2)
     posted = {n: SoftLabels(np.array([n, 3]), np.full((2, 2), 0.5)) for n in (0, 1)}
-    download = downlink.encode_for(DownlinkMemory(posted), 7, r)
+    download = downlink.encode(DownlinkMemory(posted), [7], r)[7]
     generator = np.random.default_rng(5)
     taken = []
     for _ in range(20_000):

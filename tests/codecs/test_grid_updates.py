@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsift.codecs import Updates, down_weight_codec, grid, weight_codec
+from fedsift.codecs import Updates, down_weight_codec, grid, grid_updates, weight_codec
 from fedsift.codecs.wire import HEADER_BYTES, WireError
 from fedsift.models import initial_state, make_model
 from fedsift.types import UserError
@@ -226,3 +226,56 @@ def test_an_upload_stays_within_its_bits(bits, scale, seed):
     state = drifted(start, scale, seed)
     message = Updates(bits).encode(state, ROUND, 40, start, (seed,))
     assert len(message) <= max(bits * weights / 8, 80) + HEADER_BYTES + 4
+
+
+# --- the search ---
+
+
+def search_by_coding(codec, start, weights, generator):
+    """The step that `choose` describes, with every candidate coded as a whole."""
+    rounding = grid_updates._make_rounding(start, grid.nothing(start), weights, generator)
+    floats = sum(value.numel() for value in start.values() if value.is_floating_point())
+    pieces, most = len(rounding.order), codec.bits / 8 * floats
+
+    def fits(at):
+        return len(grid.encode(rounding.plan.split(rounding.at(at)), start)) <= most
+
+    at = rounding.coarsest() * pieces
+    while not fits(at) and at < grid_updates.COARSEST * pieces:
+        at += pieces
+    while at > grid_updates.FINEST * pieces and fits(at - pieces):
+        at -= pieces
+    low = max(at - pieces + 1, grid_updates.FINEST * pieces)
+    while low < at:
+        middle = (low + at) // 2
+        low, at = (low, middle) if fits(middle) else (middle + 1, at)
+    return rounding.plan.split(rounding.at(at))
+
+
+@pytest.mark.parametrize("bits", [0.1, 0.3, 0.92, 3, 16])
+@pytest.mark.parametrize("scale", [0, 1e-5, 0.02, 2.0])
+@pytest.mark.parametrize("seed", [None, 7])
+def test_bounds_find_the_step_that_coding_finds(bits, scale, seed):
+    start = initial_state(make_model("cnn", (1, 8, 8), 10), 0)
+    weights, codec = drifted(start, scale), Updates(bits)
+
+    def dice():
+        return None if seed is None else np.random.default_rng(seed)
+
+    found = codec.choose(start, grid.nothing(start), weights, "local.lr", dice())
+    expected = search_by_coding(codec, start, weights, dice())
+    assert all(np.array_equal(found[name], expected[name]) for name in start)
+
+
+def test_bounds_find_the_step_that_coding_finds_for_a_resnet():
+    weights = drifted(RESNET, 0.02)
+    found, expected = (
+        search(RESNET, np.random.default_rng(1))
+        for search in (
+            lambda start, dice: Updates(0.92).choose(
+                start, grid.nothing(start), weights, "local.lr", dice
+            ),
+            lambda start, dice: search_by_coding(Updates(0.92), start, weights, dice),
+        )
+    )
+    assert all(np.array_equal(found[name], expected[name]) for name in RESNET)

@@ -43,13 +43,27 @@ class SoftLabelDownlink:
         self, memory: DownlinkMemory, labels: SoftLabels, receivers: Iterable[int], r: Round
     ) -> DownlinkMemory:
         """The memory after a round: new labels are posted, and `receivers` have the older ones."""
-        received = memory.received | {c: self._encode_all(memory, c, r)[1] for c in receivers}
+        received = memory.received | {c: self._receive_all(memory, c, r) for c in receivers}
         old = memory.posted if self.absent == "missed" else {}
         return DownlinkMemory(old | {r.number: SoftLabels(labels.index, labels.probs)}, received)
 
-    def encode_for(self, memory: DownlinkMemory, client: int, r: Round) -> bytes:
-        """A client's download: none in round 0, else one message, or one per round it missed."""
-        messages = self._encode_all(memory, client, r)[0]
+    def encode(self, memory: DownlinkMemory, clients: Iterable[int], r: Round) -> dict[int, bytes]:
+        """Each client's download: none in round 0, else one message, or one per round it missed."""
+        made: dict[int, bytes] = {}
+        return {client: self._encode_for(memory, client, r, made) for client in clients}
+
+    def _encode_for(
+        self, memory: DownlinkMemory, client: int, r: Round, made: dict[int, bytes]
+    ) -> bytes:
+        """Messages without a reference are the same for all: they are `made` once for a round."""
+        if self.codec.keeps_reference:
+            messages = self._encode_all(memory, client, r)
+        else:
+            numbers = _due(memory.received.get(client, Received()), self.absent, r)
+            for number in numbers:
+                if number not in made:
+                    made[number] = self.codec.encode(memory.posted[number], _link(number, r))
+            messages = [made[number] for number in numbers]
         if self.absent == "latest":
             return b"".join(messages)
         return b"".join(_LENGTH.pack(len(message)) + message for message in messages)
@@ -66,16 +80,29 @@ class SoftLabelDownlink:
             memory = Received(number, reference)
         return found, memory
 
-    def _encode_all(
-        self, memory: DownlinkMemory, client: int, r: Round
-    ) -> tuple[list[bytes], Received]:
-        state, messages = memory.received.get(client, Received()), []
-        for number in _due(state, self.absent, r):
+    def _encode_all(self, memory: DownlinkMemory, client: int, r: Round) -> list[bytes]:
+        """Each message is written against what the ones before it lead to."""
+        state, messages = memory.received.get(client, Received()), list[bytes]()
+        reference, due = state.reference, _due(state, self.absent, r)
+        for number in due[:-1]:
             labels, link = memory.posted[number], _link(number, r)
-            message, reference = self.codec.encode_stateful(labels, link, state.reference)
+            message, reference = self.codec.encode_stateful(labels, link, reference)
             messages.append(message)
+        for number in due[-1:]:
+            labels, link = memory.posted[number], _link(number, r)
+            messages.append(self.codec.encode(labels, link, reference))
+        return messages
+
+    def _receive_all(self, memory: DownlinkMemory, client: int, r: Round) -> Received:
+        """How far a client is that has used its download."""
+        state = memory.received.get(client, Received())
+        for number in _due(state, self.absent, r):
+            reference = None
+            if self.codec.keeps_reference:
+                labels, link = memory.posted[number], _link(number, r)
+                _, reference = self.codec.encode_stateful(labels, link, state.reference)
             state = Received(number, reference)
-        return messages, state
+        return state
 
     def _split(self, download: bytes, count: int) -> Iterator[bytes]:
         if self.absent == "latest":

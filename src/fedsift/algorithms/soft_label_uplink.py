@@ -17,6 +17,7 @@ from fedsift.aggregators import AuditAnswers
 from fedsift.algorithms.audits import encode_answers, split_answers
 from fedsift.algorithms.votes import Votes
 from fedsift.codecs import SoftLabelCodec, WireError
+from fedsift.numerics import distinct
 from fedsift.samplers import DERIVED, Sampler
 from fedsift.types import Array, Client, LabelAnswer, Link, Round, SoftLabels, UserError
 
@@ -133,7 +134,7 @@ def fit_to_bytes(
 def check_picks(picks: Array, budget: int, samples: int) -> Array:
     """The picks as an ascending set, or a clear error for whoever wrote the sampler."""
     try:
-        index = np.unique(np.asarray(picks, np.int64))
+        index = distinct(np.asarray(picks, np.int64))
     except (TypeError, ValueError):
         raise UserError(
             f"the sampler returned {type(picks).__name__}, not indexes of public samples"

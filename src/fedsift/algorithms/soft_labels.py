@@ -216,7 +216,8 @@ class SoftLabelFD:
             return WeightDownlink(self.down).encode(server.memory.weights, server, cohort, r)
         downlink, memory = SoftLabelDownlink(self.down, self.absent), server.memory
         first = memory.first.encode_for(cohort := list(cohort), r)
-        return {c.id: first[c.id] + downlink.encode_for(memory.downlink, c.id, r) for c in cohort}
+        lessons = downlink.encode(memory.downlink, (c.id for c in cohort), r)
+        return {id: first[id] + lesson for id, lesson in lessons.items()}
 
     def client_turn(
         self, client: Client, memory: ClientMemory, download: bytes, r: Round

@@ -8,6 +8,7 @@ base K. From some hundred symbols on this is less than 1 % over log2 K bits.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import zip_longest
 from math import log2
 
 import numpy as np
@@ -17,6 +18,8 @@ from fedsift.types import Array
 
 _PACKED, _CODED = 0, 1
 _GROUP = 1024
+_SHARES, _WORD = 2**24, 32  # the coder counts probabilities in so many parts; bits of its words
+_SLACK = 0.001
 
 
 def encode(symbols: Array, base: int) -> bytes:
@@ -47,15 +50,40 @@ def max_bytes(count: int, base: int) -> int:
     return 1 + (count // _GROUP) * _width(_GROUP, base) + _width(count % _GROUP, base)
 
 
+def bound_length(symbols: Array, base: int) -> tuple[int, int]:
+    """The fewest and the most bytes that `encode` can take, from the histogram alone.
+
+    The coder takes the information in the symbols, a thousandth more at most, and up to two words.
+    The symbols it begins with, the last ones, are free while they are 0.
+    """
+    most = max_bytes(len(symbols), base)
+    if most <= base:
+        return most, most
+    counts = np.bincount(symbols, minlength=base)
+    histogram = _make_histogram(counts).astype(np.float64)
+    shares = (histogram * ((_SHARES - base) / histogram.sum()) + 1) / _SHARES
+    cost = -np.log2(shares)  # bits
+    bits = float(counts @ cost)
+    free = float(cost[0]) * int(np.argmax(symbols[::-1] != 0)) if symbols.any() else bits
+    fewest, longest = (bits - free) * (1 - _SLACK) - _WORD, bits * (1 + _SLACK) + 2 * _WORD
+    head = 1 + base
+    low = head + 4 * max(0, int(fewest // _WORD))
+    return min(low, most), min(head + 4 * int(longest // _WORD), most)
+
+
 @lru_cache(maxsize=1024)
 def _width(digits: int, base: int) -> int:
     return ((base**digits - 1).bit_length() + 7) // 8
 
 
 def _pack(symbols: Array, base: int) -> bytes:
-    groups = [symbols[i : i + _GROUP] for i in range(0, len(symbols), _GROUP)]
+    whole = len(symbols) // _GROUP * _GROUP
+    parts = [symbols[:whole].reshape(-1, _GROUP), symbols[whole:].reshape(1, -1)]
     return b"".join(
-        _number(group, base).to_bytes(_width(len(group), base), "little") for group in groups
+        number.to_bytes(_width(part.shape[1], base), "little")
+        for part in parts
+        if part.size
+        for number in _numbers(part, base)
     )
 
 
@@ -64,37 +92,56 @@ def _unpack(code: bytes, count: int, base: int) -> Array:
         raise WireError(
             f"{len(code)} bytes of packed symbols instead of {max_bytes(count, base) - 1}"
         )
-    full = _width(_GROUP, base)
-    sizes = [_GROUP] * (count // _GROUP) + [count % _GROUP] * (count % _GROUP > 0)
-    pieces = [_digits(code[i * full : (i + 1) * full], size, base) for i, size in enumerate(sizes)]
-    return np.concatenate([np.empty(0, np.int64), *pieces])
+    full, whole = _width(_GROUP, base), count // _GROUP
+    groups = [int.from_bytes(code[i * full : (i + 1) * full], "little") for i in range(whole)]
+    last = [int.from_bytes(code[whole * full :], "little")]
+    return np.concatenate([_digits(groups, _GROUP, base), _digits(last, count % _GROUP, base)])
 
 
-def _number(digits: Array, base: int) -> int:
-    """Digits, lowest first, as one number; halves are joined, so few multiplications are large."""
-    if len(digits) <= _small(base):
-        return (
-            int(digits.astype(object) @ (base ** np.arange(len(digits)).astype(object)))
-            if len(digits)
-            else 0
-        )
-    half = len(digits) // 2
-    return _number(digits[:half], base) + base**half * _number(digits[half:], base)
+def _numbers(groups: Array, base: int) -> list[int]:
+    """Rows of digits [g, n], lowest first, as one number each.
+
+    As many digits as fit a machine word are joined at once, then the words of a row.
+    """
+    count, size = groups.shape
+    small = _small(base)
+    padded = np.zeros((count, -(-size // small) * small), np.int64)
+    padded[:, :size] = groups
+    words = padded.reshape(count, -1, small) @ base ** np.arange(small)
+    return [_join(row, base**small) for row in words.tolist()]
 
 
-def _digits(code: bytes, count: int, base: int) -> Array:
-    value = int.from_bytes(code, "little")
-    if value >= base**count:
+def _join(digits: list[int], base: int) -> int:
+    """Neighbours are joined, and so on: few multiplications are large."""
+    while len(digits) > 1:
+        pairs = zip_longest(digits[::2], digits[1::2], fillvalue=0)
+        digits, base = [low + base * high for low, high in pairs], base * base
+    return digits[0]
+
+
+def _digits(numbers: list[int], count: int, base: int) -> Array:
+    """The inverse of `_numbers`, all rows in one array."""
+    if any(value >= base**count for value in numbers):
         raise WireError("packed symbols are out of range")
-    return _split(value, count, base)
+    small = _small(base)
+    size = -(-count // small)
+    split = [_split(value, size, base**small) for value in numbers]
+    words = np.array(split, np.int64).reshape(len(numbers), size, 1)
+    digits = words // base ** np.arange(small) % base
+    return digits.reshape(len(numbers), size * small)[:, :count].ravel()
 
 
-def _split(value: int, count: int, base: int) -> Array:
-    if count <= _small(base):
-        return (value // base ** np.arange(count).astype(object) % base).astype(np.int64)
+def _split(value: int, count: int, base: int) -> list[int]:
+    if count <= 1:
+        return [value] * count
     half = count // 2
-    high, low = divmod(value, base**half)
-    return np.concatenate([_split(low, half, base), _split(high, count - half, base)])
+    high, low = divmod(value, _power(base, half))
+    return _split(low, half, base) + _split(high, count - half, base)
+
+
+@lru_cache(maxsize=1024)
+def _power(base: int, exponent: int) -> int:
+    return base**exponent
 
 
 def _small(base: int) -> int:
@@ -104,13 +151,15 @@ def _small(base: int) -> int:
 
 def _ans(symbols: Array, base: int) -> bytes:
     """A histogram, a byte a symbol, and the symbols coded by it."""
-    counts = np.bincount(symbols, minlength=base)
-    histogram = (-(-counts * 255 // counts.max())).astype(
-        np.uint8
-    )  # rounded up: what occurs has a share
+    histogram = _make_histogram(np.bincount(symbols, minlength=base))
     coder, model = _coder(histogram)
     coder.encode_reverse(symbols.astype(np.int32), model)
     return histogram.tobytes() + coder.get_compressed().astype("<u4").tobytes()
+
+
+def _make_histogram(counts: Array) -> Array:
+    """Rounded up: what occurs has a share."""
+    return (-(-counts * 255 // counts.max())).astype(np.uint8)
 
 
 def _unans(code: bytes, count: int, base: int) -> Array:

@@ -10,6 +10,9 @@ update, and whoever applies it has the same weights, bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -99,95 +102,149 @@ def _patterns(value: torch.Tensor) -> torch.Tensor:
 
 def encode(ticks: Ticks, like: Weights) -> bytes:
     """Each piece's largest common power of two, then the numbers, entropy-coded."""
-    if not any(value.any() for value in ticks.values()):
+    plan = make_plan(like)
+    flat = plan.join(ticks)
+    if not flat.any():
         return b"\0"
-    cut = {piece: ticks[piece.name][piece.part] for piece in pieces(like)}
-    shifts = {piece: _common_zeros(numbers) for piece, numbers in cut.items()}
-    parts = [b"\1", bytes(shifts.values())]
-    for group in _groups(like):
-        numbers = [cut[piece] >> shifts[piece] for piece in group]
-        parts.append(_encode_numbers(np.concatenate(numbers)))
-    return b"".join(parts)
+    numbers, shifts = plan.cut_zeros(flat)
+    codes = (encode_numbers(numbers[group]) for group in plan.groups)
+    return b"".join([b"\1", shifts.astype(np.uint8).tobytes(), *codes])
 
 
 def decode(code: bytes, like: Weights) -> Ticks:
     """The inverse, bounded by the size of `like`."""
-    ticks = nothing(like)
     if code == b"\0":
-        return ticks
-    known = pieces(like)
-    if len(code) > max_bytes(like) or code[:1] != b"\1" or len(code) <= len(known):
+        return nothing(like)
+    plan = make_plan(like)
+    known = len(plan.pieces)
+    if len(code) > max_bytes(like) or code[:1] != b"\1" or len(code) <= known:
         raise WireError(f"{len(code)} bytes are no update of this model")
-    at = 1 + len(known)
-    shifts = dict(zip(known, code[1:at], strict=True))
-    for group in _groups(like):
-        sizes = [piece.size for piece in group]
-        numbers, at = _decode_numbers(code, at, sum(sizes))
-        for piece, found in zip(group, np.split(numbers, np.cumsum(sizes)[:-1]), strict=True):
-            ticks[piece.name][piece.part] = _shift(found, shifts[piece])
+    flat, at = np.empty(plan.entries, np.int64), 1 + known
+    for group, size in zip(plan.groups, plan.group_sizes, strict=True):
+        flat[group], at = _decode_numbers(code, at, size)
     if at != len(code):
         raise WireError(f"{len(code) - at} bytes after the last tensor of an update")
-    return ticks
+    return plan.split(_shift(flat, np.frombuffer(code[1 : 1 + known], np.uint8), plan))
 
 
 def max_bytes(like: Weights) -> int:
     """Of any update, with as many digits as the farthest has."""
-    sizes = [sum(piece.size for piece in group) for group in _groups(like)]
+    plan = make_plan(like)
+    sizes = plan.group_sizes
     digits = sum(5 + entropy.max_bytes(size, 2**_DIGIT) for size in sizes) * (_POWER // _DIGIT)
     highest = sum(5 + entropy.max_bytes(size, 255) for size in sizes)
-    return 1 + len(pieces(like)) + digits + highest
+    return 1 + len(plan.pieces) + digits + highest
 
 
 class Piece(NamedTuple):
     """Neighbouring entries of one tensor that have a step of their own."""
 
     name: str
-    first: int
+    first: int  # in the tensor
     size: int
 
-    @property
-    def part(self) -> slice:
-        return slice(self.first, self.first + self.size)
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Where the entries of all tensors lie in one flat array, by name and place."""
+
+    names: tuple[str, ...]
+    ends: tuple[int, ...]  # of each tensor in the flat array
+    pieces: tuple[Piece, ...]
+    groups: tuple[slice | Array, ...]  # of entries that are coded together
+    group_pieces: tuple[tuple[int, ...], ...]  # the pieces of each group
+
+    @cached_property
+    def entries(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @cached_property
+    def sizes(self) -> Array:
+        return np.array([piece.size for piece in self.pieces], np.int64)
+
+    @cached_property
+    def group_sizes(self) -> tuple[int, ...]:
+        return tuple(int(self.sizes[list(own)].sum()) for own in self.group_pieces)
+
+    def join(self, ticks: Mapping[str, Array]) -> Array:
+        """One flat array of all tensors."""
+        return np.concatenate([np.empty(0, np.int64), *(ticks[name] for name in self.names)])
+
+    def split(self, flat: Array) -> Ticks:
+        """Views of a flat array, by tensor."""
+        begins = (0, *self.ends[:-1])
+        return {n: flat[i:j] for n, i, j in zip(self.names, begins, self.ends, strict=True)}
+
+    def spread(self, values: Array) -> Array:
+        """A value per piece as one per entry."""
+        return np.repeat(values, self.sizes)
+
+    def cut_zeros(self, flat: Array) -> tuple[Array, Array]:
+        """The entries without the zero bits at the end that all of a piece have; how many."""
+        joint = np.bitwise_or.reduceat(flat, self.sizes.cumsum() - self.sizes)
+        lowest = np.where(joint == 0, 1, joint & -joint)
+        shifts = np.log2(lowest).astype(np.int64)  # exact: powers of two
+        return flat >> self.spread(shifts), shifts
 
 
-def pieces(like: Weights) -> list[Piece]:
-    """All entries of all tensors, by name and place."""
-    return [
-        Piece(name, first, min(PIECE, like[name].numel() - first))
-        for name in sorted(like)
-        for first in range(0, like[name].numel(), PIECE)
-    ]
+def make_plan(like: Weights) -> Plan:
+    """The plan of these tensors: large ones are coded each alone, then small ones, counters."""
+    return _make_plan(tuple((n, like[n].numel(), like[n].is_floating_point()) for n in like))
 
 
-def _groups(like: Weights) -> list[list[Piece]]:
-    """Pieces that are coded together: large tensors each alone, then small ones, counters."""
-    groups: dict[str, list[Piece]] = {}
-    for piece in pieces(like):
-        value = like[piece.name]
-        kind = f"large {piece.name}" if value.numel() >= FEW else "small"
-        groups.setdefault(kind if value.is_floating_point() else "counters", []).append(piece)
-    return [groups[kind] for kind in sorted(groups)]
+@lru_cache(maxsize=64)
+def _make_plan(tensors: tuple[tuple[str, int, bool], ...]) -> Plan:
+    ordered, pieces, kinds = sorted(tensors), list[Piece](), dict[str, list[int]]()
+    for name, numel, floats in ordered:
+        kind = f"large {name}" if numel >= FEW else "small"
+        for first in range(0, numel, PIECE):
+            kinds.setdefault(kind if floats else "counters", []).append(len(pieces))
+            pieces.append(Piece(name, first, min(PIECE, numel - first)))
+    begins = np.cumsum([0, *(piece.size for piece in pieces)])
+    groups = tuple(tuple(kinds[kind]) for kind in sorted(kinds))
+    return Plan(
+        tuple(name for name, _, _ in ordered),
+        tuple(np.cumsum([numel for _, numel, _ in ordered]).tolist()),
+        tuple(pieces),
+        tuple(_find_entries(group, begins) for group in groups),
+        groups,
+    )
 
 
-def _common_zeros(numbers: Array) -> int:
-    """By how many bits all of them can be shifted without losing any."""
-    joint = int(np.bitwise_or.reduce(numbers)) if numbers.size else 0
-    return (joint & -joint).bit_length() - 1 if joint else 0
+def _find_entries(group: tuple[int, ...], begins: Array) -> slice | Array:
+    """Where the entries of these pieces are: a slice where they are neighbours."""
+    if group[-1] - group[0] == len(group) - 1:
+        return slice(int(begins[group[0]]), int(begins[group[-1] + 1]))
+    return np.concatenate([np.arange(begins[i], begins[i + 1]) for i in group])
 
 
-def _shift(numbers: Array, by: int) -> Array:
-    if by > 62 or (np.abs(numbers) > FARTHEST >> min(by, 62)).any():
+def _shift(numbers: Array, by: Array, plan: Plan) -> Array:
+    by = plan.spread(by.astype(np.int64))
+    if (by > 62).any() or (np.abs(numbers) > FARTHEST >> by).any():
         raise WireError("an update that goes too far")
     return numbers << by
 
 
-def _encode_numbers(numbers: Array) -> bytes:
+def encode_numbers(numbers: Array) -> bytes:
     """A byte with the largest of them, and a code; digits of six bits first where it is large."""
     most = int(np.abs(numbers).max(initial=0))
     if most <= _NARROW:
         return bytes([most]) + (_encode_piece(numbers + most, 2 * most + 1) if most else b"")
     low, high = numbers & (2**_DIGIT - 1), numbers >> _DIGIT
-    return bytes([_SPLIT]) + _encode_piece(low, 2**_DIGIT) + _encode_numbers(high)
+    return bytes([_SPLIT]) + _encode_piece(low, 2**_DIGIT) + encode_numbers(high)
+
+
+def bound_numbers(numbers: Array) -> tuple[int, int]:
+    """The fewest and the most bytes that `encode_numbers` can take."""
+    most = int(np.abs(numbers).max(initial=0))
+    if not most:
+        return 1, 1
+    if most <= _NARROW:
+        low, high = entropy.bound_length(numbers + most, 2 * most + 1)
+        return 5 + low, 5 + high
+    digits = entropy.bound_length(numbers & (2**_DIGIT - 1), 2**_DIGIT)
+    rest = bound_numbers(numbers >> _DIGIT)
+    return 5 + digits[0] + rest[0], 5 + digits[1] + rest[1]
 
 
 def _encode_piece(symbols: Array, base: int) -> bytes:

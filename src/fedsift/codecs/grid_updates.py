@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from math import ceil, inf, log2
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch
 from fedsift import seeding
 from fedsift.checks import check_number
 from fedsift.codecs import grid, wire
-from fedsift.codecs.grid import Piece, Ticks
+from fedsift.codecs.grid import Plan, Ticks
 from fedsift.codecs.updates import implied
 from fedsift.codecs.weights import find_not_finite, is_statistic
 from fedsift.codecs.wire import WireError
@@ -60,10 +60,7 @@ class Updates:
             raise UserError(f"weights {name!r} are not finite: training diverged; lower {cause}")
         rounding = _make_rounding(start, held, weights, generator)
         most = self.bits / 8 * sum(v.numel() for v in start.values() if v.is_floating_point())
-
-        def fits(at: int) -> bool:
-            return len(grid.encode(rounding.at(at), start)) <= most
-
+        fits = _Sizes(rounding, most).fits
         pieces = len(rounding.order)
         high = rounding.coarsest() * pieces
         while not fits(high) and high < COARSEST * pieces:  # at random, not all is rounded to 0
@@ -74,7 +71,7 @@ class Updates:
         while low < high:  # one more piece with twice the step at a time, of the largest first
             middle = (low + high) // 2
             low, high = (low, middle) if fits(middle) else (middle + 1, high)
-        return rounding.at(high)
+        return rounding.plan.split(rounding.at(high))
 
     def encode(
         self, state: Weights, round: int, samples: int, base: Weights, key: seeding.Names
@@ -113,57 +110,111 @@ class Updates:
 
 @dataclass(frozen=True, eq=False)
 class _Rounding:
-    """What is to be rounded, and how."""
+    """What is to be rounded, and how. Arrays are flat, as the plan lays them out."""
 
-    wanted: dict[str, Array]  # ticks, not whole
-    steps: dict[str, float]  # log2 of a tensor's step in ticks where the step of weights is 1
-    order: list[Piece]  # pieces that may have twice the step, the first of them first
-    dither: dict[str, Array]  # [0, 1) of a step, added before rounding down
-    lowest: dict[str, Array]  # of variances: ticks that lead to 0
+    plan: Plan
+    wanted: Array  # ticks, not whole
+    steps: Array  # by piece: log2 of a step in ticks where the step of weights is 1
+    statistics: Array  # by piece: whether it is of running statistics
+    order: list[int]  # pieces that may have twice the step, the first of them first
+    dither: Array  # [0, 1) of a step, added before rounding down
+    variances: Array  # entries of running variances
+    lowest: Array  # of these: ticks that lead to 0
 
     def coarsest(self) -> int:
         """The power of two at which, to the nearest, weights are rounded to 0."""
-        largest = {name: float(np.abs(ticks).max(initial=0)) for name, ticks in self.wanted.items()}
-        powers = [log2(m) - self.steps[n] for n, m in largest.items() if m and self.steps[n] > -inf]
+        begins = self.plan.sizes.cumsum() - self.plan.sizes
+        largest = np.maximum.reduceat(np.abs(self.wanted), begins).tolist()
+        pairs = zip(largest, self.steps.tolist(), strict=True)
+        powers = [log2(most) - step for most, step in pairs if most and step > -inf]
         return int(np.clip(ceil(max(powers, default=FINEST)) + 2, FINEST, COARSEST))
 
-    def at(self, at: int) -> Ticks:
-        """Steps of 2^(at // n), and twice that in the first at % n of the n pieces in order."""
+    def powers(self, at: int) -> Array:
+        """Of each piece: at // n, and one more for the first at % n of the n pieces in order."""
         power, coarser = divmod(at, len(self.order))
-        rounded = {name: self._round(name, power, slice(None)) for name in self.wanted}
-        for piece in self.order[:coarser]:
-            rounded[piece.name][piece.part] = self._round(piece.name, power + 1, piece.part)
-        return rounded
+        powers = np.full(len(self.plan.pieces), power)
+        powers[self.order[:coarser]] += 1
+        return powers
 
-    def _round(self, name: str, power: int, part: slice) -> Array:
-        """A dither of 1/2 is to the nearest, a random one is unbiased."""
-        ticks, dither = self.wanted[name][part], self.dither[name][part]
-        if is_statistic(name):
-            if power >= COARSEST:  # nothing fits: the receiver keeps the statistics it has
-                return np.zeros(len(ticks), np.int64)
-            power = min(power, -int(log2(STATISTICS)))  # a deviation, an octave: not coarser
-        shift = int(np.clip(np.rint(self.steps[name] + power), 0, 48))
-        steps = np.floor(ticks / 2.0**shift + dither).astype(np.int64)
-        if name in self.lowest:  # a variance of 0, of a dead channel, must not be rounded down
-            steps = np.where(steps << shift < self.lowest[name][part], steps + 1, steps)
-        return steps << shift
+    def at(self, at: int) -> Array:
+        """All ticks, in steps of two to these powers.
+
+        A dither of 1/2 is to the nearest, a random one is unbiased.
+        """
+        powers, plan = self.powers(at), self.plan
+        kept = self.statistics & (powers >= COARSEST)  # nothing fits: the receiver keeps them
+        finest = -int(log2(STATISTICS))  # a deviation, an octave: not coarser
+        powers = np.where(self.statistics, np.minimum(powers, finest), powers)
+        shifts = np.clip(np.rint(self.steps + powers), 0, 48).astype(np.int64)
+        scaled = self.wanted * plan.spread(np.ldexp(1.0, -shifts))
+        steps = np.floor(np.add(scaled, self.dither, out=scaled), out=scaled).astype(np.int64)
+        by = plan.spread(shifts)
+        places = self.variances  # 0, of a dead channel, must not be rounded down
+        steps[places] += steps[places] << by[places] < self.lowest
+        if kept.any():
+            steps[plan.spread(kept)] = 0
+        return steps << by
+
+
+class _Sizes:
+    """Whether an update fits, with as little coding as that takes.
+
+    Bounds from histograms decide most cases. Where they do not, groups of pieces are coded; a group
+    whose pieces have the steps they had before is known already.
+    """
+
+    def __init__(self, rounding: _Rounding, most: float) -> None:
+        self._rounding, self._plan, self._most = rounding, rounding.plan, most
+        self._known: dict[tuple[Any, ...], tuple[int, int]] = {}
+
+    def fits(self, at: int) -> bool:
+        powers = self._rounding.powers(at)
+        keys = [(i, *powers[list(own)]) for i, own in enumerate(self._plan.group_pieces)]
+        numbers = None
+        if any(key not in self._known for key in keys):
+            numbers, _ = self._plan.cut_zeros(self._rounding.at(at))
+            for key in keys:
+                if key not in self._known:
+                    self._known[key] = grid.bound_numbers(numbers[self._plan.groups[key[0]]])
+        for key in sorted(keys, key=lambda key: self._known[key][0] - self._known[key][1]):
+            low, high = (self._total(keys, which) for which in (0, 1))
+            if high <= self._most or low > self._most:
+                return high <= self._most
+            if numbers is None:
+                numbers, _ = self._plan.cut_zeros(self._rounding.at(at))
+            length = len(grid.encode_numbers(numbers[self._plan.groups[key[0]]]))
+            self._known[key] = length, length
+        return self._total(keys, 1) <= self._most
+
+    def _total(self, keys: list[tuple[Any, ...]], which: int) -> int:
+        """An update of zeros is one byte; others also have a byte per piece."""
+        total = sum(self._known[key][which] for key in keys)
+        return 1 if total <= len(keys) else 1 + len(self._plan.pieces) + total
 
 
 def _make_rounding(
     start: Weights, held: Ticks, weights: Weights, generator: np.random.Generator | None
 ) -> _Rounding:
-    wanted = {name: ticks - held[name] for name, ticks in grid.measure(start, weights).items()}
-    large = sorted(grid.pieces(start), key=lambda piece: -start[piece.name].numel())
-    order = [piece for piece in large if start[piece.name].numel() >= grid.FEW] or large[:1]
-    sizes = {name: len(ticks) for name, ticks in wanted.items()}
-    dither = {
-        name: np.full(size, 0.5) if generator is None else generator.random(size)
-        for name, size in sizes.items()
-    }
+    plan = grid.make_plan(start)
+    wanted = plan.join(grid.measure(start, weights)) - plan.join(held)
+    large = sorted(range(len(plan.pieces)), key=lambda i: -start[plan.pieces[i].name].numel())
+    order = [i for i in large if start[plan.pieces[i].name].numel() >= grid.FEW] or large[:1]
+    dither = np.full(plan.entries, 0.5) if generator is None else generator.random(plan.entries)
+    steps = _step_powers(weights)
     zero = {n: torch.zeros_like(v) for n, v in start.items() if grid.is_variance(n, v)}
     to_zero = grid.measure({name: start[name] for name in zero}, zero)
-    lowest = {name: ticks - held[name] for name, ticks in to_zero.items()}
-    return _Rounding(wanted, _step_powers(weights), order, dither, lowest)
+    places = plan.split(np.arange(plan.entries))
+    nowhere = np.empty(0, np.int64)
+    return _Rounding(
+        plan,
+        wanted,
+        np.array([steps[piece.name] for piece in plan.pieces]),
+        np.array([is_statistic(piece.name) for piece in plan.pieces], bool),
+        order,
+        dither,
+        np.concatenate([nowhere, *(places[name] for name in to_zero)]),
+        np.concatenate([nowhere, *(ticks - held[name] for name, ticks in to_zero.items())]),
+    )
 
 
 def _step_powers(weights: Weights) -> dict[str, float]:

@@ -11,6 +11,7 @@ from fedsift import seeding
 from fedsift.codecs import indexes, wire
 from fedsift.codecs.values import Delta, Values
 from fedsift.codecs.wire import WireError
+from fedsift.numerics import distinct
 from fedsift.types import Array, Link, SoftLabels, UserError
 
 PREFIX = struct.Struct("<BI")  # how the indexes are given, how many rows
@@ -98,6 +99,8 @@ class SoftLabelCodec:
         """The reference's rows for these samples, nan where it has none."""
         if not self.keeps_reference:
             return None
+        if reference is not None and np.array_equal(reference.index, index):
+            return reference.probs
         rows = np.full((link.samples, link.classes), np.nan, np.float32)
         if reference is not None:
             rows[reference.index] = reference.probs
@@ -133,7 +136,9 @@ def _merge(old: SoftLabels | None, new: SoftLabels) -> SoftLabels:
     """The latest row of every sample that was ever sent."""
     if old is None:
         return SoftLabels(new.index, new.probs)
-    index = np.union1d(old.index, new.index)
+    if np.array_equal(old.index, new.index):
+        return SoftLabels(new.index, new.probs)
+    index = distinct(np.concatenate([old.index, new.index]))
     probs = np.empty((len(index), new.probs.shape[1]), np.float32)
     probs[np.searchsorted(index, old.index)] = old.probs
     probs[np.searchsorted(index, new.index)] = new.probs

@@ -75,8 +75,8 @@ def choose_engine(
     The choice is about networks. Models that are none (see docs/any-client.md) go to an engine of
     their own: what is returned is a `Router`, which has the chosen engine as `networks`.
 
-    An engine on a CPU changes two settings of the whole process. When it is made, it asks the C
-    library (glibc) to keep freed memory. When it runs, it sets torch to one thread per job
+    An engine changes settings of the whole process. When it is made, it asks the C library (glibc)
+    to keep freed memory. When it runs on a CPU, it sets torch to one thread per job
     (`torch.set_num_threads(1)`), because sums must not depend on what else is running.
     """
     if isinstance(engine, Router):

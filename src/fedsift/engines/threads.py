@@ -27,8 +27,7 @@ class Workers:
         cpu = self._cpu = device.type == "cpu"
         # a GPU is one, and its programs are not shared
         self.threads = (threads or count_cores()) if cpu else 1
-        if cpu:
-            keep_memory()
+        keep_memory()  # a round's messages and answers on the host need it as much as its steps
         self._pool = ThreadPoolExecutor(self.threads, "fedsift")
 
     def run(self, tasks: Sequence[Task]) -> list[Any]:
