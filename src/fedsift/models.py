@@ -396,7 +396,7 @@ def initial_state(model: Model, seed: int) -> Weights:
 @lru_cache(maxsize=8)
 def _initial(model: Model, seed: int) -> Weights:
     """Drawn once for all clients of a round."""
-    with torch.random.fork_rng(devices=[]):
+    with seeding.TORCH, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seeding.torch_seed(seed, "init", model.name))
         return {name: value.detach().clone() for name, value in model.build().state_dict().items()}
 

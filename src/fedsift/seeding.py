@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from typing import Any
 
 import numpy as np
 
 Names = tuple[int | str, ...]
+TORCH = threading.RLock()  # held by whoever seeds torch's global generator, which threads share
 
 
 def digest(*names: int | str) -> bytes:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Generic
 
 from fedsift.types import Engine, Fit, ModelFailure, Pretrain, R, Turn
+
+Asked = Mapping[int, list[Any]]  # work by turn
 
 
 def batch_turns(turns: Sequence[Turn[Any]]) -> Turn[list[Any]]:
@@ -92,16 +94,36 @@ def run_turns(turns: Sequence[Turn[R]], engine: Engine) -> list[R | Exception]:
     Training waits until every turn asks for some: an engine trains many networks at once for little
     more than a few.
     """
-    groups = [batch_turns([turn]) for turn in turns]
-    ended: dict[int, Any] = {}
-    asked: dict[int, list[Any]] = {}
-    answers: dict[int, Any] = dict.fromkeys(range(len(turns)))
-    while answers:
-        asked |= _advance(groups, answers, ended)
+    lane = Lane(turns)
+    work = lane.begin()
+    while work:
+        work = lane.advance(answer(work, engine))
+    return lane.outcomes()
+
+
+class Lane(Generic[R]):
+    """Turns that advance in lockstep: what they ask for comes out, the answers go in."""
+
+    def __init__(self, turns: Sequence[Turn[R]]) -> None:
+        self._groups = [batch_turns([turn]) for turn in turns]
+        self._ended: dict[int, Any] = {}
+        self._asked: dict[int, list[Any]] = {}
+
+    def begin(self) -> Asked:
+        """As `advance`, from the start."""
+        return self.advance(dict.fromkeys(range(len(self._groups))))
+
+    def advance(self, answers: Mapping[int, Any]) -> Asked:
+        """The work that is to be done next, by turn; empty when all have ended."""
+        self._asked |= _advance(self._groups, answers, self._ended)
+        asked = self._asked
         ready = [i for i, jobs in asked.items() if not any(map(_is_training, jobs))] or list(asked)
-        answers = _answer({i: asked.pop(i) for i in sorted(ready)}, engine)
-    outcomes = [ended[i] for i in range(len(turns))]
-    return [outcome if isinstance(outcome, Exception) else outcome[0] for outcome in outcomes]
+        return {i: asked.pop(i) for i in sorted(ready)}
+
+    def outcomes(self) -> list[R | Exception]:
+        """What each turn returned, or its exception."""
+        found = (self._ended[i] for i in range(len(self._groups)))
+        return [one if isinstance(one, Exception) else one[0] for one in found]
 
 
 def _advance(
@@ -123,7 +145,7 @@ def _advance(
     return asked
 
 
-def _answer(asked: Mapping[int, list[Any]], engine: Engine) -> dict[int, Any]:
+def answer(asked: Asked, engine: Engine) -> dict[int, Any]:
     """All work at once. If that fails, each turn's alone, to find the faulty one: jobs are pure."""
     if not asked:
         return {}
@@ -133,9 +155,7 @@ def _answer(asked: Mapping[int, list[Any]], engine: Engine) -> dict[int, Any]:
     except Exception as error:
         if len(asked) == 1:
             return dict.fromkeys(asked, error)
-    return {
-        i: answer for i, jobs in asked.items() for answer in _answer({i: jobs}, engine).values()
-    }
+    return {i: found for i, jobs in asked.items() for found in answer({i: jobs}, engine).values()}
 
 
 def _is_training(job: Any) -> bool:

@@ -1,10 +1,14 @@
 """Runs side by side: none can tell it is not alone, and one that fails fails alone."""
 
+import sys
+import threading
+
 import pytest
 
 from fedsift import runs
 from fedsift.engines import choose_engine
-from fedsift.runs import CHECKPOINT
+from fedsift.engines.router import Router
+from fedsift.runs import CHECKPOINT, rounds
 from fedsift.turns import run_turns
 from fedsift.types import Fit
 from tests.helpers.runs import bits, rounds_in, straight, tiny
@@ -125,3 +129,82 @@ def test_an_interrupt_stops_all():
 
     with pytest.raises(KeyboardInterrupt):
         run_turns([counting(1, 1), counting(2, 1)], Interrupting())
+
+
+# --- two lanes ---
+
+
+class TwoLanes(Router):
+    """A CPU's engine that asks for two lanes, as one on a GPU does; it notes who called it."""
+
+    lanes = 2
+
+    def __init__(self):
+        super().__init__(choose_engine()[0].networks)
+        self.callers = set()
+
+    def run(self, jobs):
+        self.callers.add(threading.current_thread())
+        return super().run(jobs)
+
+
+def begin_all(folder, experiments):
+    return [runs.begin_run(folder / str(i), e) for i, e in enumerate(experiments)]
+
+
+MIXED = [
+    ("digits-fas", "seed=1"),
+    ("digits-fas-soft-down",),
+    ("digits-fedavg", "model=mlp", "algorithm.codec=updates(1)"),
+    ("digits-fas", "seed=2"),
+]
+
+
+def test_runs_in_two_lanes_are_those_in_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(rounds, "FEWEST", 2)
+    experiments = [tiny(*words, rounds=2) for words in MIXED]
+    one, two = (begin_all(tmp_path / name, experiments) for name in ("one", "two"))
+    engine = TwoLanes()
+    order = [two.index(run) for run, _ in runs.Group.of(two).run_or_raise(engine)]
+    list(runs.Group.of(one).run_or_raise(choose_engine()[0]))
+    assert sorted(order) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert set(order[:2]) in ({0, 2}, {1, 3})  # the lanes hold every other run
+    assert engine.callers == {threading.main_thread()}  # so that an interrupt stops it
+    for mine, theirs in zip(one, two, strict=True):
+        assert bits(mine.folder) == bits(theirs.folder)
+
+
+def test_in_two_lanes_a_round_is_on_disk_before_it_is_told_and_a_failure_stops_one_run(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(rounds, "FEWEST", 2)
+    every = begin_all(tmp_path, [tiny("digits-fas", f"seed={i}", rounds=2) for i in range(4)])
+    full = OSError("no space left")
+
+    def write(record, seconds):
+        raise full
+
+    monkeypatch.setattr(every[2], "write", write)
+    group, failures = runs.Group.of(every), []
+    for run, outcome in group.run(TwoLanes()):
+        if isinstance(outcome, Exception):
+            failures.append((run, outcome))
+        else:
+            assert rounds_in(run.folder) == outcome.round + 1
+    assert failures == [(every[2], full)] and (every[2].folder / runs.FAILED).is_file()
+    assert [run.finished for run in every] == [True, True, False, True]
+
+
+def test_an_interrupt_stops_both_lanes_and_opens_the_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(rounds, "FEWEST", 1)
+
+    class Interrupted(TwoLanes):
+        def run(self, jobs):
+            raise KeyboardInterrupt
+
+    experiments, before = [tiny(), tiny("digits-fas", "seed=1")], sys.getswitchinterval()
+    with pytest.raises(KeyboardInterrupt):
+        list(runs.Group.of(begin_all(tmp_path, experiments)).run(Interrupted()))
+    assert sys.getswitchinterval() == before
+    for i, experiment in enumerate(experiments):
+        runs.begin_run(tmp_path / str(i), experiment, resume=True).lock.release()

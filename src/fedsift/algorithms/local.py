@@ -72,7 +72,7 @@ def train_locally(
 @lru_cache(maxsize=32)
 def needs_two_samples(model: Model) -> bool:
     """Whether a batch norm of this network has nothing to average over in one sample."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with seeding.TORCH, torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             model.build().train()(model.example(1))
         except ValueError as error:

@@ -73,6 +73,7 @@ class BatchedEngine:
             self._sequential.precision,
         )
         self._cuda = self.device.type == "cuda"
+        self.lanes = 2 if self._cuda else 1  # one works on the host while the other trains
         self._memory = (
             memory or (torch.cuda.mem_get_info(self.device)[0] / 2 / GIB if self._cuda else 1.0)
         ) * GIB

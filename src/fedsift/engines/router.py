@@ -16,6 +16,11 @@ class Router:
     def __init__(self, networks: Engine) -> None:
         self.networks = networks
 
+    @property
+    def lanes(self) -> int:
+        """Into how many parts a round of many runs is split (see `fedsift.runs.rounds`)."""
+        return getattr(self.networks, "lanes", 1)
+
     def run(self, jobs: Sequence[Work]) -> list[Any]:
         """The answers, in the order of the jobs."""
         ours = [i for i, job in enumerate(jobs) if job.model.is_network]

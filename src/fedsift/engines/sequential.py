@@ -47,7 +47,7 @@ class SequentialEngine:
         ] = {}
         self._random: dict[tuple[Model, bool], bool] = {}
         self._formats: dict[Model, torch.memory_format] = {}
-        self.random_lock = threading.Lock()  # held by whoever uses torch's global randomness
+        self.random_lock = seeding.TORCH  # held by whoever uses torch's global randomness
 
     def run(self, jobs: Sequence[Work]) -> list[Any]:
         """The answers, in the order of the jobs. On an interrupt, jobs stop at the next batch."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from fedsift import files
@@ -15,13 +13,12 @@ from fedsift.config import Experiment
 from fedsift.federation import Record, start_federations
 from fedsift.runs.folder import BASELINES, CHECKPOINT
 from fedsift.runs.history import is_finished, read_config
+from fedsift.runs.rounds import play_rounds
 from fedsift.runs.run import Built, Run, begin_run, build, changed_settings, check_code
 from fedsift.runs.states import describe_error
 from fedsift.starts import Tell
 from fedsift.turns import run_turns
 from fedsift.types import Engine, UserError
-
-SAVERS = 8  # runs whose round is written at the same time
 
 
 class Group:
@@ -125,25 +122,16 @@ class Group:
         The exception of a run that fails is yielded in place of its record. What students start
         from is made before all rounds; `tell` is told the epochs done and those in all. With
         `seconds`, no round is begun that would not end in time if it took as long as the longest.
+        On an engine with two lanes, one half of many runs can be a round ahead of the other.
         """
-        first, longest = time.perf_counter(), 0.0
         try:
+            end = None if seconds is None else time.perf_counter() + seconds
             yield from self._start(engine, tell)
             yield from self._measure_baselines(engine)
-            while active := self.unfinished:
-                begun = time.perf_counter()
-                if seconds is not None and begun - first + longest > seconds:
-                    return
-                turns = [run.federation.round_turn(run.state) for run in active]
-                outcomes = run_turns(turns, engine)
-                share = (time.perf_counter() - begun) / len(active)  # of the time, each run's
-                write = partial(_write, seconds=share)
-                with ThreadPoolExecutor(SAVERS) as savers:  # they mostly wait for the disk
-                    written = list(savers.map(write, active, outcomes))
-                for run, outcome in zip(active, written, strict=True):
+            with contextlib.closing(play_rounds(self.unfinished, engine, end)) as played:
+                for run, outcome in played:
                     self._settle(run, outcome)
                     yield run, outcome
-                longest = max(longest, time.perf_counter() - begun)
         finally:
             self.release()
 
@@ -217,15 +205,6 @@ class Group:
         else:
             self.errors[run.folder] = outcome
             run.fail(outcome)
-
-
-def _write(run: Run, outcome: Record | Exception, seconds: float) -> Record | Exception:
-    try:
-        if isinstance(outcome, Record):
-            run.write(outcome, seconds)
-    except Exception as error:
-        return error
-    return outcome
 
 
 def is_finished_as(folder: Path, experiment: Experiment) -> bool:
