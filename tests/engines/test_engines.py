@@ -14,6 +14,7 @@ import fedsift
 from fedsift import engines, models
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
+from fedsift.engines.spread.processes import WorkerEngine
 from fedsift.types import Fit, Predict, Recipe, UserError
 from tests.helpers import toys
 from tests.helpers.parity import same
@@ -21,9 +22,9 @@ from tests.helpers.parity import same
 SGD = Recipe(epochs=1, batch=2, lr=0.5, optimizer="sgd", momentum=0.0)
 
 
-@pytest.fixture(scope="module", params=[SequentialEngine, BatchedEngine])
+@pytest.fixture(scope="module", params=[SequentialEngine, BatchedEngine, WorkerEngine])
 def engine(request):
-    return request.param("cpu", threads=2)
+    return request.param("cpu", 2)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_an_answer_does_not_depend_on_company_order_or_threads(engine, factory):
     jobs = [fit(factory, recipe, key=(0, "client", i), n=11) for i in range(6)]
     together = engine.run(jobs)
     backwards = engine.run(jobs[::-1])[::-1]
-    alone = [type(engine)("cpu", threads=1).run([job])[0] for job in jobs]
+    alone = [type(engine)("cpu", 1).run([job])[0] for job in jobs]
     assert all(
         same(a, b) and same(a, c) for a, b, c in zip(together, backwards, alone, strict=True)
     )
@@ -223,7 +224,7 @@ def test_two_callers_of_one_engine_do_not_stop_each_other(engine):
     with ThreadPoolExecutor(2) as callers:
         slow = callers.submit(shared.run, [long])
         quick = [callers.submit(shared.run, [short]).result() for _ in range(3)]
-        assert same(slow.result()[0], type(engine)("cpu", threads=1).run([long])[0])
+        assert same(slow.result()[0], type(engine)("cpu", 1).run([long])[0])
     assert all(same(answer[0], quick[0][0]) for answer in quick)
 
 

@@ -12,7 +12,12 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", help="Folder of the run or sweep (default: a new one under runs/)."),
 ]
-EngineName = Annotated[str | None, typer.Option("--engine", help="auto, batched or sequential.")]
+EngineName = Annotated[
+    str | None, typer.Option("--engine", help="auto, batched, sequential or workers.")
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Train in so many worker processes.")
+]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
 PrecisionName = Annotated[
     str | None, typer.Option("--precision", help="float32, tf32 or bfloat16.")

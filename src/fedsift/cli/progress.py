@@ -256,11 +256,15 @@ def describe_progress(run: Run) -> str:
 
 
 def choose_engine(
-    engine: str, device: str, precision: str = "float32", memory: float | None = None
+    engine: str,
+    device: str,
+    precision: str = "float32",
+    memory: float | None = None,
+    workers: int | None = None,
 ) -> tuple[Any, str]:
     from fedsift.engines import choose_engine
 
-    return choose_engine(engine, device, precision, memory)
+    return choose_engine(engine, device, precision, memory, workers)
 
 
 def describe_models(engine: Any, runs: list[Run]) -> list[str]:

@@ -12,7 +12,16 @@ from typer.core import TyperCommand
 from fedsift.cli.comparison import print_baselines, print_comparison
 from fedsift.cli.console import error_handler, note, say, user_error, warn
 from fedsift.cli.json_output import print_json
-from fedsift.cli.options import Device, EngineName, Json, Out, Overrides, PrecisionName, Quiet
+from fedsift.cli.options import (
+    Device,
+    EngineName,
+    Json,
+    Out,
+    Overrides,
+    PrecisionName,
+    Quiet,
+    Workers,
+)
 from fedsift.cli.progress import (
     choose_engine,
     describe_models,
@@ -63,6 +72,7 @@ def run(
     engine: EngineName = None,
     device: Device = None,
     precision: PrecisionName = None,
+    workers: Workers = None,
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -103,7 +113,7 @@ def run(
             )
         if resume and not out:
             raise user_error("--resume needs --out: the folder of the run to resume")
-        where = {"engine": engine, "device": device, "precision": precision}
+        where = {"engine": engine, "device": device, "precision": precision, "workers": workers}
         settings = [
             *(overrides or []),
             *(f"{key}={value}" for key, value in where.items() if value),

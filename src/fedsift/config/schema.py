@@ -202,13 +202,16 @@ class Experiment(Section):
     record: bool = Field(
         True, description="keep a sample of what clients say on public samples, for fedsift report"
     )
-    engine: str = Field("auto", description="auto, batched or sequential")
+    engine: str = Field("auto", description="auto, batched, sequential or workers")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     precision: str = Field(
         "float32", description="of matrix products: float32, tf32 (CUDA) or bfloat16"
     )
     memory: float | None = Field(
         None, gt=0, description="GiB for stacked networks; else 1, on CUDA half of what is free"
+    )
+    workers: int | None = Field(
+        None, gt=0, description="train in so many worker processes; else auto decides"
     )
     data: DataSection = DataSection(private=800, public=500, normalise="scale")
     partition: PartitionSection = PartitionSection()
@@ -230,13 +233,13 @@ class Experiment(Section):
         return values | {"data": data | {k: v for k, v in usual.items() if data.get(k) is None}}
 
     @property
-    def where(self) -> tuple[str, str, str, float | None]:
+    def where(self) -> tuple[str, str, str, float | None, int | None]:
         """What `engines.choose_engine` wants to know."""
-        return self.engine, self.device, self.precision, self.memory
+        return self.engine, self.device, self.precision, self.memory, self.workers
 
 
 # Keys that say how a run is computed, not what it is.
-WHERE = frozenset({"engine", "device", "precision", "memory"})
+WHERE = frozenset({"engine", "device", "precision", "memory", "workers"})
 
 
 def is_section(kind: Any) -> bool:

@@ -14,6 +14,8 @@ from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.precision import PRECISIONS, Precision
 from fedsift.engines.router import Router
 from fedsift.engines.sequential import SequentialEngine
+from fedsift.engines.spread.patient import PatientEngine
+from fedsift.engines.spread.processes import WorkerEngine
 from fedsift.types import Engine, UserError
 
 __all__ = ["DEVICES", "ENGINES", "PRECISIONS", "Router", "check_engine", "choose_engine", "place"]
@@ -22,15 +24,21 @@ __all__ = ["DEVICES", "ENGINES", "PRECISIONS", "Router", "check_engine", "choose
 def make_auto_engine(
     device: str = "cpu", precision: str = "float32", memory: float | None = None
 ) -> Engine:
-    """The best engine for any work: today the batched one."""
+    """The best engine for any work: the batched one, on a CPU with worker processes where much is
+    to be trained that is small.
+    """
+    if place(device) == "cpu":
+        return PatientEngine(precision=precision, memory=memory)
     return BatchedEngine(device, precision=precision, memory=memory)
 
 
-# Name -> what makes the engine; of device, precision and memory it is given those it takes.
+# Name -> what makes the engine; of device, precision, memory and workers it is given those it
+# takes.
 ENGINES: dict[str, Callable[..., Engine]] = {
     "auto": make_auto_engine,
     "batched": BatchedEngine,
     "sequential": SequentialEngine,
+    "workers": WorkerEngine,
 }
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -58,19 +66,22 @@ def choose_engine(
     device: str = "auto",
     precision: str = "float32",
     memory: float | None = None,
+    workers: int | None = None,
 ) -> tuple[Router, str]:
     """The engine, and one line on what was chosen and why. `engine.describe(model)` says how it
     runs a model.
 
-    engine: "auto", "batched", "sequential", a plug-in "mine:Engine", or an object of your own with
-        `run` and `describe`
+    engine: "auto", "batched", "sequential", "workers", a plug-in "mine:Engine", or an object of
+        your own with `run` and `describe`
     device: "auto", "cpu" or "cuda"
     precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
     memory: GiB for stacked networks (default: 1, on CUDA half of what is free)
+    workers: how many worker processes; with "auto" or "batched" it means "workers"
 
     "auto" is the batched engine everywhere. It stacks what pays and leaves the rest to the
     sequential one, by rule and not by the clock, so that two runs of an experiment compute the
-    same. The sequential engine trains one network per thread and needs no bound on its memory.
+    same. On a CPU it starts worker processes once many steps of small networks are done. The
+    sequential engine trains one network per thread and needs no bound on its memory.
 
     The choice is about networks. Models that are none (see docs/any-client.md) go to an engine of
     their own: what is returned is a `Router`, which has the chosen engine as `networks`.
@@ -85,8 +96,13 @@ def choose_engine(
         own = Router(_check_members(engine))
         return own, f"engine of type {type(engine).__name__} (your own)"
     check_engine(engine, device, precision)
+    if workers is not None and engine in ("auto", "batched"):
+        engine = "workers"
     offered = {"device": place(device), "precision": precision, "memory": memory}
-    chosen = _check_members(registry.build(ENGINES, "engine", engine, offered))
+    plan = registry.plan(ENGINES, "engine", engine, offered | {"workers": workers})
+    if workers is not None and "workers" in plan.unused:
+        raise UserError(f"engine {engine} has no workers; leave the engine out, or the workers")
+    chosen = _check_members(plan.build())
     why = "asked for" if engine != "auto" else "auto: stacks equal networks where that pays"
     summary = getattr(chosen, "summary", lambda: f"engine {engine}")
     return Router(chosen), f"{summary()} ({why})"

@@ -82,17 +82,21 @@ class BatchedEngine:
         self._resident: dict[Any, tuple[Tensor, Tensor]] = {}
         self._trainers: dict[Any, Any] = {}
 
-    def run(self, jobs: Sequence[Work]) -> list[Any]:
-        """The answers, in the order of the jobs."""
-        groups: dict[Any, list[int]] = {}
-        for i, job in enumerate(jobs):
-            groups.setdefault(self._group_key(job, i), []).append(i)
-        parts = [part for members in groups.values() for part in self._split_group(jobs, members)]
-        found = self.workers.run([self._task([jobs[i] for i in part]) for part in parts])
+    def run(self, jobs: Sequence[Work], stop: Stop | None = None) -> list[Any]:
+        """The answers, in the order of the jobs; whoever sets `stop` ends them between batches."""
+        parts = self.split(jobs)
+        found = self.workers.run([self._task([jobs[i] for i in part]) for part in parts], stop)
         answers: dict[int, Any] = {}
         for part, answer in zip(parts, found, strict=True):
             answers |= zip(part, answer, strict=True)
         return [answers[i] for i in range(len(jobs))]
+
+    def split(self, jobs: Sequence[Work]) -> list[list[int]]:
+        """The programs that the jobs make: each a list of places in the list of jobs."""
+        groups: dict[Any, list[int]] = {}
+        for i, job in enumerate(jobs):
+            groups.setdefault(self._group_key(job, i), []).append(i)
+        return [part for members in groups.values() for part in self._split_group(jobs, members)]
 
     def summary(self) -> str:
         """What it is and where it runs, in a few words."""

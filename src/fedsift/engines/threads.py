@@ -30,9 +30,9 @@ class Workers:
         keep_memory()  # a round's messages and answers on the host need it as much as its steps
         self._pool = ThreadPoolExecutor(self.threads, "fedsift")
 
-    def run(self, tasks: Sequence[Task]) -> list[Any]:
-        """The answers, in the order of the tasks."""
-        stop = Stop()
+    def run(self, tasks: Sequence[Task], stop: Stop | None = None) -> list[Any]:
+        """The answers, in the order of the tasks; whoever sets `stop` ends them early."""
+        stop = stop or Stop()
         futures = [self._pool.submit(self._do, task, stop) for task in tasks]
         try:
             return [future.result() for future in futures]
