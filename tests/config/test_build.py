@@ -88,7 +88,7 @@ def test_a_pool_of_all_public_samples_plays_bit_for_bit_as_none(tmp_path):
 
 def test_memory_reaches_the_engine_that_needs_a_bound():
     bounded = read("memory=0.5", "engine=batched", "device=cpu")
-    assert bounded.where == ("batched", "cpu", "float32", 0.5)
+    assert bounded.where == ("batched", "cpu", "float32", 0.5, None)
     assert "memory" not in config.list_unused(bounded)
     assert "memory" in config.list_unused(read("memory=0.5", "engine=sequential"))
     with pytest.raises(UserError, match="memory: input should be greater than 0"):

@@ -136,12 +136,12 @@ def _check_resume(out: Path | None, resume: bool) -> None:
 
 
 def _check_ray() -> None:
-    try:
-        import ray  # type: ignore[import-not-found]  # noqa: F401
-    except ImportError:
+    from importlib.util import find_spec
+
+    if find_spec("ray") is None:
         raise user_error(
             "Flower's simulation needs ray; install it with: pip install 'flwr[simulation]'"
-        ) from None
+        )
 
 
 app.command()(check)

@@ -13,8 +13,7 @@ from tests.helpers import toys
 
 
 def opened(parcel, stores=None, copy=False):
-    stored = stores.tensor if stores else None
-    return unpack(parcel.text, parcel.flat(), stored, copy)
+    return unpack(parcel.text, parcel.flat(), stores and stores.tensor, copy)
 
 
 def test_arrays_lie_at_multiples_of_64_bytes_by_hand():

@@ -164,8 +164,8 @@ class _Unpacker(pickle.Unpickler):
             size = count * np.dtype(kind).itemsize
             array = self._memory[place : place + size].view(kind).reshape(shape)
             return array.copy() if self._copy else array
-        tensor = as_tensor(self._memory[place : place + count * kind.itemsize], kind, shape)
-        return tensor.clone() if self._copy else tensor
+        raw = self._memory[place : place + count * kind.itemsize]
+        return as_tensor(raw.copy() if self._copy else raw, kind, shape)
 
 
 def as_tensor(raw: Array, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
