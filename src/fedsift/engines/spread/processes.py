@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from fedsift.engines.spread import worker as other_end
 from fedsift.engines.spread.engine import SpreadEngine, Worker, WorkerDied
 from fedsift.engines.spread.memory import Shared
 from fedsift.engines.spread.messages import Do, Done, NewMemory, NewStore, StopNow
@@ -26,7 +27,7 @@ from fedsift.types import UserError
 
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from fedsift.engines.spread.worker import main; main(int(sys.argv[2]))"
+    f"from {other_end.__name__} import main; main(int(sys.argv[2]))"
 )
 SECONDS_TO_END = 2.0  # then it is killed
 GIB = 2**30
