@@ -15,10 +15,12 @@ from fedsift.algorithms.averages import (
     MOST,
     Averaging,
     cap_counts,
+    join_weights,
     measure_update,
     shorten_update,
 )
 from fedsift.algorithms.weights import ServerMemory
+from fedsift.attacks import read_threat
 from fedsift.checkpoints import restore_state
 from fedsift.codecs import CODECS, WEIGHT_CODECS, Qsgd, Updates, WireError
 from fedsift.codecs.mixtures import MixtureCodec, Mixtures
@@ -231,6 +233,63 @@ def test_a_scaled_update_does_less_harm_when_clipped():
 
     clipped, whole = accuracy(2.0), accuracy(None)
     assert clipped > 0.8 and clipped > whole + 0.2
+
+
+# --- the median and the trimmed mean of weights ---
+
+
+def test_the_median_of_weights_hears_no_outlier():
+    """Of 1, 2, 3 and 1000 the two in the middle; claims do not count."""
+    lots = lot((1, 5), (2, 5), (1000, 2**32 - 1), (3, 5))
+    found, claimed = average(lots, rule="median")
+    assert found == 2.5 and claimed == {0: 5, 1: 5, 2: 2**32 - 1, 3: 5}
+    assert average(iter(lots[:3]), rule="median")[0] == 2.0
+
+
+def test_the_trimmed_mean_drops_a_quarter_at_each_end():
+    """Of eight, two at each end: (3 + 4 + 5 + 6) / 4. Of three, one: the middle. Of two, none."""
+    lots = lot(*((value, 1) for value in (-90, 1, 3, 4, 5, 6, 80, 99)))
+    assert average(lots, rule="trimmed-mean")[0] == 4.5
+    assert average(lots[5:], rule="trimmed-mean")[0] == 80.0
+    assert average(lots[:2], rule="trimmed-mean")[0] == -44.5
+    assert average(lots[:2], rule="median")[0] == -44.5
+
+
+def test_weights_are_joined_one_by_one_and_counters_keep_the_largest():
+    states = [
+        {"w": torch.tensor([1.0, 9.0]), "n": torch.tensor(3)},
+        {"w": torch.tensor([2.0, 7.0]), "n": torch.tensor(8)},
+        {"w": torch.tensor([5.0, 8.0]), "n": torch.tensor(5)},
+    ]
+    found = join_weights(states, "median")
+    assert found["w"].tolist() == [2.0, 8.0] and found["w"].dtype == torch.float32
+    assert found["n"].item() == 8
+
+
+def test_an_ensemble_is_joined_by_the_same_rule():
+    outputs = [np.array([[0.0, 2.0]]), np.array([[1.0, 0.0]]), np.array([[50.0, 1.0]])]
+    assert Averaging().average_outputs(outputs).tolist() == [[17.0, 1.0]]
+    assert Averaging(rule="median").average_outputs(outputs).tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("make", [fedsift.fedavg, fedsift.fedpaq, fedsift.feddf, fedsift.sift])
+def test_an_unknown_average_is_refused(make):
+    with pytest.raises(UserError, match="unknown average 'mode'"):
+        make(average="mode")
+
+
+def test_turned_updates_do_less_harm_to_a_median():
+    """Two of six turn their updates round and make them three times as long."""
+
+    def accuracy(average):
+        algorithm = fedsift.fedavg(local=RECIPE, average=average)
+        federation = a_federation(algorithm, cohort=6, alpha=100.0)
+        federation = replace(federation, threat=read_threat("sign-flip(3)", 0.34))
+        assert len(federation.hostile) == 2
+        return run_rounds(federation, 4, ENGINE)[-1].accuracy
+
+    mean, median = accuracy("mean"), accuracy("median")
+    assert median > 0.7 and median > mean + 0.2
 
 
 @pytest.mark.parametrize("bad", [0, -1.0, float("nan"), "much"])

@@ -2,24 +2,28 @@
 
 A count is a claim. It is fixed by a client's first accepted upload, and in an average no client
 counts more than `MOST` lower medians of the cohort. Updates can be clipped to a multiple of the
-cohort's lower median norm.
+cohort's lower median norm. A median or a trimmed mean of every weight needs no counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from fedsift import registry
 from fedsift.checks import check_number
 from fedsift.codecs import WireError
 from fedsift.codecs.weights import is_statistic
 from fedsift.numerics import lower_median
-from fedsift.types import UserError, Weights
+from fedsift.types import Array, UserError, Weights
 
 COUNTS = ("claimed", "equal")
+AVERAGES = ("mean", "median", "trimmed-mean")
+TRIMMED = 0.25  # of the values of a weight that a trimmed mean drops at each end, at least one
 MOST = 3  # lower medians of the cohort's counts that one client may count
 
 Uploads = Iterable[tuple[int, tuple[Weights, int]]]  # by client: weights and claimed samples
@@ -50,8 +54,10 @@ def cap_counts(counts: Mapping[int, int]) -> dict[int, int]:
 class Averaging:
     counts: str = "claimed"  # what a client counts: its claimed samples, or "equal"
     clip: float | None = None  # lower medians of the cohort that an update may be long; None: any
+    rule: str = "mean"  # the others count every client once, and hold all uploads at once
 
     def __post_init__(self) -> None:
+        registry.lookup(dict.fromkeys(AVERAGES), "average", self.rule, " or ".join(AVERAGES))
         registry.lookup(dict.fromkeys(COUNTS), "counts", self.counts, " or ".join(COUNTS))
         if self.clip is not None:
             check_number("clip", self.clip)
@@ -70,6 +76,9 @@ class Averaging:
         if self.clip is not None:
             uploads = _Clipped(uploads, base, self.clip)
         claimed: dict[int, int] = {}
+        if self.rule != "mean":
+            states = [state for state, _ in self._weigh(uploads, claimed)]
+            return join_weights(states, self.rule), claimed
         found = average(self._weigh(uploads, claimed))
         counted = cap_counts(claimed)
         if self.counts == "equal" or counted == claimed:
@@ -87,6 +96,12 @@ class Averaging:
     ) -> dict[int, tuple[Weights, int]]:
         """The uploads, with the long updates shortened."""
         return dict(uploads if self.clip is None else _Clipped(uploads.items(), base, self.clip))
+
+    def average_outputs(self, outputs: Sequence[Array]) -> Array:
+        """What the models of an ensemble say, by the rule for weights."""
+        if self.rule == "mean":
+            return np.asarray(np.mean(outputs, axis=0))
+        return average_middle([torch.as_tensor(one) for one in outputs], self.rule).numpy()
 
 
 class _Clipped:
@@ -146,3 +161,27 @@ def average(uploads: Iterable[tuple[Weights, int]]) -> Weights:
         name: (value / weight if types[name].is_floating_point else value).to(types[name])
         for name, value in total.items()
     }
+
+
+def join_weights(states: Sequence[Weights], rule: str) -> Weights:
+    """Weight by weight, the median or the trimmed mean; of counters the largest is kept."""
+    if not states:
+        raise UserError("nothing to average: no client has uploaded weights")
+    return {
+        name: average_middle([state[name] for state in states], rule).to(value.dtype)
+        if value.is_floating_point()
+        else torch.stack([state[name] for state in states]).amax(0)
+        for name, value in states[0].items()
+    }
+
+
+def average_middle(values: Sequence[Tensor], rule: str) -> Tensor:
+    """Number by number, the mean without the lowest and the highest, in float64.
+
+    The median keeps one number or two. Of one or two values nobody can say which is off.
+    """
+    count = len(values)
+    outer = (count - 1) // 2 if rule == "median" else max(1, int(TRIMMED * count))
+    drop = outer if count > 2 else 0
+    ordered = torch.stack([value.double() for value in values]).sort(0).values
+    return ordered[drop : count - drop].mean(0)

@@ -224,6 +224,7 @@ def sift(
     audit: int = 0,
     counts: str = "claimed",
     clip: float | None = None,
+    average: str = "mean",
     public_weight: float = 1.0,
     download: str = "weights",
     down_codec: str | SoftLabelCodec | WeightCodec | Updates = "float32",
@@ -252,6 +253,8 @@ def sift(
         "equal"
     clip: mode=weights: the longest update, in medians of the cohort; longer ones are shortened
         (default: none)
+    average: mode=weights: of every weight: "mean", or against hostile clients "median" or
+        "trimmed-mean", where every client counts once
     public_weight: soft labels down: what a public row counts in the training set of a client whose
         model is no network; a row of its own counts 1
     download: what travels down, "weights" or "soft-labels"
@@ -280,6 +283,7 @@ def sift(
     )
     whole = WEIGHT_CODECS["float32"]
     down = whole if isinstance(labels.down, SoftLabelCodec) else labels.down
-    weights = FedAvg(local, Updates(), down, replay=replay, averaging=Averaging(counts, clip))
+    averaging = Averaging(counts, clip, average)
+    weights = FedAvg(local, Updates(), down, replay=replay, averaging=averaging)
     chosen = None if codec is None else soft_label_codec(codec)
     return Sift(bytes, mode, replace(labels, replay=replay), weights, chosen)

@@ -167,7 +167,7 @@ class FedAvg:
             Predict(r.model_of(client), weights, r.public)
             for client, (weights, _) in by_client.items()
         ]
-        probs = softmax(np.mean(outputs, axis=0), 1.0)
+        probs = softmax(self.averaging.average_outputs(outputs), 1.0)
         labels = SoftLabels(np.arange(len(r.public)), probs)
         teacher = labels.on(r.public)
         epoch = self.distill.epochs * r.number
@@ -227,6 +227,7 @@ def fedavg(
     ema: float = 0.0,
     counts: str = "claimed",
     clip: float | None = None,
+    average: str = "mean",
     local: Recipe | None = None,
 ) -> FedAvg:
     """FedAvg: weights up and down, averaged by data size (McMahan et al. 2017).
@@ -237,10 +238,12 @@ def fedavg(
     ema: share of its old weights that the server keeps each round
     counts: what a client counts in the average: the samples it has "claimed", or "equal"
     clip: the longest update, in medians of the cohort; longer ones are shortened (default: none)
+    average: of every weight: "mean", or against hostile clients "median" or "trimmed-mean", where
+        every client counts once
     local: how clients train
     """
     down = down_weight_codec(down_codec)
-    averaging = Averaging(counts, clip)
+    averaging = Averaging(counts, clip, average)
     recipe = check_recipe("local", local)
     return FedAvg(recipe, weight_codec(codec), down, None, replay, ema, averaging)
 
@@ -258,6 +261,7 @@ def feddf(
     ema: float = 0.0,
     counts: str = "claimed",
     clip: float | None = None,
+    average: str = "mean",
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> FedAvg:
@@ -270,10 +274,12 @@ def feddf(
     ema: share of its old weights that the server keeps each round
     counts: what a client counts in the average: the samples it has "claimed", or "equal"
     clip: the longest update, in medians of the cohort; longer ones are shortened (default: none)
+    average: of every weight: "mean", or against hostile clients "median" or "trimmed-mean", where
+        every client counts once
     local: how clients train
     distill: how the ensemble of client models is distilled
     """
     down = down_weight_codec(down_codec)
     recipes = check_recipe("local", local), check_recipe("distill", distill)
-    averaging = Averaging(counts, clip)
+    averaging = Averaging(counts, clip, average)
     return FedAvg(recipes[0], weight_codec(codec), down, recipes[1], replay, ema, averaging)

@@ -38,7 +38,7 @@ def test_a_cell_is_compared_with_honest_clients_under_the_same_rule():
 
 
 @pytest.mark.parametrize(
-    ("name", "cells", "runs"), [("classical", 96, 288), ("weights", 32, 96), ("audits", 20, 60)]
+    ("name", "cells", "runs"), [("classical", 108, 324), ("weights", 48, 144), ("audits", 20, 60)]
 )
 def test_smaller_grids_can_be_built(name, cells, runs):
     item = PAPER.items[name]

@@ -19,7 +19,7 @@ ALPHAS = (100.0, 1.0, 0.1)
 USUAL = 1.0
 # Rules that look at one sample need several votes for it: they apply where all answer the same.
 RULES = {
-    "fd": ("mean", "era", "trust", "median", "trimmed"),
+    "fd": ("mean", "era", "trust", "geometric", "trimmed"),
     "fas": ("mean", "era", "trust"),
     "sift": ("memory-mean", "memory-era", "memory-trust"),
 }
@@ -28,10 +28,13 @@ ATTACKS = (
     *("wrong", "colluding", "hollow", "adaptive", "adaptive-bold", "over-budget", "sleeper"),
     "poison",
 )
+# one client of five or ten alone; the adaptive ones know the rule
+MUST_ATTACKS = ("wrong", "colluding", "adaptive", "adaptive-bold", "hollow", "hips-lma", "poison")
 # in items of their own, not in the grid
-CLASSICAL = ("mean", "median", "trimmed", "geometric", "cronus", "filter", "expguard", "trust-cap")
+CLASSICAL = ("mean", "median", "trimmed", "geometric", "cronus", "filter", "expguard")
+JUDGES = ("trust", "trust-cap")
 AUDIT_ATTACKS = ("sleeper", "colluding", "wrong", "false-answers")
-WEIGHT_RULES = ("plain", "clip", "equal", "equal-clip")
+WEIGHT_RULES = ("plain", "clip", "equal", "equal-clip", "weight-median", "weight-trimmed")
 WEIGHT_ATTACKS = ("sign-flip", "scale", "inflated-counts")
 SHARES = ("share-10", "share-20", "share-30", "share-45")
 FIFTH, TENTH = "share-20", "share-10"
@@ -92,24 +95,27 @@ def _make_grid(title: str, cells: Callable[[Plan], list[Cell]], seeds: int) -> I
 def _must() -> Item:
     sizes = {"five": (FIFTH, 0.05), "ten": (TENTH, 0.02)}
 
+    def attacks(plan: Plan) -> Sequence[str]:
+        return ("wrong",) if _is_small(plan) else MUST_ATTACKS
+
     def curves(plan: Plan) -> list[str]:
-        rules = ("mean", "trust") if _is_small(plan) else RULES["fas"]
         return [
             f"fas+{rule}+{size}{end}"
             for size, (share, _) in sizes.items()
-            for rule in rules
-            for end in ("", f"+wrong+{share}")
+            for rule in ("mean", "trust")
+            for end in ("", *(f"+{attack}+{share}" for attack in attacks(plan)))
         ]
 
     def claims(plan: Plan) -> list[Claim]:
         found = []
         for size, (share, loss) in sizes.items():
             honest = Cell(f"fas+mean+{size}", USUAL)
-            trusted = Cell(f"fas+trust+{size}", USUAL)
-            attacked = Cell(f"fas+trust+{size}+wrong+{share}", USUAL)
             count = {"five": "5", "ten": "10"}[size]
-            text = f"Must: with 1 of {count} hostile, trust costs at most {loss * 100:g} points"
-            found.append(Claim(text, (Keeps(attacked, honest, loss),)))
+            for attack in attacks(plan):
+                attacked = Cell(f"fas+trust+{size}+{attack}+{share}", USUAL)
+                text = f"Must: 1 of {count} {attack}, trust costs at most {loss * 100:g} points"
+                found.append(Claim(text, (Keeps(attacked, honest, loss),)))
+            trusted = Cell(f"fas+trust+{size}", USUAL)
             text = f"Must: with {count} honest clients, trust costs at most 1 point"
             found.append(Claim(text, (Keeps(trusted, honest, 0.01),)))
         return found
@@ -152,7 +158,7 @@ def _small_grid(
 def _classical() -> Item:
     attacks = ("wrong", "lma", "cpa", "hips-lma", "adaptive")
     title = "Rules that look at one sample at a time, where all clients answer the same samples"
-    return _small_grid(title, "fd", CLASSICAL, attacks, (1.0, 0.1))
+    return _small_grid(title, "fd", (*CLASSICAL, *JUDGES), attacks, (1.0, 0.1))
 
 
 def _weights() -> Item:
@@ -162,7 +168,7 @@ def _weights() -> Item:
 
 def _audits() -> Item:
     title = "Trust without and with audit rows"
-    return _small_grid(title, "fas", ("trust-cap", "trust-cap-audit"), AUDIT_ATTACKS, (1.0, 0.1))
+    return _small_grid(title, "fas", ("trust", "trust-audit"), AUDIT_ATTACKS, (1.0, 0.1))
 
 
 # --- the same on CIFAR-10 ---
