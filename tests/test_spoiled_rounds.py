@@ -179,6 +179,25 @@ def test_two_liars_are_both_left_out():
     assert record.bytes.missing.keys() == liars
 
 
+def test_two_uploads_that_spoil_a_round_only_together_are_both_left_out():
+    liars = {in_first_cohort(0), in_first_cohort(3)}
+    algorithm = fedsift.fedavg(local=RECIPE)
+    honest = algorithm.server_turn
+
+    def server_turn(server, uploads, r):
+        heard = dict(uploads)
+        if liars <= heard.keys():
+            raise ZeroDivisionError("their sum is 0")
+        return (yield from honest(server, heard.items(), r))
+
+    object.__setattr__(algorithm, "server_turn", server_turn)
+    (record,) = run_rounds(a_federation(algorithm, cohort=5), 1, ENGINE)
+    assert record.bytes.missing.keys() == liars
+    assert "the server's turn fails: ZeroDivisionError" in record.bytes.missing[min(liars)]
+    server, _ = first_round_without(fedsift.fedavg(local=RECIPE), liars)
+    assert equal(record.state.server.students, server.students)
+
+
 def test_an_upload_that_makes_the_server_stumble_is_left_out():
     liar = in_first_cohort()
     algorithm = poisoned(fedsift.fedavg(local=RECIPE), [liar], lambda found: ({}, "many"))
