@@ -187,9 +187,9 @@ def make_round(number: int, start: dict[str, Weights] | None = None) -> Round:
     return Round(number, 0, PUBLIC, CLASSES, (model,), lambda id: model, CLIENTS, CLIENTS, start)
 
 
-def play(system: Any, rounds: int, starts: bool = False) -> Scene:
+def play(system: Any, rounds: int, starts: bool = False, engine: Any = None) -> Scene:
     """So many rounds with all clients, and the messages of the next one."""
-    engine, _ = choose_engine("sequential")
+    engine = engine or choose_engine("sequential")[0]
     first = {COHORT[0].model.name: initial_state(COHORT[0].model, 5)} if starts else None
     server = system.start(make_round(0, first))
     memories = {client.id: toys.no_memory(system) for client in COHORT}

@@ -13,7 +13,8 @@ from fedsift.codecs import WireError
 
 HELLO, TURN, REFUSED = "query.hello", "train.turn", "query.refused"  # as Flower routes them
 # Of what crosses: messages here, bytes of codecs, and what a turn does with them. A change of any
-# of them needs another number; nodes with another one are refused.
+# of them needs another number; nodes with another one are refused. tests/flower/test_protocol.py
+# fails where bytes change under the same number.
 PROTOCOL = 2
 NEVER = -1  # in the place of a round
 LONGEST = 500  # characters of a refusal
