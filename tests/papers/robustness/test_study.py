@@ -8,7 +8,14 @@ import pytest
 
 from fedsift import config
 from fedsift.papers.robustness import PAPER, tables
-from fedsift.papers.robustness.items import ATTACKS, RULES, count_alarms, honest_curve, list_rules
+from fedsift.papers.robustness.items import (
+    ATTACKS,
+    OTHERS,
+    RULES,
+    count_alarms,
+    honest_curve,
+    list_rules,
+)
 from fedsift.reproduction.plans import Cell, Plan
 from fedsift.reproduction.verdicts import Keeps, judge_comparison
 from tests.helpers.cli import done
@@ -70,13 +77,23 @@ def test_every_curve_on_cifar10_is_an_experiment():
         assert experiment.attackers in (None, 0.2)
 
 
-def test_what_must_be_shown_is_one_of_five_and_one_of_ten():
-    for cell in PAPER.items["must"].cells(WHOLE):
+@pytest.mark.parametrize(("name", "cells"), [("must", 12), ("must-others", 12)])
+def test_what_must_be_shown_is_one_of_five_and_one_of_ten(name, cells):
+    item = PAPER.items[name]
+    found = item.cells(WHOLE)
+    assert len(found) == len(set(found)) == cells
+    compared = {
+        cell for claim in item.claims(WHOLE) for one in claim.comparisons for cell in one.cells
+    }
+    assert compared <= set(found)
+    attacked = {c.curve.split("+")[3] for c in compared if c.curve.count("+") > 2}
+    assert attacked == ({"wrong"} if name == "must" else set(OTHERS))
+    for cell in found:
         experiment = WHOLE.experiment(cell, 0)
         hostile = (experiment.attackers or 0) * experiment.clients.count
         assert hostile in (0, 1) and experiment.clients.cohort == experiment.clients.count
         assert experiment.data.private == 40 * experiment.clients.count
-    assert len(WHOLE.seeds_of(PAPER.items["must"])) == 20
+    assert len(WHOLE.seeds_of(item)) == 20
 
 
 def test_keeps_is_judged_by_the_mean_of_the_seeds():

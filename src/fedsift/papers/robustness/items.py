@@ -28,8 +28,8 @@ ATTACKS = (
     *("wrong", "colluding", "hollow", "adaptive", "adaptive-bold", "over-budget", "sleeper"),
     "poison",
 )
-# one client of five or ten alone; the adaptive ones know the rule
-MUST_ATTACKS = ("wrong", "colluding", "adaptive", "adaptive-bold", "hollow", "hips-lma", "poison")
+# of one client of five or ten, beside `wrong`; the adaptive ones know the rule
+OTHERS = ("adaptive", "adaptive-bold", "hollow", "colluding")
 # in items of their own, not in the grid
 CLASSICAL = ("mean", "median", "trimmed", "geometric", "cronus", "filter", "expguard")
 JUDGES = ("trust", "trust-cap")
@@ -92,36 +92,38 @@ def _make_grid(title: str, cells: Callable[[Plan], list[Cell]], seeds: int) -> I
 # --- what it must show ---
 
 
-def _must() -> Item:
-    sizes = {"five": (FIFTH, 0.05), "ten": (TENTH, 0.02)}
-
-    def attacks(plan: Plan) -> Sequence[str]:
-        return ("wrong",) if _is_small(plan) else MUST_ATTACKS
+def _must(title: str, rules: Sequence[str], attacks: Sequence[str]) -> Item:
+    """All cells are compared with honest clients under the mean."""
+    sizes = {"five": ("5", FIFTH, 0.05), "ten": ("10", TENTH, 0.02)}
 
     def curves(plan: Plan) -> list[str]:
-        return [
-            f"fas+{rule}+{size}{end}"
-            for size, (share, _) in sizes.items()
-            for rule in ("mean", "trust")
-            for end in ("", *(f"+{attack}+{share}" for attack in attacks(plan)))
-        ]
+        found = []
+        for size, (_, share, _) in sizes.items():
+            ends = [
+                "",
+                *(f"+{attack}+{share}" for attack in attacks[: 1 if _is_small(plan) else None]),
+            ]
+            found += [f"fas+mean+{size}"]
+            found += [f"fas+{rule}+{size}{end}" for rule in rules for end in ends]
+        return list(dict.fromkeys(found))
 
     def claims(plan: Plan) -> list[Claim]:
-        found = []
-        for size, (share, loss) in sizes.items():
+        found, run = [], curves(plan)
+        for size, (count, share, loss) in sizes.items():
             honest = Cell(f"fas+mean+{size}", USUAL)
-            count = {"five": "5", "ten": "10"}[size]
-            for attack in attacks(plan):
-                attacked = Cell(f"fas+trust+{size}+{attack}+{share}", USUAL)
-                text = f"Must: 1 of {count} {attack}, trust costs at most {loss * 100:g} points"
-                found.append(Claim(text, (Keeps(attacked, honest, loss),)))
+            for attack in attacks:
+                if (curve := f"fas+trust+{size}+{attack}+{share}") in run:
+                    text = (
+                        f"Must: 1 of {count} `{attack}`, trust costs at most {loss * 100:g} points"
+                    )
+                    found.append(Claim(text, (Keeps(Cell(curve, USUAL), honest, loss),)))
             trusted = Cell(f"fas+trust+{size}", USUAL)
             text = f"Must: with {count} honest clients, trust costs at most 1 point"
             found.append(Claim(text, (Keeps(trusted, honest, 0.01),)))
         return found
 
     return Item(
-        "One hostile client of five and of ten, all of them in every round",
+        title,
         lambda plan: make_cells(curves(plan), [USUAL]),
         claims,
         layout="variants",
@@ -233,7 +235,16 @@ def count_alarms(runs: Sequence[History]) -> Mapping[str, Any]:
 
 
 ITEMS = {
-    "must": _must(),
+    "must": _must(
+        "One hostile client of five and of ten, all of them in every round",
+        RULES["fas"],
+        ("wrong",),
+    ),
+    "must-others": _must(
+        "One of five and one of ten with other attacks, all clients in every round",
+        ("trust",),
+        OTHERS,
+    ),
     "grid": _grid(),
     "classical": _classical(),
     "weights": _weights(),
