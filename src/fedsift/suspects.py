@@ -69,7 +69,7 @@ class _Together:
 
     def find(self) -> Turn[list[int]]:
         yield from self._hear(list(self.senders))
-        return self.senders if self.tries >= MOST_TRIES else self.guilty
+        return list(self.senders) if self.tries >= MOST_TRIES else self.guilty
 
     def _hear(self, group: list[int]) -> Turn[None]:
         if not (yield from self._try([*self.heard, *group])):

@@ -122,6 +122,16 @@ def test_rays_folder_goes_with_the_deployment(tmp_path, monkeypatch):
     assert not scratch.exists()
 
 
+def test_logs_have_no_colours_once_all_has_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_deployment.Deployment, "_start_link", lambda self: None)
+    with local_deployment.Deployment(tmp_path):
+        (tmp_path / "node-0.log").write_bytes(
+            b"\x1b[92mINFO \x1b[0m: r\xc3\xa9ady\n\xff\x1b[1;91m!\n"
+        )
+    assert (tmp_path / "node-0.log").read_text() == "INFO : réady\n\ufffd!\n"
+    assert superlink.remove_colours("\x1b[93mWARNING\x1b[0m [3m") == "WARNING [3m"
+
+
 def test_a_closed_terminal_stops_a_run_as_ctrl_c_does(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rounds = Path("mine") / runs.CHECKPOINT

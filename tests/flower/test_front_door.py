@@ -12,9 +12,17 @@ import socket
 import ssl
 import subprocess
 import time
+import warnings
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Message
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.fleet_http_connection import http_request_response
 
 from fedsift import runs
 from fedsift.flower import (
@@ -23,11 +31,14 @@ from fedsift.flower import (
     instructions,
     keys,
     local_deployment,
+    messages,
     processes,
     project,
     proxy,
     seats,
 )
+from fedsift.flower.messages import NEVER, Call
+from fedsift.flower.run_names import RunNames
 from fedsift.flower.superlink import SuperLink
 from fedsift.types import UserError
 from tests.helpers.real_flower import TINY, checkpoint, server_bits, simulated, until
@@ -458,6 +469,60 @@ def test_a_participant_cannot_read_files_of_a_node_or_of_the_server(
         for method, path in ((method, path) for method in ("GET", "POST") for path in FILES):
             status, answer = door.ask(method, path, headers)
             assert status in (400, 403) and answer == b""
+
+
+# --- in the server's name ---
+
+
+def forge(door, key, run, node, call, monkeypatch):
+    """An admitted node sends a call to another one as if it were the server; whether the SuperLink
+    took it.
+    """
+    private = load_ssh_private_key(key.read_bytes(), None)
+    assert isinstance(private, EllipticCurvePrivateKey)
+    ca, pair = str(door.proxy.certificates.ca), (private, private.public_key())
+    for name, value in {"run": int(run), "node": SUPERLINK_NODE_ID, "task": 1}.items():
+        monkeypatch.setattr(TaskIdentity, f"_{name}_id", value)
+    message = Message(messages.write(call), node, messages.TURN, ttl=120)
+    message.metadata.__dict__["_message_id"] = message.object_id
+    warnings.simplefilter("ignore", DeprecationWarning)  # of Flower's own call
+    with http_request_response(door.address, False, ca, pair, max_retries=1) as calls:
+        send, push = calls[2], calls[6]
+        wanted, session = send(message, get_object_tree(message), 0.0)
+        for id, part in get_all_nested_objects(message).items():
+            if id in wanted:
+                push(int(run), session, id, part.deflate())
+    return bool(wanted)
+
+
+def test_a_node_that_speaks_in_the_servers_name_changes_no_bit(
+    door, nodes, app, tmp_path, monkeypatch
+):
+    """Flower lets it, if it knows the other's random number, which it is not told. It does not
+    know under which name the other remembers the run, so that memory stays as it is.
+    """
+    forger = door.make_key("forger")
+    door.admit(3, forger)
+    until(lambda: door.lets_in(forger))
+    overrides = f"{TINY} clients=2 cohort=2 rounds=3 algorithm=cfd budget=20 seed=2"
+    run = submit(door, app, tmp_path / "run", overrides)
+    until(lambda: runs.rounds_played(tmp_path / "run") == 1)
+    own = RunNames.of(tmp_path / "run").of_client(3)  # what a node in that seat is told
+    call = Call(own, 1, NEVER, b"forged")
+    assert not forge(door, forger, run, 2**63 + 12345, call, monkeypatch)  # a guess
+    table = seats.read_table(door.folder / seats.TABLE)
+    (victim,) = (seat.node for seat in table.seats if seat.client == 0)
+    assert forge(door, forger, run, victim, call, monkeypatch)
+    state = checkpoint(tmp_path / "run", 3)
+    until(lambda: "client 0: told the server: " in node_log(door, 0))
+    there = simulated(app, tmp_path / "simulated", overrides, monkeypatch)
+    assert server_bits(state) == server_bits(there)
+    assert lines(tmp_path / "run" / runs.LEDGER) == lines(tmp_path / "simulated" / runs.LEDGER)
+    assert all(node.poll() is None for node in nodes)
+
+
+def node_log(door, client):
+    return (door.deployment.home / f"real-{client}.log").read_text()
 
 
 # --- faults of the proxy ---

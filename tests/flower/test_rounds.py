@@ -22,7 +22,8 @@ from fedsift.federation import ClientResults, Federation, FederationState, start
 from fedsift.flower import messages, server
 from fedsift.flower.client_state import ClientState, DiskStore, RunStore
 from fedsift.flower.messages import Answer
-from fedsift.flower.server import TOKEN, RoundError, _token
+from fedsift.flower.run_names import FILE, RunNames
+from fedsift.flower.server import RoundError
 from fedsift.flower.settings import Settings
 from fedsift.flower.site import make_site
 from fedsift.ledger import RoundBytes
@@ -490,10 +491,14 @@ def test_a_memory_on_the_disk_of_a_node_that_cannot_be_read_is_a_lost_one(odd, t
 
 @pytest.mark.parametrize("content", ["", "null", "{}", '{"run": 3}', '{"run": "../../x"}', "\xff"])
 def test_a_damaged_name_of_a_run_is_one_sentence(content, tmp_path):
-    (tmp_path / TOKEN).write_bytes(content.encode("latin-1"))
-    with pytest.raises(UserError, match=f"cannot read .*{TOKEN}: "):
-        _token(tmp_path)
+    (tmp_path / FILE).write_bytes(content.encode("latin-1"))
+    with pytest.raises(UserError, match=f"cannot read .*{FILE}: "):
+        RunNames.of(tmp_path)
 
 
-def test_the_name_of_a_run_is_made_once(tmp_path):
-    assert _token(tmp_path) == _token(tmp_path)
+def test_a_run_has_another_name_for_every_client_and_keeps_it(tmp_path):
+    names = RunNames.of(tmp_path)
+    assert names == RunNames.of(tmp_path)
+    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+    told = [names.of_client(id) for id in range(50)]
+    assert len({*told, names.secret}) == 51 and all(map(messages.is_token, told))

@@ -77,6 +77,8 @@ def test_units_run_as_nobody_special_and_say_nothing_to_others(name, files):
     assert "PATH=/opt/fedsift/bin:/usr/bin:/bin" in said  # SuperLink and SuperNode start others
     again = "on-failure" if name == "fedsift-run" else "always"
     assert unit["Restart"] == [again]
+    limit = ["20G"] if name == "fedsift-superlink" else None  # what admitted nodes can make it keep
+    assert unit.get("LimitFSIZE") == limit
     for command in unit["ExecStart"] + [line[1:] for line in unit.get("ExecStartPre", [])]:
         check_command(shlex.split(command))
 

@@ -80,10 +80,12 @@ def _list_codecs() -> Iterator[tuple[str, bytes]]:
     state = {name: _grid(value, 1) for name, value in base.items()}
     for name in WEIGHT_CODECS:
         codec = weight_codec(name)
-        more = (base, (7,)) if isinstance(codec, Qsgd | Updates) else ()
-        yield f"weights, {name}", codec.encode(state, 2, 40, *more)
-    for name, codec in ESTIMATE_CODECS.items():
-        yield f"estimates, {name}", codec.encode(rows, 2)
+        if isinstance(codec, Qsgd | Updates):
+            yield f"weights, {name}", codec.encode(state, 2, 40, base, (7,))
+        else:
+            yield f"weights, {name}", codec.encode(state, 2, 40)
+    for name, estimates in ESTIMATE_CODECS.items():
+        yield f"estimates, {name}", estimates.encode(rows, 2)
 
 
 def _describe(records: Any) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedsift import config, runs
 from fedsift.papers.fas_icc2022 import PAPER
+from fedsift.reproduction import reports
 from fedsift.reproduction.paper import Item
 from fedsift.reproduction.plans import Cell, Plan, run_folder
 from fedsift.reproduction.verdicts import Above, Claim
@@ -128,3 +129,22 @@ def a_report(**changes: Any) -> dict[str, Any]:
             }
         ],
     } | changes
+
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def list_committed(paper):
+    """Names of its committed reports, SETTING-RECIPE/ITEM."""
+    files = (RESULTS / paper.name).glob("*/*.json")
+    return sorted(f"{file.parent.name}/{file.stem}" for file in files)
+
+
+def check_committed(paper, name):
+    """It is still read, and rendered to the committed text."""
+    file = RESULTS / paper.name / name
+    setting, recipe = file.parent.name.split("-")
+    report = reports.read_report(Plan(paper, setting, recipe), file.name, file.parent)
+    assert report == json.loads(file.with_suffix(".json").read_text())
+    text = reports.markdown(report, paper.items[file.name])
+    assert text.encode() == file.with_suffix(".md").read_bytes()

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsift.files import write_atomic
 from fedsift.flower.certificates import Certificates
 from fedsift.flower.processes import MARK, descendants, find_marked, processes, start_guard
-from fedsift.flower.superlink import SuperLink, write_toml
+from fedsift.flower.superlink import SuperLink, remove_colours, write_toml
 from fedsift.types import UserError
 
 HOST = "127.0.0.1"
@@ -157,6 +158,10 @@ class Deployment(SuperLink):
                 self.guard.communicate()
             if self.scratch:
                 shutil.rmtree(self.scratch, ignore_errors=True)
+            for log in self.home.glob("*.log"):  # Flower colours its lines in files too
+                with contextlib.suppress(OSError):
+                    plain = remove_colours(log.read_text(errors="replace"))
+                    write_atomic(log, plain.encode())
 
     def _end(self, sign: signal.Signals, patience: float) -> None:
         for pid in self.alive():

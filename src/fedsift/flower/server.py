@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
-import uuid
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from math import isnan, prod
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsift import files, ledger, runs
+from fedsift import ledger, runs
 from fedsift.algorithms.audits import SECRET_BYTES
-from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
 from fedsift.federation import (
     ClientResults,
@@ -27,23 +21,21 @@ from fedsift.federation import (
     Record,
     start_federations,
 )
-from fedsift.flower import logs, messages
+from fedsift.flower import logs
+from fedsift.flower.exchange import Exchange, Replies, describe_error
 from fedsift.flower.logs import complain, say, warn
 from fedsift.flower.membership import Membership
-from fedsift.flower.messages import NEVER, Answer, Call
 from fedsift.flower.rests import Rests
+from fedsift.flower.run_names import RunNames
 from fedsift.flower.seats import Seats
 from fedsift.flower.settings import Settings, settings
 from fedsift.flower.site import Site, make_site
 from fedsift.flower.status import Monitor, Status
-from fedsift.flower.transport import GREETING, Limits, Outcomes, Traffic, Transport
+from fedsift.flower.transport import Traffic, Transport
 from fedsift.ledger import RoundBytes
 from fedsift.runs import Run
-from fedsift.runs.folder import read_json
 from fedsift.turns import run_turn
-from fedsift.types import Client, Engine, Forgets, KeepsSecret, Model, Round, Server, UserError
-
-TOKEN = "flower.json"  # in the run folder: the name under which clients remember this run
+from fedsift.types import Client, Engine, KeepsSecret, UserError
 
 
 class RoundError(UserError):
@@ -105,9 +97,9 @@ def _run(grid: Grid, run: Run, here: Site, how: Settings, engine: Engine) -> Non
             _renew_secret(run)
             Host(grid, run, here, how, engine, monitor).run_all()
         except Exception as error:
-            complain(f"the run failed: {_one_line(error)}")
+            complain(f"the run failed: {describe_error(error)}")
             run.fail(error)
-            monitor.update(state="failed", error=_one_line(error))
+            monitor.update(state="failed", error=describe_error(error))
             raise
         monitor.update(state="finished")
 
@@ -151,21 +143,6 @@ def _check_replies(how: Settings, cohort: int) -> None:
         )
 
 
-@dataclass
-class Replies:
-    """What came of sending a round's messages."""
-
-    server: Server  # without what was forgotten
-    last_rounds: dict[int, int]  # of clients that remember: the last round the server built on
-    downloads: dict[int, bytes] = field(default_factory=dict)
-    sent: dict[int, bytes] = field(default_factory=dict)  # uploads as they came
-    uploads: dict[int, Any] = field(default_factory=dict)  # decoded and checked
-    accuracies: dict[int, float] = field(default_factory=dict)
-    missing: dict[int, str] = field(default_factory=dict)
-    asked: set[int] = field(default_factory=set)
-    seconds: dict[int, float] = field(default_factory=dict)
-
-
 class Host:
     """The server of one run: round after round with the clients that are there."""
 
@@ -178,7 +155,8 @@ class Host:
         seats = Seats.open(how.seats)
         self.membership = Membership(self.transport, here, seats, round=run.state.round)
         self.rests = Rests(how.rest_after, how.rest)
-        self.token = _token(run.folder)
+        names = RunNames.of(run.folder)
+        self.exchange = Exchange(self.transport, self.membership, self.rests, names, how)
 
     def run_all(self) -> None:
         """Run rounds until the run is finished."""
@@ -234,7 +212,7 @@ class Host:
             cohort = federation.draw_cohort(r)
             if attempt:
                 self.membership.wait_for({client.id for client in cohort}, self.how.wait)
-            replies = self._exchange(federation, state, cohort, r)
+            replies = self.exchange.ask_all(federation, state, cohort, r)
             for client, why in replies.missing.items():
                 self._warn_without(r.number, client, why)
             usable = len(replies.uploads)
@@ -299,87 +277,6 @@ class Host:
         ]
         return self.here.federation(self.run.federation.task.held_out, models)
 
-    def _exchange(
-        self, federation: Federation, state: FederationState, cohort: list[Client], r: Round
-    ) -> Replies:
-        until = time.monotonic() + self.how.deadline
-        missing = {client.id: self.membership.why_absent(client.id) for client in cohort}
-        replies = Replies(state.server, dict(state.last_rounds), missing=missing)
-        there = [client for client in cohort if client.id in self.membership.nodes]
-        resting = self.rests.find((client.id for client in there), r.number, self.how.minimum)
-        replies.missing |= resting
-        there = [client for client in there if client.id not in resting]
-        lost = self._ask(federation, replies, there, r, self.how.deadline)
-        for client in lost:
-            warn(f"client {client.id} has lost its memory and starts over", client=client.id)
-            del replies.last_rounds[client.id]
-            if isinstance(federation.algorithm, Forgets):
-                replies.server = federation.algorithm.forget(replies.server, client.id)
-        if lost:
-            self._ask(federation, replies, lost, r, max(1.0, until - time.monotonic()))
-        return replies
-
-    def _ask(
-        self,
-        federation: Federation,
-        replies: Replies,
-        clients: list[Client],
-        r: Round,
-        deadline: float,
-    ) -> list[Client]:
-        """One exchange; the outcome goes into `replies`. Returns clients that lost their memory."""
-        downloads = federation.algorithm.prepare_downloads(replies.server, clients, r)
-        last = {client.id: replies.last_rounds.get(client.id, NEVER) for client in clients}
-        out = {
-            self.membership.nodes[id]: Call(self.token, r.number, last[id], downloads[id])
-            for id in last
-        }
-        limits = Limits(
-            deadline, self.how.enough, self.how.patience, largest_reply(federation, self.how)
-        )
-        outcomes = self.transport.exchange(messages.TURN, out, Answer, limits, str(r.number))
-        lost = []
-        for client in clients:
-            node = self.membership.nodes[client.id]
-            replies.asked.add(client.id)
-            replies.downloads[client.id] = downloads[client.id]
-            if node in outcomes.seconds:
-                replies.seconds[client.id] = outcomes.seconds[node]
-            self._accept(federation, replies, client.id, outcomes, r)
-            refusal = outcomes.refusals.get(node)
-            if refusal and refusal.lost and last[client.id] != NEVER:
-                lost.append(client)
-            if node in outcomes.too_large:
-                self.membership.refuse(node, outcomes.too_large[node], client.id)
-        return lost
-
-    def _accept(
-        self, federation: Federation, replies: Replies, client: int, outcomes: Outcomes, r: Round
-    ) -> None:
-        """Take one client's answer, or note why it is missing."""
-        node = self.membership.nodes[client]
-        answer = outcomes.messages.get(node)
-        if answer is None:
-            refusal = outcomes.refusals.get(node)
-            silent = outcomes.silent | outcomes.too_large
-            replies.missing[client] = refusal.why if refusal else silent[node]
-            return
-        if answer.round != r.number:
-            replies.missing[client] = f"its reply is to round {answer.round}"
-            return
-        try:
-            upload = federation.algorithm.check_upload(replies.server, client, answer.payload, r)
-        except Exception as error:  # a bad message costs its sender the round, and nobody else
-            replies.missing[client] = f"its message is refused: {_one_line(error)}"
-            return
-        del replies.missing[client]
-        replies.uploads[client], replies.sent[client] = upload, answer.payload
-        replies.last_rounds.pop(client, None)
-        if answer.remembers:
-            replies.last_rounds[client] = answer.round
-        if not isnan(answer.accuracy):
-            replies.accuracies[client] = answer.accuracy
-
     def _measure(self, record: Record) -> dict[str, int]:
         """What Flower adds to ledger payloads: envelopes, greetings, repeats, unused replies."""
         traffic, counted = self.transport.traffic, record.bytes
@@ -390,46 +287,5 @@ class Host:
         return overhead | {"ignored_replies": traffic.ignored}
 
 
-def largest_reply(federation: Federation, how: Settings) -> int:
-    """Bytes of a reply, as Flower serialises it, that no honest client goes beyond.
-
-    What is right to the byte only the codec knows, once it has the message. This is several times
-    that: 16 bytes for each number of all models, of soft labels for all public samples, and of
-    samples that are sent.
-    """
-    if how.largest_reply:
-        return int(how.largest_reply * 1e6)
-    public, classes = federation.task.public, federation.task.private.classes
-    weights = sum(count_weights(model) for model in federation.clients.students)
-    samples = getattr(federation.algorithm, "mixtures", 0) * prod(public.shape)
-    return GREETING + 16 * (weights + len(public) * (classes + 4) + samples)
-
-
-@lru_cache(maxsize=64)
-def count_weights(model: Model) -> int:
-    with torch.random.fork_rng(devices=[]):  # first weights are drawn, and not wanted
-        return sum(value.numel() for value in model.build().state_dict().values())
-
-
 def _say_start(done: int, epochs: int) -> None:
     say(f"start, epoch {done} of {epochs}")
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, WireError | UserError):
-        return str(error)
-    return messages.one_line(f"{type(error).__name__}: {error}")
-
-
-def _token(folder: Path) -> str:
-    path = folder / TOKEN
-    if not path.is_file():
-        files.write_atomic(path, json.dumps({"run": uuid.uuid4().hex}).encode())
-    return read_json(path, _check_token)
-
-
-def _check_token(content: Any) -> str:
-    run = content.get("run") if isinstance(content, dict) else None
-    if not isinstance(run, str) or not messages.is_token(run):
-        raise ValueError("run must be a name of 32 hexadecimal digits")
-    return run

@@ -73,7 +73,7 @@ class SuperLink:
 
     def log(self, run: str) -> str:
         """The log of the server of a run."""
-        return self._run("flwr", "log", run, NAME, "--show").stdout
+        return remove_colours(self._run("flwr", "log", run, NAME, "--show").stdout)
 
     def reason(self, run: str) -> str:
         """Why a run failed: the last line of its last traceback; the whole log is kept."""
@@ -171,6 +171,11 @@ def _ask_status(link: SuperLink, run: str) -> str:
     except UserError:
         link.check()  # it may have ended while it was asked
         raise
+
+
+def remove_colours(text: str) -> str:
+    """Flower colours its lines wherever they go."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def write_toml(path: Path, values: Mapping[str, Any]) -> Path:

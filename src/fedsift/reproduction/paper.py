@@ -47,6 +47,8 @@ class Item:
     seeds: Mapping[str, range] = field(default_factory=dict)
     # the curve that a curve is compared with, seed by seed, at the same skew
     reference: Callable[[str], str] | None = None
+    # by setting: what the cells run on, where its name says something else
+    data: Mapping[str, str] = field(default_factory=dict)
     budgets: Sequence[int] = ()  # bytes per upload for which the best cell is named
     # what else is told of a cell, from its runs
     figures: Callable[[Sequence[History]], Mapping[str, Any]] | None = None

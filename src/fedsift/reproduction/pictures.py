@@ -54,7 +54,8 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     seeds = f"{report['seeds']} seeds" if report["seeds"] > 1 else "one seed"
     planned = report.get("planned")
     rounds = f"{report['rounds']}{f' of {planned}' if report['unfinished'] else ''} rounds"
-    made = f"{report['setting']}, recipe {Path(report['recipe']).stem}, {rounds}, {seeds}"
+    data = report.get("data", report["setting"])
+    made = f"{data}, recipe {Path(report['recipe']).stem}, {rounds}, {seeds}"
     figure.suptitle(f"{report['title']}\n{made}", fontsize="medium")
     if panel is _draw_bytes:
         figure.draw_without_rendering()

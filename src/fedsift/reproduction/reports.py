@@ -68,6 +68,7 @@ def gather_report(
         "title": item.title,
         "layout": item.layout,
         "setting": plan.setting,
+        **({"data": item.data[plan.setting]} if plan.setting in item.data else {}),
         "recipe": plan.recipe,
         "overrides": list(plan.overrides),
         "seeds": len(seeds),
@@ -301,7 +302,8 @@ def describe_runs(report: Mapping[str, Any]) -> str:
     each = f"{seeds} seeds" if seeds > 1 else "one seed"
     many = "one round" if rounds == 1 else f"{rounds} rounds"
     over = "that of this round" if rounds == 1 else f"the {evaluation.describe_average(rounds)}"
-    made = f"{report['setting']}{size}, recipe {report['recipe']}, {many}, {each}"
+    data = report.get("data", report["setting"])
+    made = f"{data}{size}, recipe {report['recipe']}, {many}, {each}"
     of = f"{report['measured_on']} " if "measured_on" in report else ""
     return f"{made}; {of}accuracy is {over}"
 

@@ -202,6 +202,7 @@ def _heart() -> Item:
         lambda plan: make_cells(curves(plan), [USUAL]),
         claims,
         layout="variants",
+        data={"digits": "CIFAR-10"},
         seeds={"digits": range(3), "digits-small": range(1)},
         reference=honest_curve,
         figures=count_alarms,
