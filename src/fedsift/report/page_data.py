@@ -1,0 +1,257 @@
+"""What the report page shows, as one JSON object: figures of all runs, and some of what was said.
+
+All of it comes from run folders, so all of it may come from a stranger: here it is only bounded.
+The page shows texts as texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from fedsift import __version__, config, evaluation, ledger
+from fedsift.files import locked_by_someone
+from fedsift.report import Method, default_target, methods, name_accuracy, unpaired
+from fedsift.report.formats import explain_figures, format_gap
+from fedsift.report.gaps import Pairing, pair_methods
+from fedsift.report.plots import colours
+from fedsift.runs import FAILED, LOCK, History, Recording, read_recording, resume_command
+from fedsift.runs.folder import check_object, read_json
+
+SAID = 600_000  # letters of all conversations in a page
+CLIENTS = 60  # whose labels are shown
+SENDERS = 40  # whose bytes are
+CLASS_ROUNDS, CLASSES = 60, 50  # of the accuracy by class
+MISSING = 200  # clients that did not answer, with the reason
+REASON = 300  # letters of it
+CURVE = 400  # rounds of a curve
+TEXT = 500  # letters of a name or a value
+
+Row = dict[str, Any]
+
+
+def describe_page(histories: Sequence[History], waiting: Sequence[Row] = ()) -> Row:
+    """The whole page. `waiting` are runs without a finished round."""
+    compared = methods(histories)
+    paired = pair_methods(compared)
+    index = {id(run): number for number, run in enumerate(histories)}
+    shown, sheets = _list_conversations(histories)
+    runs = [describe_run(run) | {"said": said} for run, said in zip(histories, shown, strict=True)]
+    return {
+        "fedsift": __version__,
+        "accuracy_name": name_accuracy(histories),
+        "explain": explain_figures(paired),
+        "settled": evaluation.describe_average(min(len(run.metrics) for run in histories)),
+        "target": default_target(compared),
+        "methods": [
+            _describe_method(method, colour, paired, default_target(compared))
+            | {"runs": [index[id(run)] for run in method.runs]}
+            for method, colour in zip(compared, _name_colours(), strict=False)
+        ],
+        "unpaired": unpaired(histories),
+        "without_gap": {cut(name): cut(why) for name, why in paired.refusals.items()},
+        "runs": runs,
+        "waiting": list(waiting),
+        "samples": sheets,
+        "differences": _list_differences(histories),
+    }
+
+
+def _name_colours() -> Iterator[str]:
+    """Those of `fedsift plot`, as the web writes them."""
+    from matplotlib.colors import to_hex
+
+    return map(to_hex, colours())
+
+
+def _describe_method(method: Method, colour: str, paired: Pairing, target: float) -> Row:
+    """A row of `compare --json`, with its colour."""
+    gap = paired.gaps.get(method.label)
+    told = {
+        "colour": colour,
+        "uplink_bytes_to_target": method.uplink_to(target),
+        "gap": gap.row() if gap else None,
+        "gap_text": format_gap(gap) if gap else "",
+        "accuracies": [round(value, 6) for value in method.accuracies],
+    }
+    return method.row() | told | {"method": cut(method.label)}
+
+
+def describe_run(run: History) -> Row:
+    """One run, without what was said in it."""
+    metrics, sent = run.metrics, run.ledger
+    at = spread_rounds(len(metrics), CURVE)
+    up, down = ([*accumulate(getattr(row, way) for row in sent)] for way in ("uplink", "downlink"))
+    return {
+        "name": cut(run.experiment.name),
+        "folder": cut(str(run.folder)),
+        "seed": run.experiment.seed,
+        "rounds": len(metrics),
+        "planned": run.experiment.rounds,
+        "state": describe_state(run),
+        "seconds": round(run.seconds, 1),
+        "at": at,
+        "accuracy": [round(metrics[i]["accuracy"], 6) for i in at],
+        "up": [sent[i].uplink for i in at],
+        "down": [sent[i].downlink for i in at],
+        "all_up": [up[i] for i in at],
+        "all_down": [down[i] for i in at],
+        "broadcast": [sent[i].broadcast for i in at],
+        "right": [_right(metrics[i], "uploaded_labels") for i in at],
+        "taught": [_right(metrics[i], "distilled_labels") for i in at],
+        "by_class": _describe_classes(run),
+        "classes": [cut(name, 60) for name in run.class_names],
+        "confusion": metrics[-1].get("confusion"),
+        "clients": _describe_clients(run),
+        "senders": _list_senders(run),
+        "client_count": run.experiment.clients.count,
+        "missing": _list_missing(run),
+        "config": {key: cut(value) for key, value in _settings(run).items()},
+        "environment": _describe_environment(run.environment),
+        "command": cut(run.environment.get("command") or "", 2000),
+        "resume": cut(resume_command(run.folder), 2000),
+    }
+
+
+def spread_rounds(count: int, most: int) -> list[int]:
+    """At most so many rounds, evenly spaced, with the first and the last."""
+    chosen = np.unique(np.linspace(0, count - 1, min(count, most)).round())
+    return [int(number) for number in chosen]
+
+
+def describe_state(run: History) -> Row:
+    """Whether it has finished, failed or been stopped, and how often it was resumed."""
+    again = len(run.environment.get("resumed", []))
+    told: Row = {"resumed": again}
+    if run.length >= run.experiment.rounds:
+        return told | {"name": "finished"}
+    if locked_by_someone(run.folder / LOCK):
+        return told | {"name": "running"}
+    if (run.folder / FAILED).is_file():
+        why = read_json(run.folder / FAILED, check_object).get("error", "")
+        return told | {"name": "failed", "why": cut(why)}
+    return told | {"name": "stopped"}
+
+
+def _right(row: Row, name: str) -> float | None:
+    return row[name]["right"] if name in row else None
+
+
+def _describe_classes(run: History) -> Row | None:
+    """The accuracy of each class, at some rounds."""
+    told = [i for i, row in enumerate(run.metrics) if row.get("class_accuracy")]
+    if not told:
+        return None
+    at = [told[i] for i in spread_rounds(len(told), CLASS_ROUNDS)]
+    width = len(run.metrics[at[0]]["class_accuracy"])
+    rows = [
+        [None if v is None else round(v, 3) for v in run.metrics[i]["class_accuracy"][:CLASSES]]
+        for i in at
+    ]
+    return {"at": at, "rows": rows, "classes": width}
+
+
+def _describe_clients(run: History) -> list[Row]:
+    """The first ones, with their labels."""
+    return [
+        {
+            "id": client["client"],
+            "name": cut(client.get("name", ""), 60),
+            "model": cut(client["model"], 60),
+            "labels": client["labels"][:CLASSES],
+        }
+        for client in run.clients[:CLIENTS]
+    ]
+
+
+def _list_senders(run: History) -> list[list[Any]]:
+    """Id, name, bytes up and down: of all clients, or of many those that sent and got the most."""
+    names = {client["client"]: cut(client.get("name", ""), 60) for client in run.clients}
+    sent = dict.fromkeys(names, (0, 0)) | ledger.per_client(run.ledger)
+    most = sorted(sent, key=lambda id: (-sum(sent[id]), id))[:SENDERS]
+    return [[id, names.get(id, ""), *sent[id]] for id in sorted(most)]
+
+
+def _list_missing(run: History) -> Row:
+    found = [(row.round, id, why) for row in run.ledger for id, why in sorted(row.missing.items())]
+    rows = [[number, id, cut(why, REASON)] for number, id, why in found[-MISSING:]]
+    return {"count": len(found), "rows": rows}
+
+
+def _settings(run: History) -> Row:
+    values = config.resolve_values(run.experiment)
+    return {key: value for key, value in values.items() if value not in (None, ())}
+
+
+def _describe_environment(about: Row) -> Row:
+    plain = {k: v for k, v in about.items() if isinstance(v, str | int | float) and k != "command"}
+    return {cut(key, 60): cut(value) for key, value in plain.items()}
+
+
+def _list_differences(histories: Sequence[History]) -> list[Row]:
+    """Settings that not all runs share: key, and the value of each run."""
+    settings = [config.resolve_values(run.experiment) for run in histories]
+    keys = dict.fromkeys(key for values in settings for key in values)
+    rows = [{"key": key, "values": [cut(v.get(key)) for v in settings]} for key in keys]
+    return [row for row in rows if len(set(row["values"])) > 1]
+
+
+def cut(value: Any, most: int = TEXT) -> str:
+    """A text of bounded length, without halves of letters."""
+    text = str(value).encode("utf-8", "replace").decode()
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+# --- what was said ---
+
+
+def _list_conversations(histories: Sequence[History]) -> tuple[list[Row | None], list[Row]]:
+    """Of each run some rounds, evenly spaced, so that all fit; and the samples, each set once."""
+    found = [read_recording(run.folder) for run in histories]
+    share = SAID // max(1, sum(one is not None for one in found))
+    sheets: dict[str, tuple[int, Row]] = {}
+    shown: list[Row | None] = []
+    for run, recording in zip(histories, found, strict=True):
+        if recording is None:
+            shown.append(None)
+            continue
+        digest = hashlib.sha256(json.dumps(recording.samples).encode()).hexdigest()
+        place, _ = sheets.setdefault(digest, (len(sheets), recording.samples))
+        shown.append(_describe_conversation(recording, len(run.metrics), share) | {"sheet": place})
+    return shown, [sheet for _, sheet in sheets.values()]
+
+
+def _describe_conversation(recording: Recording, rounds: int, most: int) -> Row:
+    """Figures of all rounds, and what was said in as many as fit."""
+    known = {number: row for number, row in recording.rounds.items() if number < rounds}
+    numbers = sorted(known)
+    at = [numbers[i] for i in spread_rounds(len(numbers), CURVE)]
+    told = [number for number in numbers if known[number].get("clients")]
+    return {
+        "at": at,
+        "parts": {
+            way: [list(known[i]["bytes"][way].values()) for i in at] for way in ("up", "down")
+        },
+        "labelled": [known[i].get("labelled") for i in at],
+        "contested": [known[i].get("contested") for i in at],
+        "recorded": len(told),
+        "rounds": {number: _trim(known[number]) for number in _choose_rounds(known, told, most)},
+    }
+
+
+def _choose_rounds(known: dict[int, Row], told: list[int], most: int) -> list[int]:
+    """As many as fit into so many letters, evenly spaced; where one fits, the last."""
+    if not told:
+        return []
+    longest = max(len(json.dumps(_trim(known[n]), separators=(",", ":"))) for n in told)
+    fit = most // longest
+    return [told[i] for i in spread_rounds(len(told), fit)] if fit > 1 else told[-1:]
+
+
+def _trim(row: Row) -> Row:
+    return {key: value for key, value in row.items() if key not in ("round", "bytes")}
