@@ -18,6 +18,7 @@ VERBS = [
     "show",
     "compare",
     "plot",
+    "report",
     "export",
     "predict",
     "advise",
