@@ -49,16 +49,9 @@ def _root(
 
 app.command()(demo.demo)
 app.command(cls=run.RunCommand)(run.run)
-for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, report.report):
+for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, report.report, export.export):
     app.command()(verb)
-for other in (
-    export.export,
-    predict.predict,
-    advise.advise,
-    reproduce.reproduce,
-    audit.audit,
-    theory.theory,
-):
+for other in (predict.predict, advise.advise, reproduce.reproduce, audit.audit, theory.theory):
     app.command()(other)
 for name, group in (("data", data.app), ("flower", flower.app), ("bench", bench.app)):
     app.add_typer(group, name=name)
