@@ -162,7 +162,7 @@ def test_the_docstring_of_a_public_function_says_what_its_arguments_mean():
 def test_the_site_has_four_parts():
     nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
     parts = [next(iter(part)) for part in nav]
-    assert parts == ["Home", "How to", "Reference", "Explanation"]
+    assert parts == ["Home", "Tutorial", "How to", "Reference", "Explanation"]
 
 
 @pytest.mark.slow
