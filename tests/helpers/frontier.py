@@ -19,7 +19,7 @@ IMAGES = make_setting(
     80_000,
     make_point("sift-1500", "sift, 1,500 B", 0.1, 0.68, 1500, "labels"),
     make_point("labels+bytes-100", "sift, 100 B", 0.1, 0.50, 100, "labels"),
-    make_point("labels-4-bits+bytes-1500", "sift in 4 bits, 1,500 B", 0.1, 0.65, 1490, "labels"),
+    make_point("labels-4-bits+bytes-1500", "sift in 4 bits, 1,500 B", 0.1, 0.65, 1500, "labels"),
     make_point("fedpaq-4-parts", "FedPAQ with parts, 4 bits", 0.1, 0.66, 6600, "weights"),
     make_point("fedavg", "FedAvg", 0.1, 0.58, 320_000, "weights"),
     make_point("sift-1500", "sift, 1,500 B", 100.0, 0.66, 1500, "labels"),

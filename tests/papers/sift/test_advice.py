@@ -72,6 +72,16 @@ def test_what_is_slow_loses_half_way():
     assert found.cases[0].best == slow
 
 
+def test_of_methods_that_are_level_the_one_with_the_smallest_uploads_is_advised():
+    """sift loses .002 in 150 bytes, 4 bits nothing in 300: level, and sift is smaller."""
+    close = make_point("sift-150", "sift, 150 B", 0.1, 0.948, 150, "labels")
+    digits = replace(DIGITS, points=(close, DIGITS.points[2]))
+    assert ask(Question(300, 20, 10, 0.1), [digits]).method == "sift"
+    farther = replace(close, accuracy=0.945)
+    digits = replace(DIGITS, points=(farther, DIGITS.points[2]))
+    assert ask(Question(300, 20, 10, 0.1), [digits]).method == "sift in 4 bits"
+
+
 def test_where_the_size_of_the_model_is_known_the_nearest_data_set_decides():
     """7 kB: both have FedPAQ; for 6,000 weights the digits decide, for 60,000 the images."""
     near = ask(Question(7000, 20, 10, 0.1, weights=6000))

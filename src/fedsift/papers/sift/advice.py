@@ -3,8 +3,9 @@
 Every measured data set and skew that fits the question is a case, at the end of the rounds and
 half-way: harder data are not as far after as many rounds. In each case a method loses what it is
 below the best one that fits. The method whose largest loss is the smallest is advised: so what all
-data sets agree on comes first. Where the size of the model is known, the data set with the nearest
-size decides. No case is invented: what was not measured is said.
+data sets agree on comes first; of methods that are level, the one with the smallest uploads. Where
+the size of the model is known, the data set with the nearest size decides. No case is invented:
+what was not measured is said.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fedsift.types import UserError
 
 SKEWS = {"strong": 0.1, "mild": 1.0, "none": 100.0}
 NEAR = 0.01  # as good as the best: within a point
+CHANCE = 0.003  # a standard error of three seeds: losses this close are level
 
 
 @dataclass(frozen=True)
@@ -197,16 +199,28 @@ def _best_of(method: str, points: Sequence[Point]) -> Point | None:
 
 
 def _choose_method(cases: dict[tuple[str, float], list[Point]]) -> str:
-    """Of the methods that fit in the most cases, the one whose largest loss is the smallest."""
+    """Of the methods that fit in the most cases, the one whose largest loss is the smallest; of
+    those that are as good but for chance, the one with the smallest uploads.
+    """
     methods = dict.fromkeys(point.method for points in cases.values() for point in points)
-
-    def rank(method: str) -> tuple[int, float, float]:
+    found = {}
+    for method in methods:
         pairs = [(_best_of(method, points), points) for points in cases.values()]
-        known = [(own, points) for own, points in pairs if own]
-        largest = max(_find_loss(own, points) for own, points in known)
-        return -len(known), round(largest, 6), -fmean(own.accuracy for own, _ in known)
+        found[method] = [(own, points) for own, points in pairs if own]
+    most = max(map(len, found.values()))
+    losses = {
+        method: max(_find_loss(own, points) for own, points in known)
+        for method, known in found.items()
+        if len(known) == most
+    }
+    least = min(losses.values())
+    level = [method for method, loss in losses.items() if loss <= least + CHANCE]
 
-    return min(methods, key=rank)
+    def rank(method: str) -> tuple[int, float]:
+        own = [point for point, _ in found[method]]
+        return max(point.bytes for point in own), -fmean(point.accuracy for point in own)
+
+    return min(level, key=rank)
 
 
 def _find_loss(own: Point, points: Sequence[Point]) -> float:
