@@ -12,7 +12,7 @@ PYTEST   = $(BIN)/python -m pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs check format test test-all test-gpu coverage dist bench peers clean
+.PHONY: help setup demo docs notebooks check format test test-all test-gpu coverage dist bench peers clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -48,6 +48,9 @@ format: $(DEV) ## Put the code into the agreed format
 
 docs: $(DEV) ## Build the documentation into site/, warnings as errors
 	$(BIN)/python tools/build_site.py
+
+notebooks: $(DEV) ## Run the notebooks again and write their outputs into them
+	$(BIN)/python tools/run_notebooks.py
 
 test: $(DEV) ## The quick tests, in parallel
 	$(PYTEST) -n auto -m "$(QUICK)"

@@ -23,7 +23,7 @@ from site_reference import write_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 LAID_OUT, BUILT = ROOT / "build" / "site", ROOT / "site"
-BESIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples")
+BESIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples", "notebooks")
 ELSEWHERE = re.compile(r"^(?:[a-z][a-z0-9+.-]*:|//)", re.IGNORECASE)
 # Attributes by which a browser loads something by itself, unlike a link that a reader follows.
 LOADING = {"src", "srcset", "data", "poster"}

@@ -6,11 +6,14 @@ there: where links lead, the names of headings, and blank lines that the site's 
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from check_links import CODE, ELSEWHERE, HEADING, INLINE, REFERENCE, heading_anchor, tell_code
@@ -48,6 +51,9 @@ class Site:
             target.write_text(self._list_folder(source))
         elif source.suffix == ".md":
             target.write_text(self.convert(source.read_text(), source))
+        elif source.suffix == ".ipynb":
+            text = show_notebook(json.loads(source.read_text()), target)
+            target.write_text(self.convert(text, source))
         elif source.suffix in LANGUAGES:
             target.write_text(show_code(source, self.root))
         else:
@@ -98,7 +104,8 @@ def place_of(source: Path, root: Path) -> Path:
         return path / "index.md"
     if path.name == "README.md":
         return path.with_name("index.md")
-    return path.with_name(f"{path.name}.md") if path.suffix in LANGUAGES else path
+    shown = {*LANGUAGES, ".ipynb"}
+    return path.with_name(f"{path.name}.md") if path.suffix in shown else path
 
 
 def relative(target: Path, folder: Path) -> str:
@@ -119,6 +126,22 @@ def list_tracked(folder: Path) -> list[Path]:
 def show_code(source: Path, root: Path) -> str:
     name = source.relative_to(root).as_posix()
     return f"# {name}\n\n````{LANGUAGES[source.suffix]}\n{source.read_text()}````\n"
+
+
+def show_notebook(notebook: Any, page: Path) -> str:
+    """A notebook as a page: its texts, its code, and what that printed and drew."""
+    parts = []
+    for number, cell in enumerate(notebook["cells"]):
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
+            elif picture := output.get("data", {}).get("image/png"):
+                file = page.with_name(f"{page.stem}-{number}.png")
+                file.write_bytes(base64.b64decode("".join(picture)))
+                parts.append(f'<img src="{file.name}" alt="What the code above draws">')
+    return "\n\n".join(parts) + "\n"
 
 
 def name_heading(line: str, original: str, found: dict[str, int]) -> str:
