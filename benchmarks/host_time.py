@@ -2,10 +2,15 @@
 engine that answers at once.
 
 PYTHONPATH=src python benchmarks/host_time.py [--seeds 2] [--rounds 3] [--json] [--stacks]
+PYTHONPATH=src python benchmarks/host_time.py --device cuda --precision bfloat16 \\
+    --paper fas-icc2022 --recipe ours --items table1,table2 --seeds 3 --rounds 2
 
 Images are random, of CIFAR-10's number and size. A `Fit` is answered by weights that have moved a
 little, a `Predict` by outputs that are right two times out of three. The time of the engine itself
 is not counted. Parts are CPU time of the thread that does them, without the parts inside.
+
+With --device the real engine works. Then a thread looks every few milliseconds whether the device
+has anything to do, and at what the host does where it has not.
 """
 
 import argparse
@@ -13,6 +18,7 @@ import cProfile
 import hashlib
 import json
 import pstats
+import sys
 import tempfile
 import threading
 import time
@@ -28,9 +34,11 @@ from fedsift import evaluation, runs
 from fedsift.algorithms import averages, soft_label_downlink, soft_labels, weight_downlink
 from fedsift.algorithms import soft_label_uplink as uplink
 from fedsift.algorithms import weights as weight_algorithms
+from fedsift.engines import choose_engine
 from fedsift.engines.malloc import keep_memory
 from fedsift.papers import PAPERS
-from fedsift.reproduction.plans import Cell, Plan
+from fedsift.reproduction.experiments import make_experiments
+from fedsift.reproduction.plans import Plan, make_cells, run_folder
 from fedsift.runs.run import Run
 from fedsift.types import Predict
 
@@ -77,6 +85,63 @@ class Clock:
                     self.seconds[part] += took - below
 
         setattr(owner, name, timed)
+
+
+class Watcher(threading.Thread):
+    """How long a GPU has nothing to do, and what the threads of the host do in the meantime."""
+
+    def __init__(self, cuda, every=0.004):
+        super().__init__(daemon=True)
+        self._every, self._stream = every, torch.cuda.default_stream() if cuda else None
+        self.looks = self.idle = 0
+        self.places, self.capturing, self.ended = Counter(), threading.Lock(), False
+
+    def run(self):
+        while not self.ended:
+            time.sleep(self._every)
+            with self.capturing:  # a stream must not be asked while a graph is captured
+                idle = self._stream is None or self._stream.query()
+            self.looks += 1
+            self.idle += idle
+            if idle:
+                self.places.update(
+                    {place for f in sys._current_frames().values() if (place := own(f))}
+                )
+
+    def row(self):
+        found = {place: n / self.looks for place, n in self.places.most_common(20)}
+        row = {"idle": self.idle / max(1, self.looks), "host while idle": found}
+        self.looks = self.idle = 0
+        self.places.clear()
+        return row
+
+
+def own(frame):
+    """The innermost function of fedsift in a stack, and who called it."""
+    names = []
+    while frame is not None and len(names) < 2:
+        code = frame.f_code
+        if "fedsift" in code.co_filename:
+            names.append(f"{Path(code.co_filename).stem}.{code.co_qualname}")
+        frame = frame.f_back
+    return " < ".join(names)
+
+
+class RealEngine:
+    """The engine that is asked for, and the time it takes."""
+
+    def __init__(self, device, precision):
+        self._inner, _ = choose_engine(device=device, precision=precision)
+        self.seconds, self.lanes = 0.0, getattr(self._inner, "lanes", 1)
+
+    def describe(self, model):
+        return self._inner.describe(model)
+
+    def run(self, jobs):
+        begun = time.perf_counter()
+        answers = self._inner.run(jobs)
+        self.seconds += time.perf_counter() - begun
+        return answers
 
 
 class AnswersAtOnce:
@@ -130,22 +195,43 @@ def make_images(path, train=50_000, test=10_000):
     np.savez(path, **images, **labels)
 
 
-def measure(curves, alphas, seeds, rounds, folder, profile):
-    """A row per round after the first, in which caches are filled; digests of what was written."""
-    make_images(folder / "images.npz")
-    settings = (f"data.name={folder / 'images.npz'}", f"rounds={rounds + 1}")
-    plan = Plan(PAPERS["sift"], setting="cifar10", recipe="main", overrides=settings)
-    experiments = {
-        folder / f"{curve}-{alpha}-{seed}": plan.experiment(
-            Cell(curve, float(alpha)), seed
-        ).model_copy(update={"start": None})
-        for curve in curves.split(",")
-        for alpha in alphas.split(",")
-        for seed in range(seeds)
+def list_experiments(wanted, folder):
+    """By run folder: of the curves, or of the items of a paper."""
+    made = folder / "images.npz"
+    make_images(made)
+    settings = (f"data.name={made}", f"rounds={wanted.rounds + 1}", *wanted.set)
+    plan = Plan(
+        PAPERS[wanted.paper], setting="cifar10", recipe=wanted.recipe, overrides=settings,
+        seeds=wanted.seeds,
+    )  # fmt: skip
+    if wanted.items:
+        found, _ = make_experiments(wanted.items.split(","), plan)
+        cells = {(cell, seed): one for cell, row in found.items() for seed, one in row.items()}
+    else:
+        curves, alphas = wanted.curves.split(","), map(float, wanted.alphas.split(","))
+        cells = {
+            (cell, seed): plan.experiment(cell, seed)
+            for cell in make_cells(curves, list(alphas))
+            for seed in range(wanted.seeds)
+        }
+    return {
+        run_folder(folder, cell, seed): one.model_copy(update={"start": None})
+        for (cell, seed), one in cells.items()
     }
+
+
+def measure(wanted, folder, profile):
+    """A row per round after the first, in which caches are filled; digests of what was written."""
+    experiments = list_experiments(wanted, folder)
     group = runs.Group(experiments)
     group.begin()
-    clock, engine = Clock(), AnswersAtOnce(60_000)
+    real = wanted.device is not None
+    engine = RealEngine(wanted.device, wanted.precision) if real else AnswersAtOnce(60_000)
+    clock, watcher = Clock(), Watcher(wanted.device == "cuda") if real else None
+    if wanted.device == "cuda":
+        _hold_while_capturing(watcher.capturing)
+    if watcher is not None:
+        watcher.start()
     for part, places in PARTS.items():
         for owner, name in places:
             clock.watch(part, owner, name)
@@ -156,11 +242,13 @@ def measure(curves, alphas, seeds, rounds, folder, profile):
         if told % count:
             continue
         now, used = time.perf_counter(), time.process_time()
+        seen = {} if watcher is None else {"engine": engine.seconds, **watcher.row()}
         rows.append(
             {
                 "wall": now - begun - engine.seconds,
                 "cpu": used - cpu - engine.seconds,
                 "parts": {part: clock.seconds[part] for part in PARTS},
+                **seen,
             }
         )
         clock.seconds.clear()
@@ -173,6 +261,18 @@ def measure(curves, alphas, seeds, rounds, folder, profile):
     return count, rows[1:], digests(experiments)
 
 
+def _hold_while_capturing(lock):
+    from fedsift.engines.stacked.cuda import graphs
+
+    capture = graphs.GraphTrainer._graph
+
+    def held(self, models):
+        with lock:
+            capture(self, models)
+
+    graphs.GraphTrainer._graph = held
+
+
 def digests(experiments):
     """One digest of all metrics, ledgers and checkpoints: the same where every byte is."""
     digest = hashlib.sha256()
@@ -182,8 +282,34 @@ def digests(experiments):
     return digest.hexdigest()
 
 
+def tell_device(count, rows, as_json):
+    """Where the time of a round goes, round by round."""
+    for row in rows:
+        row["wall"] += row["engine"]  # here it counts
+    if as_json:
+        print(json.dumps({"runs": count, "rounds": rows}))
+        return
+    for row in rows:
+        print(
+            f"{count} runs: {row['wall']:.1f} s a round, of which {row['engine']:.1f} in the engine"
+        )
+        print(
+            f"the device had nothing to do in {100 * row['idle']:.1f} % of the time; the host then:"
+        )
+        for place, share in row["host while idle"].items():
+            print(f"  {100 * share:5.1f} %  {place}")
+        for part, took in row["parts"].items():
+            print(f"  {took:7.2f} s of CPU  {part}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--paper", default="sift")
+    parser.add_argument("--recipe", default="main")
+    parser.add_argument("--items", default="", help="all cells of these, instead of --curves")
+    parser.add_argument("--set", action="append", default=[], help="an override: local.epochs=1")
+    parser.add_argument("--device", help="let the engine of this device train: cuda or cpu")
+    parser.add_argument("--precision", default="float32")
     parser.add_argument("--curves", default=CURVES)
     parser.add_argument("--alphas", default=ALPHAS)
     parser.add_argument("--seeds", type=int, default=1)
@@ -193,9 +319,10 @@ def main():
     wanted = parser.parse_args()
     profile = cProfile.Profile() if wanted.stacks else None
     with tempfile.TemporaryDirectory() as folder:
-        count, rows, digest = measure(
-            wanted.curves, wanted.alphas, wanted.seeds, wanted.rounds, Path(folder), profile
-        )
+        count, rows, digest = measure(wanted, Path(folder), profile)
+    if wanted.device is not None:
+        tell_device(count, rows, wanted.json)
+        return
     each = {"wall, all parts": [row["wall"] for row in rows]}
     each |= {"CPU, all parts": [row["cpu"] for row in rows]}
     each |= {part: [row["parts"][part] for row in rows] for part in PARTS}
