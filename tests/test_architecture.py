@@ -37,6 +37,7 @@ LAYERS = [
     {"baselines", "config", "checkpoints", "environment", "privacy"},
     {"runs"},
     {"sweeps", "bench"},
+    {"growth"},
     {"report", "flower"},
     {"reproduction"},
     {"papers"},

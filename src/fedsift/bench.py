@@ -239,7 +239,7 @@ def run_alone(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
         run = runs.begin_run(Path(folder) / "run", experiment)
-        marks = [_clocks(), *(_clocks() for _ in runs.Group.of([run]).run_or_raise(engine))]
+        marks = [clocks(), *(clocks() for _ in runs.Group.of([run]).run_or_raise(engine))]
     wall, cpu = np.diff(marks, axis=0)[1:].T.tolist()
     return {
         "clients": len(run.federation.clients),
@@ -263,20 +263,23 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def _clocks() -> tuple[float, float]:
+def clocks() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
 def _run_in_new_process(clients: int, rounds: int, cohort: int) -> dict[str, Any]:
-    asked = json.dumps({"clients": clients, "rounds": rounds, "cohort": cohort})
+    asked = {"clients": clients, "rounds": rounds, "cohort": cohort}
+    return run_in_new_process(ALONE, asked, f"the run with {clients:,} clients")
+
+
+def run_in_new_process(code: str, asked: dict[str, Any], what: str) -> dict[str, Any]:
+    """What code prints as JSON that reads `asked` from its input; `what` failed, if it fails."""
     done = subprocess.run(
-        [sys.executable, "-c", ALONE], input=asked, capture_output=True, text=True
+        [sys.executable, "-c", code], input=json.dumps(asked), capture_output=True, text=True
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it was killed; is there enough memory?"])[-1]
-        raise UserError(
-            f"the run with {clients:,} clients ended with code {done.returncode}: {last}"
-        )
+        raise UserError(f"{what} ended with code {done.returncode}: {last}")
     figures: dict[str, Any] = json.loads(done.stdout)
     return figures
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from fedsift.cli.console import (
     plain_text,
     print_table,
     say,
+    user_error,
     warn,
 )
 from fedsift.cli.json_output import print_json
@@ -100,10 +102,29 @@ def scale(
         int, typer.Option("--cohort", min=1, help="Clients that take part in a round.")
     ] = 100,
     repeats: Repeats = 3,
+    over: Annotated[
+        str | None,
+        typer.Option(
+            "--over",
+            help="Measure how cost grows instead, over clients, cohort, public, classes,"
+            " parameters, rounds, or all; the options above then do not count.",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=1, help="With --over: time for all points.")
+    ] = 600,
+    picture: Annotated[
+        Path | None, typer.Option("-o", "--output", help="With --over: FILE.png, .pdf or .svg")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare a large federation with one of 1,000 clients: set-up, time and memory."""
     with error_handler():
+        if over is not None:
+            _grow(over, seconds, picture, as_json)
+            return
+        if picture is not None:
+            raise user_error("a picture shows how cost grows; name the axes with --over, or all")
         from fedsift import bench as benchmark
 
         result = benchmark.scale(clients, rounds, cohort, repeats)
@@ -117,6 +138,42 @@ def scale(
         )
         say(f"in CPU time {_spread(result['round_cpu_ratio'])} times")
         say(f"median (lowest to highest) of {repeats} runs of {rounds} rounds; {_machine(result)}")
+
+
+def _grow(over: str, seconds: float, picture: Path | None, as_json: bool) -> None:
+    from fedsift import growth
+    from fedsift.report import growth_plot, plots
+
+    if picture is not None:
+        plots.file_kind(picture)  # before anything is measured
+    axes = list(growth.AXES) if over == "all" else [axis.strip() for axis in over.split(",")]
+    result = growth.grow(axes, seconds, str if as_json else warn)
+    if picture is not None:
+        growth_plot.draw(result, picture)
+    if as_json:
+        print_json(result)
+        return
+    columns = ("axis", "from", "to", *growth.FIGURES.values())
+    table = new_table("exponents: 0 is flat, 1 is linear (in brackets the last step)", *columns)
+    for axis, found in result["axes"].items():
+        sizes = [f"{point[axis]:,}" for point in found["points"]]
+        each = (
+            f"{_exponent(found['exponents'][name])} ({_exponent(found['last_exponents'][name])})"
+            for name in growth.FIGURES
+        )
+        table.add_row(axis, sizes[0], sizes[-1], *each)
+    print_table(table, ("from",))
+    for axis, found in result["axes"].items():
+        for size, why in found["left_out"].items():
+            say(f"{axis} = {int(size):,} is left out: {why}")
+    steep = growth.list_steep(result)
+    say(f"grows faster than linearly: {', '.join(steep) or 'nothing'}; {_machine(result)}")
+    if picture is not None:
+        say(f"wrote {picture}")
+
+
+def _exponent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _print_scale(result: dict[str, Any], cohort: int) -> None:
