@@ -18,7 +18,7 @@ from fedsift.aggregators import (
     run_aggregator,
     run_and_judge,
 )
-from fedsift.aggregators.trust import cap_classes
+from fedsift.aggregators.votes import cap_classes
 from fedsift.registry import build
 from fedsift.types import Round, SoftLabels, UserError
 from tests.helpers import toys
@@ -398,6 +398,6 @@ def test_clients_that_agree_have_the_mean(count):
 
 
 def test_the_prior_is_nine_to_one():
-    from fedsift.aggregators.trust import PRIOR
+    from fedsift.aggregators.evidence import PRIOR
 
     assert pytest.approx(log(9)) == PRIOR

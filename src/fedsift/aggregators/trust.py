@@ -16,8 +16,8 @@ likelihoods of its counts is the evidence, summed over the kinds. Few comparison
 evidence. A usual rate near chance, as with students that have learnt nothing, gives none.
 
 Trust is the probability that the client is honest, by what it did in this round or by all it did,
-whichever is less. A client trusted less than `LEAST_TRUST` has no vote in this round. No client is
-surer of its rows than the median client.
+whichever is less. A client trusted less than `votes.LEAST_TRUST` has no vote in this round. No
+client is surer of its rows than the median client.
 
 docs/trust.md has the formulas, what was measured, and what gets through.
 """
@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil, lgamma
 from typing import ClassVar
 
 import numpy as np
 
 from fedsift.aggregators.agreement import KINDS, LEAST, Counts, count_agreement
+from fedsift.aggregators.evidence import find_evidence, find_trust
 from fedsift.aggregators.memory import Remembered, is_of_earlier_round
 from fedsift.aggregators.rules import (
     Aggregator,
@@ -42,12 +42,10 @@ from fedsift.aggregators.rules import (
     resolve,
     run_aggregator,
 )
+from fedsift.aggregators.votes import cap_classes, find_voteless, prepare_votes
 from fedsift.checks import check_number, check_whole
-from fedsift.numerics import lower_median
 from fedsift.types import Array, Round, SoftLabels, Tree, UserError, Verdict
 
-PRIOR = float(np.log(9))  # log odds before any evidence: nine of ten clients are honest
-LEAST_TRUST = 0.2  # a client trusted less has no vote
 TURNS = 3  # of trust and agreement, each found from the other
 
 
@@ -119,11 +117,11 @@ class Trust:
         _check_memory(memory, r)
         heard = dict(sorted(uploads))
         trust, counts = self._weigh(heard, memory, r, seen)
-        voteless = _find_voteless(trust)
+        voteless = find_voteless(trust)
         inner = memory.inner
         for id in voteless:  # what the rule inside remembers of it has no vote either
             inner = forget_client(self.inner, inner, id)
-        votes = _prepare_votes(heard, trust, voteless)
+        votes = prepare_votes(heard, trust, voteless)
         if self.cap is not None:
             votes = [(id, cap_classes(labels, self.cap)) for id, labels in votes]
         labels, inner = run_aggregator(self.inner, votes, inner, r)
@@ -162,9 +160,9 @@ class Trust:
         Whom to believe depends on whom one believes: a few turns.
         """
         recent = {id: one.last.labels for id, one in self._find_recent(memory, r.number).items()}
-        known = dict.fromkeys(seen.answers, _find_trust(0.0))
+        known = dict.fromkeys(seen.answers, find_trust(0.0))
         known |= {id: one.trust for id, one in memory.by_client.items()}
-        trust = {id: known.get(id, _find_trust(0.0)) for id in heard}
+        trust = {id: known.get(id, find_trust(0.0)) for id in heard}
         past = {id: one.counts for id, one in memory.by_client.items()}
         for _ in range(TURNS):
             now = count_agreement(heard, recent, known | trust, r, seen)
@@ -175,23 +173,12 @@ class Trust:
                 for id, counts in now.items()
             }
             trust = {
-                id: _find_trust(min(self._find_evidence(c[id], r.classes) for c in (now, both)))
+                id: find_trust(
+                    min(find_evidence(c[id], self.alike, r.classes) for c in (now, both))
+                )
                 for id in heard
             }
         return trust, both
-
-    def _find_evidence(self, counts: Counts, classes: int) -> float:
-        """log P(agreed | honest) - log P(agreed | hostile), summed over the kinds.
-
-        Answers cost nothing to get right, so they can only speak against a client.
-        """
-        evidence = 0.0
-        for kind, n, a, usual in zip(KINDS, *counts.parts, strict=True):
-            if n > LEAST:
-                honest = _beta_binomial(a, n, self.alike, usual / n)
-                hostile = _beta_binomial(a, n, self.alike, 1 / classes)
-                evidence += min(honest - hostile, 0.0 if kind == "answers" else np.inf)
-        return evidence
 
     def _remember(
         self,
@@ -209,70 +196,6 @@ class Trust:
             last = Remembered(r.number, SoftLabels(labels.index, labels.probs))
             after[id] = Standing(counts[id], last, trust[id])
         return after
-
-
-def _find_trust(evidence: float) -> float:
-    """The probability that a client is honest."""
-    return float(1 / (1 + np.exp(-np.clip(evidence + PRIOR, -30, 30))))
-
-
-def _find_voteless(trust: Mapping[int, float]) -> set[int]:
-    """The clients without a vote; those trusted most always have one."""
-    least = min(LEAST_TRUST, max(trust.values(), default=0.0))
-    return {id for id in trust if trust[id] < least}
-
-
-def _prepare_votes(
-    heard: Mapping[int, SoftLabels], trust: Mapping[int, float], voteless: set[int]
-) -> list[tuple[int, SoftLabels]]:
-    """Votes count by trust, and none is surer than the median client is on average."""
-    if not heard:
-        return []
-    sure = np.array([_find_sureness(labels) for labels in heard.values()])
-    level = lower_median(sure, np.array([trust[id] for id in heard]))
-    votes = []
-    for id, labels in heard.items():
-        if id not in voteless:
-            weight = np.ones(len(labels)) if labels.weight is None else labels.weight
-            votes.append((id, replace(_soften(labels, level), weight=weight * trust[id])))
-    return votes
-
-
-def cap_classes(labels: SoftLabels, cap: float) -> SoftLabels:
-    """The surest rows of each class that they name, `cap` even shares of all rows at most."""
-    most = ceil(cap * len(labels) / labels.probs.shape[1])
-    named, sure = labels.probs.argmax(1), labels.probs.max(1)
-    order = np.lexsort((-sure, named))  # by class, then the surest first
-    _, first = np.unique(named[order], return_index=True)
-    counts = np.diff([*first, len(order)])
-    place = np.arange(len(order)) - np.repeat(first, counts)
-    kept = np.sort(order[place < most])
-    weight = None if labels.weight is None else labels.weight[kept]
-    return SoftLabels(labels.index[kept], labels.probs[kept], weight)
-
-
-def _find_sureness(labels: SoftLabels) -> float:
-    """The mean probability of the likeliest class."""
-    return float(labels.probs.max(1).mean()) if len(labels) else 0.0
-
-
-def _soften(labels: SoftLabels, level: float) -> SoftLabels:
-    """Rows mixed with the even distribution, if need be, so that they are no surer than that."""
-    even, sure = 1 / labels.probs.shape[1], _find_sureness(labels)
-    if sure <= max(level, even):
-        return labels
-    share = (max(level, even) - even) / (sure - even)
-    return replace(labels, probs=share * labels.probs + (1 - share) * even)
-
-
-def _beta_binomial(agreed: float, compared: float, alike: float, mean: float) -> float:
-    """log of B(a + s p, n - a + s (1 - p)) / B(s p, s (1 - p)), s = alike, p = mean."""
-    a, b = alike * mean, alike * (1 - mean)
-    return _log_beta(agreed + a, compared - agreed + b) - _log_beta(a, b)
-
-
-def _log_beta(a: float, b: float) -> float:
-    return lgamma(a) + lgamma(b) - lgamma(a + b)
 
 
 def _check_memory(memory: TrustMemory, r: Round) -> None:
