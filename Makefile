@@ -6,13 +6,13 @@ PACKAGE := $(VENV)/.installed
 DEV     := $(VENV)/.installed-dev
 PEERS   := .venv-peers
 PIP      = -m pip install --quiet --disable-pip-version-check
-QUICK   := not slow and not flower and not gpu
+QUICK   := not slow and not flower and not gpu and not browser
 PYTEST   = $(BIN)/python -m pytest
 # Whole files per worker: the tests of a real Flower federation share one deployment.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs notebooks check format test test-all test-gpu coverage dist bench peers clean
+.PHONY: help setup demo docs notebooks check format test test-all test-gpu browser coverage dist bench peers clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -60,6 +60,10 @@ test-all: $(DEV) ## All tests that need no GPU, in parallel: real trainings and 
 
 test-gpu: $(DEV) ## The tests that need a CUDA device
 	$(PYTEST) -m gpu
+
+browser: ## Install Debian's chromium, for the tests of pages (as root; without it they are skipped)
+	@command -v chromium >/dev/null || (apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium) >/dev/null 2>&1 \
+		|| echo "WARNING: chromium cannot be installed here; the tests of pages are skipped" >&2
 
 coverage: $(DEV) ## The lines and branches that the quick tests reach
 	$(PYTEST) -n auto -m "$(QUICK)" --cov --cov-report=term:skip-covered --cov-report=html

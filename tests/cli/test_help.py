@@ -25,6 +25,7 @@ VERBS = [
     "reproduce",
     "audit",
     "theory",
+    "watch",
     "data",
     "flower",
     "bench",

@@ -25,6 +25,7 @@ from fedsift.cli import (
     run,
     show,
     theory,
+    watch,
 )
 
 app = typer.Typer(
@@ -53,6 +54,7 @@ for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, report.repor
     app.command()(verb)
 for other in (predict.predict, advise.advise, reproduce.reproduce, audit.audit, theory.theory):
     app.command()(other)
+app.command()(watch.watch)
 for name, group in (("data", data.app), ("flower", flower.app), ("bench", bench.app)):
     app.add_typer(group, name=name)
 

@@ -31,6 +31,7 @@ from fedsift.cli.progress import (
     resume_hint,
     run_group,
 )
+from fedsift.cli.watch import watching
 
 if TYPE_CHECKING:
     from fedsift.config import Experiment
@@ -88,6 +89,9 @@ def run(
             "--accept-changes", help="With --resume: also where the file of a plug-in has changed."
         ),
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve a live page on it, as fedsift watch does.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -131,11 +135,12 @@ def run(
         )
         how = {"resume": resume, "accept_changes": accept_changes}
         how |= {"quiet": quiet, "as_json": as_json}
-        if sweep.axes:
-            run_sweep(sweep, folder, overrides or [], **how)
-        else:
-            (only,) = sweep.cells.values()
-            run_one(only, folder, overrides or [], **how)
+        with watching(folder, watch):
+            if sweep.axes:
+                run_sweep(sweep, folder, overrides or [], **how)
+            else:
+                (only,) = sweep.cells.values()
+                run_one(only, folder, overrides or [], **how)
 
 
 def run_one(

@@ -282,7 +282,9 @@ function shadeTable(label, heads, rows, how = {}) {
     const cells = row.cells.map((cell) => {
       const share = (cell || 0) / sum;
       const td = make("td", { class: `shade${share > 0.55 ? " strong" : ""}` }, cell === null ? "" : how.format ? how.format(cell) : String(cell));
-      td.style.setProperty("--share", `${Math.round(share * 100)}%`);
+      // light or dark, and never in between, where no text could be read
+      const depth = share > 0.55 ? 85 + ((share - 0.55) / 0.45) * 15 : share * 75;
+      td.style.setProperty("--share", `${Math.round(depth)}%`);
       return td;
     });
     return make("tr", {}, make("th", { scope: "row" }, row.name), cells, row.tail || null);

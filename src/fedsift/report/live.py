@@ -1,0 +1,249 @@
+"""The report page, live: a small server that reads run folders and writes nothing.
+
+It serves three addresses, all from memory: the page, its data, and a stream of events that says
+when there are new data. No address names a file.
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+import time
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from fedsift import __version__, runs
+from fedsift.files import locked_by_someone
+from fedsift.report import without_repeats
+from fedsift.report.page_data import cut, describe_page
+from fedsift.report.pages import make_page, to_safe_json
+from fedsift.types import UserError
+
+PERIOD = 0.4  # seconds between two looks at the folders
+BEAT = 15.0  # seconds after which a stream says that it is still there
+PATIENCE = 20.0  # seconds that a request may take
+STREAMS = 32  # at the same time
+MOST_RUNS = 200  # the newest ones
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+SEEN = (runs.METRICS, runs.LEDGER, runs.TIMING, runs.RECORDING, runs.FAILED, runs.CONFIG)
+
+
+def find_runs(folders: Sequence[Path]) -> list[Path]:
+    """The run folders among these, or one or two levels below them: runs and sweeps of runs."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        itself = [folder] if (folder / runs.CONFIG).is_file() else []
+        below = sorted(path.parent for depth in ("*", "*/*") for path in _glob(folder, depth))
+        for one in itself or below:
+            found.setdefault(one.resolve(), one)
+    newest = sorted(found.values(), key=_age)[:MOST_RUNS]
+    return [one for one in found.values() if one in newest]
+
+
+def _glob(folder: Path, depth: str) -> list[Path]:
+    return [path for path in folder.glob(f"{depth}/{runs.CONFIG}") if path.is_file()]
+
+
+def _age(folder: Path) -> float:
+    try:
+        return -(folder / runs.CONFIG).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+class Board:
+    """What is served now. One thread looks at the folders, many read."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = list(folders)
+        self.version = 0
+        self.page, self.data = b"", b""
+        self._seen: object = None
+        self._changed = threading.Condition()
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Look again; whether there is something new."""
+        found = find_runs(self.folders)
+        seen = [_look(folder) for folder in found]
+        if seen == self._seen:
+            return False
+        told = _describe(found)
+        data, page = to_safe_json(told).encode(), make_page(told, live=True).encode()
+        with self._changed:
+            self._seen, self.data, self.page = seen, data, page
+            self.version += 1
+            self._changed.notify_all()
+        return True
+
+    def watch(self, stop: threading.Event) -> None:
+        """Look again and again; after a long look there is a long pause."""
+        pause = PERIOD
+        while not stop.wait(pause):
+            begun = time.perf_counter()
+            self.refresh()
+            pause = max(PERIOD, time.perf_counter() - begun)
+
+    def wait(self, version: int, seconds: float) -> int:
+        """The version, once it is another one than this, or after so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.version != version, seconds)
+            return self.version
+
+
+def _look(folder: Path) -> tuple[Any, ...]:
+    """What changes when a run goes on, ends or is resumed."""
+    marks: list[Any] = [str(folder), locked_by_someone(folder / runs.LOCK)]
+    for name in SEEN:
+        try:
+            found = (folder / name).stat()
+            marks.append((found.st_mtime_ns, found.st_size))
+        except OSError:
+            marks.append(None)
+    return tuple(marks)
+
+
+def _describe(folders: Sequence[Path]) -> dict[str, Any]:
+    """The page of all that can be read; the rest is listed with the reason."""
+    loaded, waiting = [], []
+    for folder in folders:
+        try:
+            runs.read_recording(folder)
+            loaded.append(runs.load_run(folder))
+        except UserError as error:
+            going = locked_by_someone(folder / runs.LOCK)
+            state = "in its first round" if going else cut(error, 200)
+            waiting.append({"name": cut(folder), "state": state})
+    if loaded:
+        kept, repeats = without_repeats(loaded)
+        waiting += [{"name": cut(a), "state": cut(f"the same as {b}")} for a, b in repeats.items()]
+        return describe_page(kept, waiting)
+    empty: dict[str, Any] = {"fedsift": __version__, "runs": [], "methods": [], "samples": []}
+    return empty | {"waiting": waiting}
+
+
+class Server:
+    """The page at an address of this machine, as long as `serve` runs."""
+
+    def __init__(self, board: Board, host: str, port: int, token: str | None) -> None:
+        """`token`: what every request has to name; needed wherever others can connect."""
+        self.board, self.token, self.stop = board, token, threading.Event()
+        try:
+            self._http = ThreadingHTTPServer((host, port), _make_handler(self))
+        except (OSError, OverflowError) as error:
+            raise UserError(
+                f"cannot listen at {host}:{port} ({error}); choose another --port"
+            ) from None
+        self._http.daemon_threads = True
+        self.port = self._http.server_port
+        self.streams = threading.BoundedSemaphore(STREAMS)
+        query = "" if token is None else f"?token={token}"
+        self.address = f"http://{host}:{self.port}/{query}"
+
+    def allows(self, host: str, query: str) -> bool:
+        """Whether a request may be answered: by its Host header, or by its token.
+
+        A page of another site can make a browser ask this address under that site's name. Its
+        Host header tells.
+        """
+        if self.token is not None:
+            given = parse_qs(query).get("token", [""])[0]
+            return hmac.compare_digest(given.encode(), self.token.encode())
+        return host.lower() in {f"{name}:{self.port}" for name in LOOPBACK}
+
+    def serve(self) -> None:
+        """Until `close`, or an interrupt."""
+        looking = threading.Thread(target=self.board.watch, args=(self.stop,), daemon=True)
+        looking.start()
+        try:
+            self._http.serve_forever(poll_interval=0.2)
+        finally:
+            self.stop.set()
+            self._http.server_close()
+
+    def close(self) -> None:
+        """End `serve`, which another thread runs."""
+        self.stop.set()
+        self._http.shutdown()
+
+    def close_listener(self) -> None:
+        """Give the address back where nobody serves."""
+        self._http.server_close()
+
+
+def _make_handler(server: Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        """Reads nothing but the address, and writes nothing but what is in memory."""
+
+        timeout = PATIENCE
+        protocol_version = "HTTP/1.1"
+        server_version, sys_version = "fedsift", ""
+
+        def do_GET(self) -> None:
+            address = urlsplit(self.path)
+            if not server.allows(self.headers.get("Host", ""), address.query):
+                self._send(403, b"this page is for another host, or needs its token\n")
+                return
+            answers: dict[str, Callable[[], None]] = {
+                "/": lambda: self._send(200, server.board.page, "text/html"),
+                "/data.json": lambda: self._send(200, server.board.data, "application/json"),
+                "/events": self._stream,
+            }
+            answers.get(address.path, lambda: self._send(404, b"nothing here\n"))()
+
+        def _send(self, status: int, body: bytes, kind: str = "text/plain") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self._end_head()
+            self.wfile.write(body)
+
+        def _end_head(self) -> None:
+            for name, value in HEADERS.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def _stream(self) -> None:
+            """A line for every new version, until the reader leaves."""
+            if not server.streams.acquire(blocking=False):
+                self._send(503, b"too many pages are open\n")
+                return
+            try:
+                self.close_connection = True
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+                self._end_head()
+                self._tell(server.board.version)
+            except OSError:
+                return
+            finally:
+                server.streams.release()
+
+        def _tell(self, version: int) -> None:
+            self._write(f"retry: 1000\nevent: news\ndata: {version}\n\n")
+            while not server.stop.is_set():
+                newest = server.board.wait(version, BEAT)
+                news = f"event: news\ndata: {newest}\n\n" if newest != version else ": beat\n\n"
+                version = newest
+                self._write(news)
+
+        def _write(self, text: str) -> None:
+            self.wfile.write(text.encode())
+            self.wfile.flush()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: only the command line prints."""
+
+    return Handler
+
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}

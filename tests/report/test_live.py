@@ -1,0 +1,119 @@
+"""The live page: what it serves, to whom, and when it says that there is something new."""
+
+import http.client
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedsift import runs
+from fedsift.report.live import Board, Server, find_runs
+from tests.helpers.cli import complaint
+from tests.helpers.runs import play, straight, tiny
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A run after one of three rounds."""
+    return straight(tmp_path / "runs" / "one", tiny(), 1)
+
+
+@pytest.fixture
+def server(folder):
+    with_server = Server(Board([folder.parent]), "127.0.0.1", 0, None)
+    thread = threading.Thread(target=with_server.serve, daemon=True)
+    thread.start()
+    yield with_server
+    with_server.close()
+    thread.join(10)
+
+
+def ask(server: Server, path: str, host: str | None = None, method: str = "GET"):
+    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    link.request(method, path, headers={"Host": host or f"127.0.0.1:{server.port}"})
+    answer = link.getresponse()
+    body = answer.read()
+    link.close()
+    return answer, body
+
+
+def test_it_serves_the_page_and_its_data(server):
+    answer, page = ask(server, "/")
+    assert answer.status == 200 and b'data-live="true"' in page
+    assert b"connect-src 'self'" in page
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    data = json.loads(ask(server, "/data.json")[1])
+    assert [run["rounds"] for run in data["runs"]] == [1]
+    assert data["runs"][0]["state"]["name"] == "stopped"
+
+
+def test_no_address_names_a_file(server, folder):
+    for path in ("/config.toml", "/../one/config.toml", "/..%2f..%2fetc/passwd", "//etc/passwd"):
+        assert ask(server, path)[0].status == 404, path
+    assert ask(server, "/", method="POST")[0].status == 501
+
+
+def test_another_host_is_refused(server):
+    for host in ("evil.example", f"evil.example:{server.port}", "127.0.0.1", "127.0.0.1:1"):
+        assert ask(server, "/", host)[0].status == 403, host
+    assert ask(server, "/", f"localhost:{server.port}")[0].status == 200
+
+
+def test_elsewhere_a_token_is_needed(folder):
+    server = Server(Board([folder]), "127.0.0.1", 0, "secret")
+    assert server.address.endswith("/?token=secret")
+    assert server.allows("any.example", "token=secret")
+    for query in ("", "token=", "token=Secret", "token=secret2", "x=secret"):
+        assert not server.allows(f"127.0.0.1:{server.port}", query)
+    server.close_listener()
+
+
+def test_a_round_is_told_and_shown(server, folder):
+    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    link.request("GET", "/events")
+    stream = link.getresponse()
+    first = [stream.readline() for _ in range(4)]
+    assert first[1:3] == [b"event: news\n", b"data: 1\n"]
+    play(runs.begin_run(folder, runs.read_config(folder), resume=True))
+    seen = -1
+    while seen < 3:  # every change is told; the last one has all rounds
+        assert stream.readline() == b"event: news\n"
+        stream.readline(), stream.readline()
+        seen = json.loads(ask(server, "/data.json")[1])["runs"][0]["rounds"]
+    (run,) = json.loads(ask(server, "/data.json")[1])["runs"]
+    assert run["state"]["resumed"] == 1 and len(run["said"]["rounds"]) == 3
+    link.close()
+
+
+def test_states_of_a_run_are_seen(folder):
+    board = Board([folder])
+    assert not board.refresh()
+    going = runs.begin_run(folder, runs.read_config(folder), resume=True)
+    assert board.refresh() and b'"name":"running"' in board.data
+    going.lock.release()  # as the system does when a process is killed
+    assert board.refresh() and b'"name":"stopped"' in board.data
+    (folder / runs.FAILED).write_text('{"error": "<b>no disk"}')
+    assert board.refresh() and b'"name":"failed"' in board.data
+
+
+def test_runs_are_found_below_a_folder(folder, tmp_path):
+    straight(tmp_path / "runs" / "sweep" / "seed-0", tiny(rounds=1))
+    names = {path.name for path in find_runs([tmp_path / "runs"])}
+    assert names == {"one", "seed-0"}
+    assert find_runs([folder]) == [folder]
+
+
+def test_a_damaged_or_empty_run_is_listed_and_the_others_are_shown(folder, tmp_path):
+    straight(tmp_path / "runs" / "new", tiny(), 0)
+    bad = straight(tmp_path / "runs" / "bad", tiny("digits-fas", "seed=5"), 1)
+    (bad / runs.METRICS).write_text("[]\n")
+    data = json.loads(Board([tmp_path / "runs"]).data)
+    assert len(data["runs"]) == 1
+    told = {Path(one["name"]).name: one["state"] for one in data["waiting"]}
+    assert told.keys() == {"new", "bad"} and "metrics.jsonl" in told["bad"]
+
+
+def test_nothing_to_watch_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "runs is not a folder" in complaint("watch")
