@@ -100,6 +100,8 @@ def main():
     for _ in range(asked.repeats):
         for name, way in ways.items():
             seconds[name].append(timed(way))
+            wall, used = seconds[name][-1]
+            print(f"{name}: {wall:.1f} s, {used:.1f} s of processors", flush=True)
     base = [median(found) for found in zip(*seconds["joblib loop"], strict=True)]
     for name, found in seconds.items():
         walls, used = zip(*found, strict=True)

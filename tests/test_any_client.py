@@ -150,6 +150,11 @@ class Failing(Diary):
         raise RuntimeError("out of luck")
 
 
+class Leaving(Diary):
+    def fit(self, x, y, sample_weight=None):
+        raise SystemExit("I am off")
+
+
 class Sums(Diary):
     def predict_proba(self, x):
         return np.full((len(x), 10), 0.2)
@@ -170,6 +175,7 @@ class Nan(Diary):
     ("model", "why"),
     [
         (Failing, "its model failed: Failing.fit raised RuntimeError: out of luck"),
+        (Leaving, "its model failed: its model raised SystemExit: I am off"),
         (Sums, "its model failed: it gives rows that do not sum to 1, but for example to 2"),
         (Shapes, "its model failed: it gives (60, 3) for 60 samples, not (60, 10)"),
         (Nan, "its model failed: it gives probabilities that are not finite"),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsift import config, data, sweeps
+from fedsift import config, sweeps
+from fedsift.data import loading
 from tests.helpers.pages import follow, forget_modules, is_left_out, read_steps, read_words
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     forget_modules(tmp_path)
-    data._load_once.cache_clear()
+    loading._load_once.cache_clear()
 
 
 @pytest.mark.slow

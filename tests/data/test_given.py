@@ -45,6 +45,17 @@ def test_a_column_names_the_clients(tmp_path):
     assert clients.name_of(3) == "client 3 (b)"
 
 
+def test_names_of_clients_and_classes_stay_as_they_are_written(tmp_path):
+    rows = ["1,x,007", "2,y,7", "3,x,7.0", "4,y,08", "5,x,7", "6,y,007"]
+    (tmp_path / "my.csv").write_text("\n".join(["a,y,who", *rows]) + "\n")
+    found = data.load_dataset(tmp_path / "my.csv", target="y", client="who")
+    assert found.owners is not None and set(found.owners.names) == {"007", "7", "08"}
+    whose = [found.owners.names[number] for number in found.owners.numbers]
+    assert whose == ["007", "7", "7", "08", "7", "007"]  # 7.0 is 7: a table with gaps has it so
+    classes = data.load_dataset(tmp_path / "my.csv", target="who")
+    assert classes.names is not None and set(classes.names) == {"007", "7", "08"}
+
+
 def test_an_array_names_the_clients(tmp_path):
     client = np.array([3, 3, 1, 1, 1, 7])
     x, y = np.arange(12).reshape(6, 2), np.arange(6) % 2
@@ -155,7 +166,7 @@ def test_files_that_cannot_be_clients(tmp_path):
 def test_a_client_column_makes_the_partition_given_and_counts_the_clients(tmp_path):
     pattern = files(tmp_path, hospital_a=ROWS, hospital_b=ROWS, hospital_c=ROWS)
     e = config.read_experiment("table-fas", [f"data.clients={pattern}", "data.target=y"])
-    assert (e.partition.kind, e.clients.count) == ("given", 6)  # the preset says six
+    assert (e.partition.kind, e.clients.count) == ("given", 3)  # the preset has six for its own
     values, axes = config.read_values("digits-fas", [f"data.clients={pattern}", "data.target=y"])
     e = config.check_experiment(values)
     assert (e.data.name, e.partition.kind, e.data.private) == ("none", "given", None)
@@ -165,6 +176,21 @@ def test_a_client_column_makes_the_partition_given_and_counts_the_clients(tmp_pa
 
 
 # --- clients with nothing, or with one sample ---
+
+
+def test_the_clients_of_the_data_win_over_the_number_of_a_preset(tmp_path):
+    rows = [f"{i},{'no' if i % 2 else 'yes'},{'abc'[i % 3]}" for i in range(60)]
+    (tmp_path / "my.csv").write_text("\n".join(["a,y,who", *rows]) + "\n")
+    named = [f"data.name=csv:{tmp_path}/my.csv", "data.target=y", "data.client=who"]
+    clients = config.read_experiment("table-fas", named).clients  # the preset has six
+    assert (clients.count, clients.cohort) == (3, 3)
+    clients = config.read_experiment("table-fas", [*named, "cohort=2"]).clients
+    assert (clients.count, clients.cohort) == (3, 2)
+    assert config.read_experiment("table-fas", []).clients.count == 6
+    with pytest.raises(UserError, match=r"3 clients"):
+        config.build_federation(
+            config.read_experiment("table-fas", [*named, "clients=5", "cohort=3"])
+        )
 
 
 def test_a_client_without_samples_is_missing_and_named(tmp_path):

@@ -194,3 +194,18 @@ def test_damaged_or_odd_parquet_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "MOST_BYTES", 10)
     with pytest.raises(UserError, match="unpacks to"):
         read_parquet(path)
+
+
+def test_a_small_parquet_file_cannot_fill_the_memory(tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    path = str(tmp_path / "long.parquet")
+    pyarrow.parquet.write_table(pa.table({"a": ["x" * 10_000] * 5_000}), path)
+    assert Path(path).stat().st_size < 20_000  # one word, named again and again
+    monkeypatch.setattr(tables, "MOST_BYTES", 15_000_000)
+    with pytest.raises(UserError, match="unpacks to more than 15,000,000 bytes"):
+        read_parquet(path)
+    monkeypatch.setattr(tables, "MOST_CELLS", 4_999)
+    with pytest.raises(UserError, match="5,000 rows of 1 columns; 4,999 cells are the most"):
+        read_parquet(path)

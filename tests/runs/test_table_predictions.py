@@ -38,6 +38,14 @@ def test_rows_are_prepared_as_those_of_the_run(tmp_path):
     file.write_text("age,smoker\nold,never\n")
     with pytest.raises(UserError, match=r"new.csv, line 2: 'age' is 'old', but the public rows"):
         predict_file(made, file)
+    file.write_text("age,smoker\n50,never\n")
+    assert predict_file(made, file).notes == (
+        f"{file} has no column 'pressure': its values count as missing",
+        f"{file} has no column 'marker': its values count as missing",
+    )
+    file.write_text("name,street\nAnn,High Street\n")
+    with pytest.raises(UserError, match=r"none of the columns of the run \(age, smoker, pressure"):
+        predict_file(made, file)
 
 
 def test_a_table_for_a_run_on_images_is_refused(tmp_path):

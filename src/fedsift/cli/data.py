@@ -37,7 +37,7 @@ def list_datasets(
             {
                 "name": name,
                 "about": known.about,
-                "download_bytes": sum(file.size for file in known.files),
+                "download_bytes": known.download_bytes,
                 "here": cache.is_here(cache.path(name, folder)),
                 "path": str(cache.path(name, folder)),
             }

@@ -67,14 +67,38 @@ def read_values(source: str, overrides: Sequence[str] = ()) -> tuple[dict[str, A
         if not found:
             raise UserError(f"{source} is empty; `fedsift new PRESET FILE.toml` writes all keys")
         values = {"name": Path(source).stem} | found
+        own: dict[str, dict[str, Any]] = {}
     else:
         values = {"name": source} | _parse_toml(_find_preset(source), source)
+        own = _take_own(values)
     axes = read_axes(values.pop("sweep", {}))
     for override in overrides:
         apply_override(values, axes, override)
+    _put_back(values, own)
     if is_too_deep(values):
         raise UserError("an override names a key inside too many sections")
     return values, axes
+
+
+def _take_own(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Taken out of a preset: its data, and how many clients they have."""
+    keys = {"data": ("name",), "clients": ("count", "cohort")}
+    return {
+        section: {key: values[section].pop(key) for key in some if key in values[section]}
+        for section, some in keys.items()
+        if section in values
+    }
+
+
+def _put_back(values: dict[str, Any], own: dict[str, dict[str, Any]]) -> None:
+    """Unless a column or files now say whose the rows are."""
+    data = values.get("data", {})
+    if not isinstance(data, dict) or not isinstance(values.get("clients", {}), dict):
+        return  # said by the check that follows
+    gone = {"data"} if data.get("clients") else set()
+    gone |= {"clients"} if data.get("client") or data.get("clients") else set()
+    for section in own.keys() - gone:
+        values[section] = own[section] | values.get(section, {})
 
 
 def _find_preset(name: str) -> str:
@@ -101,7 +125,8 @@ def follow_data(values: dict[str, Any]) -> dict[str, Any]:
     """The values, with the clients that the data name where nothing else is said.
 
     A column or files of clients make the partition given. How many clients there are is then read
-    from the data, unless it is said.
+    from the data, unless it is said. Numbers of a preset are for its own data, so they do not count
+    then (`read_values`).
     """
     data, partition, clients = (values.get(key, {}) for key in ("data", "partition", "clients"))
     if not all(isinstance(section, dict) for section in (data, partition, clients)):

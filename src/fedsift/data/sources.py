@@ -24,7 +24,15 @@ from fedsift.data.dataset import (
     read_owners,
 )
 from fedsift.data.formats.tables import READERS
-from fedsift.data.table import Columns, Table, as_categories, find_missing, join_tables, take_column
+from fedsift.data.table import (
+    Columns,
+    Table,
+    as_categories,
+    as_words,
+    find_missing,
+    join_tables,
+    take_column,
+)
 from fedsift.types import Array, UserError
 
 MOST_FILES = 10_000
@@ -66,9 +74,10 @@ def load_tables(
     )
 
 
-def read_table(path: str) -> Table:
+def read_table(path: str, columns: Columns) -> Table:
     """By the ending of its name, as CSV unless it is Parquet."""
-    return READERS["parquet" if path.endswith(".parquet") else "csv"](path)
+    names = [name for name in (columns.target, columns.client) if name is not None]
+    return READERS["parquet" if path.endswith(".parquet") else "csv"](path, names)
 
 
 def find_client_files(pattern: str) -> list[Path]:
@@ -125,7 +134,7 @@ def _read_target(
     cells = table.columns.get(target)
     if cells is None:
         cells = np.full(len(table), np.nan)
-    words = as_categories(cells)
+    words = as_words(cells)
     missing = find_missing(words)
     names = _name_classes(target, words[~missing]) if classes is None else tuple(classes)
     numbers = {name: number for number, name in enumerate(names)}
@@ -168,7 +177,7 @@ def _own_files(clients: Sequence[tuple[str, Table]], joined: Table) -> Owners:
 def _own_rows(table: Table, client: str | None) -> Owners | None:
     if client is None:
         return None
-    words = as_categories(take_column(table, "client", client))
+    words = as_words(take_column(table, "client", client))
     owners = read_owners(words, len(table))
     return _sort_owners(owners)
 

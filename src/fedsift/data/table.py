@@ -5,6 +5,7 @@ What becomes of it, its `preparation`, is learnt later, from the public rows alo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -89,6 +90,15 @@ def read_cells(cells: Sequence[str]) -> Array:
     except ValueError:
         return words(["" if m else cell for cell, m in zip(stripped, gone, strict=True)])
     return numbers
+
+
+def read_names(cells: Sequence[str]) -> Array:
+    """Names as they are written, such as 007; 7.0 is 7, as a table of numbers with gaps has it."""
+    stripped = [cell.strip() for cell in cells]
+    return words(["" if cell.lower() in MISSING else _WHOLE.sub(r"\1", cell) for cell in stripped])
+
+
+_WHOLE = re.compile(r"^(\d+)\.0+$")
 
 
 def words(cells: Sequence[str]) -> Array:

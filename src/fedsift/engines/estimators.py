@@ -166,7 +166,9 @@ def run_task(task: Task) -> Any:
         return Failed(error.what, error.detail)
     except UserError as error:
         return Failed("its model cannot be used", str(error))
-    except Exception as error:
+    except KeyboardInterrupt:  # the user's
+        raise
+    except BaseException as error:  # also SystemExit: a model does not end the run
         return Failed(
             f"its model raised {type(error).__name__}", " ".join(str(error).split())[:300]
         )

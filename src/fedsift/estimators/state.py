@@ -1,9 +1,9 @@
 """A trained estimator as one tensor of bytes, which a run folder keeps, and back. Never pickle.
 
 The bytes are a head in JSON and the arrays that it names. scikit-learn's objects are taken apart
-(see `parts`), XGBoost and LightGBM write their own formats, and a class of your own gives its
-arrays by `get_state` and takes them by `set_state`. What has none of these cannot be kept: the
-state then says why, and a run with it cannot be resumed.
+(see `parts`), XGBoost and LightGBM write their own formats (see `boosters`), and a class of your
+own gives its arrays by `get_state` and takes them by `set_state`. What has none of these cannot be
+kept: the state then says why, and a run with it cannot be resumed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fedsift.estimators import parts
+from fedsift.estimators import boosters, parts
 from fedsift.estimators.adapters import Fitted, library_of
 from fedsift.types import Array, Model, UserError, Weights
 
@@ -74,16 +74,26 @@ def _describe(estimator: Any, keep: Callable[[Array], int]) -> tuple[str, Any]:
     if library == "sklearn":
         return "sklearn", parts.take_apart(estimator, keep)
     if library == "xgboost":
-        raw = estimator.get_booster().save_raw("ubj")
-        return "xgboost", keep(np.frombuffer(bytes(raw), np.uint8))
+        raw = bytes(estimator.get_booster().save_raw("json"))
+        _check_before(boosters.check_xgboost, raw, estimator)
+        return "xgboost", keep(np.frombuffer(raw, np.uint8))
     if isinstance(estimator, Booster):
         return "lightgbm", keep(np.frombuffer(estimator.text.encode(), np.uint8))
     if library == "lightgbm":
         text = estimator.booster_.model_to_string()
+        _check_before(boosters.check_lightgbm, text, estimator)
         return "lightgbm", keep(np.frombuffer(text.encode(), np.uint8))
     if hasattr(estimator, "get_state") and hasattr(estimator, "set_state"):
         return "own", {name: keep(_plain(value)) for name, value in estimator.get_state().items()}
     raise parts.CannotKeep(f"{type(estimator).__name__} has no get_state and set_state")
+
+
+def _check_before(check: Callable[[Any, int, int], Any], content: Any, estimator: Any) -> None:
+    """What could not be read again is not kept."""
+    try:
+        check(content, estimator.n_features_in_, estimator.n_classes_)
+    except UserError as error:
+        raise parts.CannotKeep(str(error)) from None
 
 
 def _plain(value: Any) -> Array:
@@ -124,10 +134,11 @@ def _decode(blob: bytes, model: Model) -> Fitted:
         raise UserError(f"it is of {str(form)[:40]!r}, not a {type(template).__name__}")
     if form == "sklearn":
         return Fitted(_restore_sklearn(content, arrays, template, math.prod(model.shape)), seen)
+    raw, width = arrays[content].tobytes(), math.prod(model.shape)
     if form == "xgboost":
-        template.load_model(bytearray(arrays[content].tobytes()))
+        template.load_model(bytearray(boosters.check_xgboost(raw, width, len(seen))))
         return Fitted(template, seen)
-    return Fitted(Booster(arrays[content].tobytes().decode(), seen), seen)
+    return Fitted(Booster(raw.decode(), seen, width), seen)
 
 
 def _restore_sklearn(content: Any, arrays: list[Array], template: Any, width: int) -> Any:
@@ -165,13 +176,13 @@ def _open(blob: bytes) -> tuple[dict[str, Any], list[Array]]:
 
 
 class Booster:
-    """A LightGBM model from its own text."""
+    """A LightGBM model from its own text, once that is checked."""
 
-    def __init__(self, text: str, seen: Array) -> None:
+    def __init__(self, text: str, seen: Array, width: int) -> None:
         import lightgbm
 
         self.text, self.classes_ = text, seen
-        self._booster = lightgbm.Booster(model_str=text)
+        self._booster = lightgbm.Booster(model_str=boosters.check_lightgbm(text, width, len(seen)))
 
     def predict_proba(self, x: Array) -> Array:
         found = np.asarray(self._booster.predict(x, num_threads=1))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fedsift.data import Dataset, Task, images, load_dataset, load_inputs
+from fedsift.data.preparation import Preparation
 from fedsift.numerics import softmax
 from fedsift.runs.export import list_classes, load_trained
 from fedsift.runs.history import History
@@ -63,9 +64,21 @@ def _predict_table(trained: TrainedModel, path: Path) -> Predictions:
         raise UserError(f"{path} is a table, but the run was not trained on one; give FILE.npz")
     new = load_dataset(path)
     lines = [] if new.table is None else new.table.line.tolist()
-    return Predictions(
-        [f"line {line}" for line in lines], list_classes(trained.task), predict(trained, new)
-    )
+    notes = _compare_columns(trained.task.preparation, new, path)
+    classes, probs = list_classes(trained.task), predict(trained, new)
+    return Predictions([f"line {line}" for line in lines], classes, probs, notes)
+
+
+def _compare_columns(prepared: Preparation, new: Dataset, path: Path) -> tuple[str, ...]:
+    """A note on columns that are not there; refused where none is."""
+    if prepared.tokenizer is not None or new.table is None:
+        return ()  # without its text a table is refused by who reads it
+    wanted = [column.name for column in prepared.columns]
+    gone = [name for name in wanted if name not in new.table.columns]
+    if len(gone) == len(wanted):
+        few = ", ".join(wanted[:5]) + (", ..." if len(wanted) > 5 else "")
+        raise UserError(f"{path} has none of the columns of the run ({few})")
+    return tuple(f"{path} has no column {name!r}: its values count as missing" for name in gone)
 
 
 def predict(trained: TrainedModel, x: Array | Dataset) -> Array:

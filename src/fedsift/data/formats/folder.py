@@ -1,4 +1,4 @@
-"""Files of a data set, found by name in a folder or taken from a tar archive, with a size limit."""
+"""Files of a data set, found by name in a folder or taken from an archive, with a size limit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import gzip
 import shutil
 import tarfile
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -33,6 +35,14 @@ class Folder:
     def find(self, name: str) -> Path | None:
         places = (self.path / sub / name for sub in ("", *self.inner))
         return next((place for place in places if place.is_file()), None)
+
+    def list(self, pattern: str) -> list[str]:
+        """The names of all files that fit a pattern, in order; Missing where there is none."""
+        places = (self.path / sub for sub in ("", *self.inner))
+        found = {f.name for place in places for f in place.glob(pattern) if f.is_file()}
+        if not found:
+            raise Missing(f"no file {pattern} in {self.path}")
+        return sorted(found)
 
     def locate(self, name: str) -> Path:
         found = self.find(name)
@@ -64,35 +74,57 @@ class Folder:
 
 @contextlib.contextmanager
 def unpack(archive: Path, names: Collection[str], limit: int, total: int) -> Iterator[Folder]:
-    """The files called `names` out of a .tar.gz, wherever they lie in it, in a folder that is gone
-    afterwards.
+    """The files called `names` (or like these patterns) out of a .tar.gz or a wheel, wherever they
+    lie in it, in a folder that is gone afterwards.
 
     What an archive says about where to write is ignored, so it cannot write anywhere else.
     """
     with tempfile.TemporaryDirectory(prefix="fedsift-") as folder:
+        kind, take = ("wheel", _take_zip) if archive.suffix == ".whl" else (".tar.gz", _take_tar)
         try:
-            with (
-                _AtMost(archive, total + _SLACK) as packed,
-                tarfile.open(fileobj=packed, mode="r|") as tar,
-            ):
-                for member in tar:
-                    name = PurePosixPath(member.name).name
-                    if name in names and member.isreg():
-                        _copy(tar, member, Path(folder) / name, limit)
+            take(archive, names, Path(folder), limit, total)
         except FileNotFoundError:
             raise UserError(f"no such file: {archive}") from None
-        except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise UserError(f"cannot read {archive} as a .tar.gz archive: {error}") from None
+        except _DAMAGES as error:
+            raise UserError(f"cannot read {archive} as a {kind} archive: {error}") from None
         yield Folder(Path(folder), limit)
 
 
-def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, limit: int) -> None:
-    if member.size > limit:
+_DAMAGES = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error)
+
+
+def _is_wanted(path: str, names: Collection[str]) -> bool:
+    name = PurePosixPath(path).name
+    return name in names or any(fnmatchcase(name, pattern) for pattern in names)
+
+
+def _take_tar(archive: Path, names: Collection[str], folder: Path, limit: int, total: int) -> None:
+    with (
+        _AtMost(archive, total + _SLACK) as packed,
+        tarfile.open(fileobj=packed, mode="r|") as tar,
+    ):
+        for member in tar:
+            if _is_wanted(member.name, names) and member.isreg():
+                _check_size(member.name, member.size, limit)
+                _copy(tar.extractfile(member), folder / PurePosixPath(member.name).name)
+
+
+def _take_zip(archive: Path, names: Collection[str], folder: Path, limit: int, total: int) -> None:
+    with zipfile.ZipFile(archive) as packed:
+        for entry in packed.infolist():
+            if _is_wanted(entry.filename, names) and not entry.is_dir():
+                _check_size(entry.filename, entry.file_size, min(limit, total))
+                _copy(packed.open(entry), folder / PurePosixPath(entry.filename).name)
+
+
+def _check_size(name: str, size: int, limit: int) -> None:
+    if size > limit:
         raise UserError(
-            f"{member.name!r} in the archive is larger than the {limit:,} bytes such a file "
-            "can have"
+            f"{name!r} in the archive is larger than the {limit:,} bytes such a file can have"
         )
-    source = tar.extractfile(member)
+
+
+def _copy(source: IO[bytes] | None, target: Path) -> None:
     if source:
         with source, open(target, "wb") as file:
             shutil.copyfileobj(source, file)

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedsift import files
-from fedsift.data.table import MOST_COLUMNS, Table, make_table, read_cells, words
+from fedsift.data.table import MOST_COLUMNS, Table, make_table, read_cells, read_names, words
 from fedsift.types import Array, UserError
 
 MOST_BYTES = 2**30  # of a file, and of what a Parquet file unpacks to
+MOST_CELLS = 2**27  # of a Parquet file: equal ones take no room in it
+PIECE = 1000  # rows of a Parquet file that are unpacked at a time
 SEPARATORS = ",;\t|"
 
 
-def read_csv(path: str) -> Table:
-    """A header, then a row a line; separated by comma, semicolon, tab or bar, in UTF-8."""
+def read_csv(path: str, names_in: Collection[str] = ()) -> Table:
+    """A header, then a row a line; separated by comma, semicolon, tab or bar, in UTF-8.
+
+    names_in: columns that hold names, which stay as they are written: 007 is not 7
+    """
     text = _read_text(path)
     header, *rows = _read_rows(path, text) or [(1, [])]
     names = [name.strip() for name in header[1]]
@@ -31,7 +36,10 @@ def read_csv(path: str) -> Table:
                 "a cell with a separator in it must be in quotes"
             )
     cells = zip(*(row for _, row in rows), strict=True) if rows else ([] for _ in names)
-    columns = {name: read_cells(column) for name, column in zip(names, cells, strict=True)}
+    columns = {
+        name: read_names(column) if name in names_in else read_cells(column)
+        for name, column in zip(names, cells, strict=True)
+    }
     return make_table(path, columns, np.array([line for line, _ in rows], np.int64))
 
 
@@ -92,8 +100,10 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def read_parquet(path: str) -> Table:
-    """Numbers, truth values and words; what Parquet says is null is missing."""
+def read_parquet(path: str, names_in: Collection[str] = ()) -> Table:
+    """Numbers, truth values and words; what Parquet says is null is missing. It knows itself which
+    columns hold words.
+    """
     try:
         import pyarrow.parquet as parquet
     except ImportError:
@@ -105,7 +115,7 @@ def read_parquet(path: str) -> Table:
     try:
         with parquet.ParquetFile(path) as file:
             _check_size(path, file.metadata)
-            table = file.read()
+            table = _read_bounded(path, file)
     except FileNotFoundError:
         raise UserError(f"no such file: {path}") from None
     except UserError:
@@ -128,6 +138,24 @@ def _check_size(path: str, about: Any) -> None:
             f"{path} has {about.num_columns:,} columns and unpacks to {unpacked:,} bytes; "
             f"{MOST_COLUMNS:,} and {MOST_BYTES:,} are the most"
         )
+    if about.num_rows * about.num_columns > MOST_CELLS:
+        raise UserError(
+            f"{path} has {about.num_rows:,} rows of {about.num_columns:,} columns; "
+            f"{MOST_CELLS:,} cells are the most"
+        )
+
+
+def _read_bounded(path: str, file: Any) -> Any:
+    """Piece by piece: a small file may name one long word a million times."""
+    from pyarrow import Table as Arrow
+
+    pieces, size = [], 0
+    for piece in file.iter_batches(PIECE):
+        size += piece.nbytes
+        if size > MOST_BYTES:
+            raise UserError(f"{path} unpacks to more than {MOST_BYTES:,} bytes, the most there are")
+        pieces.append(piece)
+    return Arrow.from_batches(pieces, file.schema_arrow)
 
 
 def _read_column(path: str, name: str, column: Any) -> Array:
