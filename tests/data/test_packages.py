@@ -5,6 +5,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +52,7 @@ def offer(monkeypatch, write):
 
 
 def write_mails(folder):
-    members: dict[str, bytes | str] = {
+    members: dict[str, bytes | tarfile.TarInfo] = {
         f"package/data/{group}/{name}.json": json.dumps({"group": group, "text": text}).encode()
         for name, (group, text) in MAILS.items()
     }
