@@ -13,6 +13,10 @@ from fedsift.types import Array, UserError
 
 TEST, VALIDATION = "test", "validation"
 SHARE = 4  # one in so many samples is public, and one for the test, where nobody says how many
+NO_PUBLIC = (
+    "no public set? hold out unlabelled samples, take some from elsewhere, or generate them "
+    "(docs/your-own-data.md#no-public-set)"
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,8 @@ class Sizes:
                 continue
             check_whole(name, size)
             if size < 1:
-                raise UserError(f"the {name} part needs at least one sample, not {size}")
+                cure = f"; {NO_PUBLIC}" if name == "public" else ""
+                raise UserError(f"the {name} part needs at least one sample, not {size}{cure}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +105,8 @@ def _check_enough(data: Dataset, private: int, public: int) -> None:
     needed = private + (public if own_public else 0)
     if needed > len(data.x):
         parts = f"private {private} + public {public}" if own_public else f"private {private}"
-        raise UserError(f"{needed} samples asked for ({parts}), {len(data.x)} there")
+        cure = f"; {NO_PUBLIC}" if own_public and private <= len(data.x) else ""
+        raise UserError(f"{needed} samples asked for ({parts}), {len(data.x)} there{cure}")
     if data.public is not None and public > len(data.public):
         raise UserError(f"{public} public samples asked for, {len(data.public)} there")
 
