@@ -109,3 +109,13 @@ def test_classes_and_clients_are_called_by_their_names(tmp_path):
     said = done("show", str(tmp_path / "run")).stdout
     assert "data                     675 private, 300 public, 225 test" in said
     assert re.search(r"0 east +mlp +high \d+, low \d+, medium \d+", said)
+
+
+def test_show_does_not_claim_the_data_of_a_run_on_flower():
+    """There the data are in `task.py`; the config has names that nobody loads."""
+    folder = straight(Path("fas"), tiny(rounds=1))
+    assert "data.name                digits\n" in done("show", "fas").stdout
+    known = json.loads((folder / runs.DATA).read_text())
+    (folder / runs.DATA).write_text(json.dumps(known | {"private": 0}))
+    text = done("show", "fas").stdout
+    assert "data.name" not in text and "partition.alpha" not in text

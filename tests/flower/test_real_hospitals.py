@@ -53,7 +53,11 @@ def write_files(folder):
     order = np.random.default_rng(0).permutation(len(data.x))
     parts = ["train"] * 120 + ["public"] * 80 + ["test"] * 100
     files = [f"hospital-{number // 30}" for number in range(120)] + ["shared"] * 180
-    header = [*(f"measure {number}" for number in range(data.x.shape[1])), "tumour", "part"]
+    header: list[object] = [
+        *(f"measure {number}" for number in range(data.x.shape[1])),
+        "tumour",
+        "part",
+    ]
     rows: dict[str, list[list[object]]] = {file: [header] for file in files}
     for row, part, file in zip(order, parts, files, strict=False):
         label = "" if part == "public" else data.names[data.y[row]]
