@@ -12,6 +12,13 @@ from fedsift.engines.sequential import SequentialEngine
 from fedsift.types import UserError
 from tests.helpers.cli import complaint, done, rows
 
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch):
+    """Starting it takes longer than all the rest."""
+    monkeypatch.delitem(ENGINES, "ray")
+
+
 TINY = Case("mlp", (1, 4, 4), clients=3, samples=10, batch=4, epochs=2)
 
 

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -163,10 +164,11 @@ def _compare(
 
 def _ways(device: str, precision: str) -> dict[str, Callable[[Sequence[Fit]], Any]]:
     """Name -> what trains a list of jobs: the plain loop, then every engine there is."""
+    without = {"auto"} if find_spec("ray") else {"auto", "ray"}
     made: dict[str, Any] = {
         f"{name} engine": ENGINES[name](device, precision=precision)
         for name in ENGINES
-        if name != "auto"
+        if name not in without
     }
     if device == "cpu":
         made = {

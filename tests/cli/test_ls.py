@@ -43,7 +43,7 @@ PARTS = {
     "graphs": ["ring", "grid", "complete", "regular", "erdos-renyi", "edges", "mine:connect"],
     "attacks": ["random", "fixed", "flipped", "runner-up", "lma", "cpa", "hips", "wrong"],
     "starts": ["simclr", "rotation", "FILE.safetensors", "mine:Pretext"],
-    "engines": ["auto", "batched", "sequential", "workers", "mine:Engine"],
+    "engines": ["auto", "batched", "sequential", "workers", "ray", "mine:Engine"],
     "presets": [
         "cifar10-fas",
         "cifar10-fd",

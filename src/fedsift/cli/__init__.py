@@ -10,6 +10,7 @@ from fedsift.cli import (
     advise,
     audit,
     bench,
+    cluster,
     compare,
     console,
     data,
@@ -55,7 +56,12 @@ for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, report.repor
 for other in (predict.predict, advise.advise, reproduce.reproduce, audit.audit, theory.theory):
     app.command()(other)
 app.command()(watch.watch)
-for name, group in (("data", data.app), ("flower", flower.app), ("bench", bench.app)):
+for name, group in (
+    ("data", data.app),
+    ("flower", flower.app),
+    ("bench", bench.app),
+    ("cluster", cluster.app),
+):
     app.add_typer(group, name=name)
 
 

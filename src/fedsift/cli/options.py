@@ -13,11 +13,28 @@ Out = Annotated[
     typer.Option("--out", help="Folder of the run or sweep (default: a new one under runs/)."),
 ]
 EngineName = Annotated[
-    str | None, typer.Option("--engine", help="auto, batched, sequential or workers.")
+    str | None, typer.Option("--engine", help="auto, batched, sequential, workers or ray.")
 ]
 Workers = Annotated[
     int | None, typer.Option("--workers", min=1, help="Train in so many worker processes.")
 ]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", help="Of a Ray cluster: HOST:PORT or ray://HOST:PORT."),
+]
+
+
+def name_engine(engine: str | None, address: str | None) -> str | None:
+    """The engine as an experiment names it."""
+    if address is None:
+        return engine
+    if engine not in (None, "ray"):
+        from fedsift.types import UserError
+
+        raise UserError(f"--address is for --engine ray, not for {engine}")
+    return f"ray(address={address})"
+
+
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
 PrecisionName = Annotated[
     str | None, typer.Option("--precision", help="float32, tf32 or bfloat16.")

@@ -20,7 +20,16 @@ from fedsift.cli.console import (
     wrap_lines,
 )
 from fedsift.cli.json_output import print_json
-from fedsift.cli.options import Device, EngineName, Json, PrecisionName, Quiet, Workers
+from fedsift.cli.options import (
+    Address,
+    Device,
+    EngineName,
+    Json,
+    PrecisionName,
+    Quiet,
+    Workers,
+    name_engine,
+)
 from fedsift.cli.progress import choose_engine, describe_models, resume_hint, run_group
 
 if TYPE_CHECKING:
@@ -116,6 +125,7 @@ def reproduce(
     device: Device = None,
     precision: PrecisionName = None,
     workers: Workers = None,
+    address: Address = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -135,7 +145,8 @@ def reproduce(
             _list_items(paper, as_json)
             return
         setting, recipe = paper.choose_setting(quick), recipe or paper.recipe
-        where = {"engine": engine, "device": device, "precision": precision, "workers": workers}
+        named = name_engine(engine, address)
+        where = {"engine": named, "device": device, "precision": precision, "workers": workers}
         overrides = [word for word in words[1:] if "=" in word]
         overrides += [f"{key}={value}" for key, value in where.items() if value]
         plan = Plan(paper, setting, recipe, seeds, tuple(overrides))

@@ -13,6 +13,7 @@ from fedsift.cli.comparison import print_baselines, print_comparison
 from fedsift.cli.console import error_handler, note, say, user_error, warn
 from fedsift.cli.json_output import print_json
 from fedsift.cli.options import (
+    Address,
     Device,
     EngineName,
     Json,
@@ -21,6 +22,7 @@ from fedsift.cli.options import (
     PrecisionName,
     Quiet,
     Workers,
+    name_engine,
 )
 from fedsift.cli.progress import (
     choose_engine,
@@ -74,6 +76,7 @@ def run(
     device: Device = None,
     precision: PrecisionName = None,
     workers: Workers = None,
+    address: Address = None,
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -117,7 +120,8 @@ def run(
             )
         if resume and not out:
             raise user_error("--resume needs --out: the folder of the run to resume")
-        where = {"engine": engine, "device": device, "precision": precision, "workers": workers}
+        named = name_engine(engine, address)
+        where = {"engine": named, "device": device, "precision": precision, "workers": workers}
         settings = [
             *(overrides or []),
             *(f"{key}={value}" for key, value in where.items() if value),

@@ -202,7 +202,7 @@ class Experiment(Section):
     record: bool = Field(
         True, description="keep a sample of what clients say on public samples, for fedsift report"
     )
-    engine: str = Field("auto", description="auto, batched, sequential or workers")
+    engine: str = Field("auto", description="auto, batched, sequential, workers or ray")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     precision: str = Field(
         "float32", description="of matrix products: float32, tf32 (CUDA) or bfloat16"
@@ -211,7 +211,7 @@ class Experiment(Section):
         None, gt=0, description="GiB for stacked networks; else 1, on CUDA half of what is free"
     )
     workers: int | None = Field(
-        None, gt=0, description="train in so many worker processes; else auto decides"
+        None, gt=0, description="train in so many worker processes, or Ray workers"
     )
     data: DataSection = DataSection(private=800, public=500, normalise="scale")
     partition: PartitionSection = PartitionSection()

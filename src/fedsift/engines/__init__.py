@@ -14,6 +14,7 @@ from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.precision import PRECISIONS, Precision
 from fedsift.engines.router import Router
 from fedsift.engines.sequential import SequentialEngine
+from fedsift.engines.spread.on_ray import RayEngine
 from fedsift.engines.spread.patient import PatientEngine
 from fedsift.engines.spread.processes import WorkerEngine
 from fedsift.types import Engine, UserError
@@ -39,16 +40,19 @@ ENGINES: dict[str, Callable[..., Engine]] = {
     "batched": BatchedEngine,
     "sequential": SequentialEngine,
     "workers": WorkerEngine,
+    "ray": RayEngine,
 }
 DEVICES = ("auto", "cpu", "cuda")
 
 
 def check_engine(engine: str, device: str, precision: str = "float32") -> None:
     """A name, device or precision that is not there is an error, not a fallback."""
-    registry.find(ENGINES, "engine", registry.parse_spec(engine)[0])
+    name = registry.parse_spec(engine)[0]
+    registry.find(ENGINES, "engine", name)
     if device not in DEVICES:
         raise UserError(registry.unknown_name("device", device, DEVICES, "--device auto|cpu|cuda"))
-    if device == "cuda" and not torch.cuda.is_available():
+    elsewhere = name == "ray"  # the workers' devices are on other machines
+    if device == "cuda" and not elsewhere and not torch.cuda.is_available():
         raise UserError(
             "device cuda was asked for, but torch finds no CUDA device here; "
             "use --device cpu or auto"
@@ -71,8 +75,8 @@ def choose_engine(
     """The engine, and one line on what was chosen and why. `engine.describe(model)` says how it
     runs a model.
 
-    engine: "auto", "batched", "sequential", "workers", a plug-in "mine:Engine", or an object of
-        your own with `run` and `describe`
+    engine: "auto", "batched", "sequential", "workers", "ray", a plug-in "mine:Engine", or an
+        object of your own with `run` and `describe`
     device: "auto", "cpu" or "cuda"
     precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
     memory: GiB for stacked networks (default: 1, on CUDA half of what is free)

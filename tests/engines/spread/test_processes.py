@@ -111,6 +111,19 @@ def test_auto_hands_small_networks_to_processes_after_many_steps(engine, expecte
     assert not patient._can_travel(in_a_script)
 
 
+def test_auto_goes_on_in_threads_where_processes_fail(expected):
+    patient = PatientEngine(threads=2, steps=0)
+    patient._processes = BrokenEngine("cpu", 2)
+    with pytest.warns(UserWarning, match="given up, and threads go on: no more memory"):
+        assert all_same(patient.run(CNN.cohort()), expected)
+    assert all_same(patient.run(CNN.cohort()), expected)
+
+
+class BrokenEngine(WorkerEngine):
+    def run(self, jobs):
+        raise OSError("no more memory")
+
+
 def test_workers_are_chosen_by_name_or_number_and_refused_where_there_are_none():
     router, why = engines.choose_engine("auto", "cpu", workers=3)
     assert isinstance(router.networks, WorkerEngine) and router.networks.crew.count() == 3

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from fedsift.checks import warn_user
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.spread.parcels import pack
 from fedsift.engines.spread.processes import WorkerEngine
@@ -46,9 +47,19 @@ class PatientEngine(BatchedEngine):
         if self._steps_left > 0:
             self._steps_left -= sum(_count_steps(job) for job in jobs)
             return super().run(jobs, stop)
+        return self._run_in_processes(jobs)
+
+    def _run_in_processes(self, jobs: Sequence[Work]) -> list[Any]:
+        """Jobs are pure: where processes fail, threads do them again, and for good."""
         if self._processes is None:
             self._processes = WorkerEngine("cpu", self.workers.threads, *self._how)
-        return self._processes.run(jobs)
+        try:
+            return self._processes.run(jobs)
+        except Exception as error:
+            self._processes = self._steps_left = None
+            answers = super().run(jobs)  # a faulty job says so here
+            warn_user(f"worker processes are given up, and threads go on: {error}")
+            return answers
 
     def _is_small(self, job: Work) -> bool:
         program = self._program_for(job)

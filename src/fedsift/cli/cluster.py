@@ -1,0 +1,44 @@
+"""`fedsift cluster`: a Ray cluster on this machine's loopback, to try the engine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedsift.cli.console import error_handler, say, warn
+
+app = typer.Typer(
+    no_args_is_help=True, help="A Ray cluster on this machine, to try --engine ray (docs: cluster)."
+)
+
+
+@app.command()
+def up(
+    cores: Annotated[
+        int | None, typer.Option("--cores", min=1, help="Workers it has room for (default: all).")
+    ] = None,
+    memory: Annotated[
+        float, typer.Option("--memory", min=0.1, help="GiB that hold data sets.")
+    ] = 0.5,
+) -> None:
+    """Start Ray on loopback, without dashboard and without reports to anybody."""
+    with error_handler():
+        from fedsift.engines.spread import cluster
+        from fedsift.engines.threads import count_cores
+
+        warn("starting Ray: some seconds")
+        address = cluster.start(cores or count_cores(), memory)
+        say(f"Ray runs at {address}. Use it, and end it, with:")
+        say(f"  fedsift run digits-fas --engine ray --address {address}")
+        say("  fedsift cluster down")
+
+
+@app.command()
+def down() -> None:
+    """End the cluster that `fedsift cluster up` has started, and nothing else."""
+    with error_handler():
+        from fedsift.engines.spread import cluster
+
+        address = cluster.stop()
+        say("no cluster of ours runs here" if address is None else f"ended Ray at {address}")
