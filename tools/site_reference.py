@@ -138,19 +138,24 @@ def keys_page() -> str:
     for section, kind in names.items():
         parts.append(f"## [{section}] {{#{section}}}\n\n" if section else "")
         rows = (
-            (code(key), code(short.get(f"{section}.{key}", "")), code(shown), cell(about))
+            (code(key), cell(about) + name_short(short.get(f"{section}.{key}")), code(shown))
             for key, shown, about in list_keys(kind)
             if section or not section_type(key)
         )
-        parts.append(table(("key", "short", "default", "meaning"), rows))
+        parts.append(table(("key", "meaning", "default"), rows))
     return "".join(parts)
+
+
+def name_short(short: str | None) -> str:
+    return f"; on the command line also {code(short)}" if short else ""
 
 
 def list_keys(section: Any) -> Iterator[tuple[str, str, str]]:
     defaults = section() if section is not Experiment else Experiment()
     for key, about in describe_keys(section).items():
         value = getattr(defaults, key)
-        yield key, "" if value is None else repr(value), about or ""
+        shown = value if isinstance(value, str) else repr(value)
+        yield key, "" if value is None else shown, about or ""
 
 
 # Names of parts
@@ -173,7 +178,9 @@ def python_page(page: str) -> str:
 
 
 def public_names(page: str) -> list[str]:
-    return [name for name, module in name_modules().items() if module in PYTHON_PAGES[page]]
+    modules = PYTHON_PAGES[page]
+    names = [name for name, module in name_modules().items() if module in modules]
+    return sorted(names, key=lambda name: modules.index(name_modules()[name]))
 
 
 @cache
