@@ -2,7 +2,8 @@
 fedsift.
 
 20 clients of 100 images, ResNet-8 with batch norm, one local epoch in batches of 8, Adam, then the
-average of the weights; nobody evaluates. Batches are drawn by fedsift's names for all, so all must
+average of the weights; nobody evaluates. PEERS_MODEL=cnn makes it the small CNN on 8x8 images, and
+PEERS_CLIENTS=100 makes it more clients. Batches are drawn by fedsift's names for all, so all must
 end with the same weights. A way is a function (rounds, done) that calls `done(weights)` at the end
 of every round; `weights` makes a state dict when called. Flower and pfl are imported only by the
 way that needs them.
@@ -23,9 +24,11 @@ from fedsift.federation import federate, make_clients
 from fedsift.models import initial_state, make_model
 from fedsift.types import Labelled, Recipe, Samples, Store
 
-CORES, CLIENTS, SAMPLES, CLASSES, SHAPE, SEED = 2, 20, 100, 10, (3, 32, 32), 0
+SHAPES = {"resnet8": (3, 32, 32), "cnn": (1, 8, 8)}
+NAME, CLIENTS = os.environ.get("PEERS_MODEL", "resnet8"), int(os.environ.get("PEERS_CLIENTS", 20))
+CORES, SAMPLES, CLASSES, SHAPE, SEED = 2, 100, 10, SHAPES[NAME], 0
 RECIPE = Recipe(epochs=1, batch=8, lr=1e-3)
-MODEL = make_model("resnet8", SHAPE, CLASSES)
+MODEL = make_model(NAME, SHAPE, CLASSES)
 
 
 @cache
@@ -46,7 +49,7 @@ def task():
 
 @cache
 def federation():
-    dealt = make_clients(task().private, CLIENTS, iid, "resnet8", SEED)
+    dealt = make_clients(task().private, CLIENTS, iid, NAME, SEED)
     assert {len(client.data) for client in dealt} == {SAMPLES}
     return dealt
 
@@ -97,7 +100,7 @@ def fedsift(rounds, done, precision="float32"):
         algorithm, federation(), task(), rounds=rounds, cohort=CLIENTS, seed=SEED, engine=engine
     )
     for record in played:
-        done(lambda record=record: record.models["resnet8"][1])
+        done(lambda record=record: record.models[NAME][1])
 
 
 def flower_client(message, context):

@@ -2,30 +2,33 @@
 side in one run.
 
     make peers            (or: python benchmarks/peers.py --json, with the peers installed)
+    python benchmarks/peers.py --model cnn --clients 100
 
 Every repeat starts each way once, in a process of its own, and lets it play some rounds; the order
 turns round from repeat to repeat, so that noise hits all alike. A round's time is taken at its end,
 and the first is set apart: it holds the start-up. Ratios are paired within a repeat. A block that
 other work disturbed is tried again. All ways must agree on the weights after the first round, or
-nothing is reported. What the work is stands in peer_rounds.py.
+nothing is reported. A peer that fails is a row that says so. What the work is stands in
+peer_rounds.py.
 """
 
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 import torch
-from peer_rounds import CORES, MODEL, PROCESSES, WAYS, start
+from peer_rounds import CLIENTS, CORES, MODEL, NAME, PROCESSES, SHAPES, WAYS, start
 from safetensors.torch import load_file, save_file
 
 from fedsift import runs
@@ -70,6 +73,10 @@ def play(way, rounds, folder):
         (folder / "ends.json").write_text(json.dumps(ends))
 
 
+class PeerFailure(Exception):
+    """A way did not play its rounds."""
+
+
 @dataclass(frozen=True)
 class Block:
     """One way, started afresh."""
@@ -106,14 +113,23 @@ def block(way, rounds):
         if others is None:
             return None
         if process.returncode:
-            raise SystemExit(f"{way} failed:\n{(folder / 'said.txt').read_text()[-4000:]}")
+            said = (folder / "said.txt").read_text()[-4000:]
+            print(said, file=sys.stderr)
+            raise PeerFailure(name_end(process.returncode, said))
         ends = json.loads((folder / "ends.json").read_text())
         weights = load_file(folder / "first.safetensors")
     if len(ends) != rounds:
-        raise SystemExit(f"{way} played {len(ends)} rounds, not {rounds}")
+        raise PeerFailure(f"it played {len(ends)} rounds, not {rounds}")
     return Block(
         ends[0] - launched, [after - before for before, after in pairwise(ends)], others, weights
     )
+
+
+def name_end(code, said):
+    """In words. torch's launcher ends with a code of its own, and says which signal it saw."""
+    if told := re.findall(r"Signal \d+ \((SIG\w+)\)", said):
+        return f"ended by {told[-1]}"
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
 def watch(process, mark, deadline):
@@ -197,8 +213,9 @@ def check(way, weights, reference):
     statistics are its own.
     """
     compared = {"parameters": [name for name, _ in MODEL.build().named_parameters()]}
-    if not way.startswith("pfl"):
-        compared["statistics"] = [name for name in reference if "running" in name]
+    statistics = [name for name in reference if "running" in name]
+    if statistics and not way.startswith("pfl"):
+        compared["statistics"] = statistics
     if not all(value.isfinite().all() for value in weights.values()):
         raise SystemExit(f"{way}: weights after the first round are not finite")
     if all(torch.equal(weights[name], start()[name]) for name in compared["parameters"]):
@@ -224,22 +241,29 @@ def undisturbed(way, rounds, patience, tries):
             if played.others <= IDLE:
                 break
     if not blocks:
-        raise SystemExit(
-            f"{way}: no block ended within {BLOCK_SECONDS} s; the machine is too busy to measure"
-        )
+        raise PeerFailure(f"no block ended within {BLOCK_SECONDS} s")
     return min(blocks, key=lambda played: played.others)
 
 
 def measure(repeats, rounds, ways, patience, tries):
-    """The blocks of every way, one a repeat."""
-    blocks = {way: [] for way in ways}
+    """The blocks of every way, one a repeat; and why others have none."""
+    blocks, failed = {way: [] for way in ways}, {}
     for repeat in range(repeats):
         for way in ways if repeat % 2 == 0 else reversed(ways):
-            played = undisturbed(way, rounds, patience, tries)
+            if way in failed:
+                continue
+            try:
+                played = undisturbed(way, rounds, patience, tries)
+            except PeerFailure as failure:
+                if way in ("fedsift", REFERENCE):
+                    raise SystemExit(f"{way}: {failure}") from None
+                failed[way] = str(failure)
+                print(f"{repeat + 1}/{repeats}  {way}: {failure}", file=sys.stderr)
+                continue
             blocks[way].append(played)
             note = f"{median(played.rounds):.2f} s a round, others used {played.others:.2f} cores"
             print(f"{repeat + 1}/{repeats}  {way}: {note}", file=sys.stderr)
-    return blocks
+    return {way: own for way, own in blocks.items() if way not in failed}, failed
 
 
 def spread(values, digits=2):
@@ -292,6 +316,9 @@ def table(found):
     )
     yield "|---|---|---|---|---|---|---|"
     for row in found:
+        if "failed" in row:
+            yield f"| {row['way']} | {row['failed']} | | | | | |"
+            continue
         others = ", ".join(str(block["others_cores"]) for block in row["blocks"])
         cells = [
             row["way"],
@@ -305,12 +332,24 @@ def table(found):
 
 def environment():
     note = choose_engine("auto", "cpu")[1]
-    peers = {name: version(name) for name in ("flwr", "ray", "pfl")}
+    peers = {name: installed(name) for name in ("flwr", "ray", "pfl")}
     return (
         runs.environment(note)
         | peers
-        | {"cores": CORES, "command": " ".join(["python", *sys.argv])}
+        | {
+            "model": NAME,
+            "clients": CLIENTS,
+            "cores": CORES,
+            "command": " ".join(["python", *sys.argv]),
+        }
     )
+
+
+def installed(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def main():
@@ -340,7 +379,12 @@ def main():
     )
     parser.add_argument("--block", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--model", choices=SHAPES, default=NAME)
+    parser.add_argument("--clients", type=int, default=CLIENTS)
     wanted = parser.parse_args()
+    if (wanted.model, wanted.clients) != (NAME, CLIENTS):  # once more, with other work
+        work = {"PEERS_MODEL": wanted.model, "PEERS_CLIENTS": str(wanted.clients)}
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | work)
     if wanted.block:
         return play(wanted.block, wanted.rounds, wanted.folder)
     signal.signal(
@@ -348,9 +392,10 @@ def main():
     )  # so that a block's processes are seen off
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     ways = [way for way in WAYS if way in {"fedsift", REFERENCE, *wanted.only}]
-    found = list(
-        rows(measure(wanted.repeats, max(2, wanted.rounds), ways, wanted.patience, wanted.tries))
+    blocks, failed = measure(
+        wanted.repeats, max(2, wanted.rounds), ways, wanted.patience, wanted.tries
     )
+    found = [*rows(blocks), *({"way": way, "failed": why} for way, why in failed.items())]
     if wanted.json:
         return print(json.dumps({"machine": environment(), "ways": found}))
     print("\n".join(f"{key}: {value}" for key, value in environment().items()), end="\n\n")

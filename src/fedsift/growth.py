@@ -87,7 +87,9 @@ def _grow_along(axis: str, end: float, report: Callable[[str], object]) -> dict[
     took, left_out = 0.0, dict[int, str]()
     for size in AXES[axis]:
         before = points[-1][axis] if points else size
-        needed = took * size / before  # it should not grow faster than that
+        playing = points[-1]["round_s"] * (Sizes.rounds + 1) if points else 0.0
+        # the rounds should not grow faster than that; starting a process does not grow
+        needed = max(0.0, took - playing) + playing * size / before
         if points and time.perf_counter() + needed > end:
             left_out[size] = f"about {needed:.0f} s, more than are left"
             continue
