@@ -22,6 +22,7 @@ NOT_RUN = {
     r"fedsift run .*cifar10|fedsift run .*--device cuda|fedsift data get|python tools/try_advice": (
         "needs a download or a GPU; the keys of its experiment are checked"
     ),
+    r"fedsift watch|fedsift run .*--watch": "serves until it is stopped; tests/report/test_live.py",
     r"fedsift bench": "a measurement",
     r"fedsift reproduce": "minutes to hours; tests/papers and tests/cli run small ones",
     r"fedsift flower|flower-|fedsift show runs/app": (

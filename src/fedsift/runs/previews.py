@@ -19,6 +19,7 @@ from fedsift.types import Array, Samples
 TILE = 32  # pixels: larger pictures are made smaller
 COLUMNS = 16  # tiles in a row of the sheet
 LONGEST = 300  # letters of a text
+NAME = 40  # letters of a name or a value in a table
 CELLS = 12  # of a row of a table
 POINTS = 48  # of a series
 DIM = 16  # the largest value of pictures in few shades, which are brightened
@@ -62,8 +63,8 @@ def _name_word(words: tuple[str, ...], id: int) -> str:
     return words[id - 2] if 2 <= id < len(words) + 2 else "…"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else text[:LONGEST] + "…"
+def _cut(text: str, most: int = LONGEST) -> str:
+    return text if len(text) <= most else text[:most] + "…"
 
 
 def _draw_sheet(values: Array) -> Row:
@@ -111,9 +112,9 @@ def _list_rows(task: Task, values: Array) -> list[list[list[str]]]:
         for name, value, category in zip(names, row.tolist(), plain, strict=True):
             if category and value:
                 told, _, chosen = name.partition("=")
-                cells.append([_cut(told), _cut(chosen)])
+                cells.append([_cut(told, NAME), _cut(chosen, NAME)])
             elif not category:
-                cells.append([_cut(name), f"{value:.4g}"])
+                cells.append([_cut(name, NAME), f"{value:.4g}"])
             if len(cells) == CELLS:
                 break
         rows.append(cells)
