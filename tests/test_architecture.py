@@ -36,7 +36,7 @@ LAYERS = [
     {"federation"},
     {"baselines", "config", "checkpoints", "environment", "privacy"},
     {"runs"},
-    {"sweeps", "bench"},
+    {"sweeps", "bench", "tracking"},
     {"growth"},
     {"report", "flower"},
     {"reproduction"},

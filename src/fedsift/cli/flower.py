@@ -16,8 +16,9 @@ from fedsift.cli.flower_runs import keep_last, read_project, show_rounds, tell_w
 from fedsift.cli.flower_submit import Supervise, Tries, submit
 from fedsift.cli.flower_units import units
 from fedsift.cli.json_output import print_json
-from fedsift.cli.options import Json, Overrides, Project
+from fedsift.cli.options import Json, Overrides, Project, Track
 from fedsift.cli.progress import new_folder, resume_hint
+from fedsift.cli.trackers import read_trackers
 
 app = typer.Typer(
     no_args_is_help=True, help="The same federations on Flower: other machines, real networks."
@@ -64,6 +65,7 @@ def up(
     ] = None,
     supervised: Supervise = False,
     tries: Tries = 10,
+    track: Track = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -77,6 +79,7 @@ def up(
         settings += [] if nodes is None else [f"cohort={experiment.clients.cohort}"]
         settings = keep_last(settings)
         _check_resume(out, resume)
+        trackers = read_trackers(track)
         if simulation:
             _check_ray()
         run_folder = (out or new_folder(Path("runs"), experiment.name)).resolve()
@@ -97,6 +100,7 @@ def up(
             *settings,
             *(["--simulation"] if simulation else []),
             *(["--supervise"] if supervised else []),
+            *([] if track is None else ["--track", track]),
         ]
         again += [] if deadline is None else ["--deadline", str(deadline)]
         command = shlex.join([*again, "--resume", "--out", str(run_folder)])
@@ -119,7 +123,7 @@ def up(
             else:
                 done = runs.rounds_played(run_folder)
                 saved = superlink.follow(deployment, send(), run_folder, done, rounds)
-            show_rounds(saved, run_folder, experiment, quiet)
+            show_rounds(saved, run_folder, experiment, quiet, trackers)
         history = runs.load_run(run_folder)
         if as_json:
             print_json(history.summary())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedsift.cli.console import say, user_error, warn
 from fedsift.cli.json_output import print_json
 from fedsift.cli.progress import show_progress
+from fedsift.cli.trackers import follow_runs
 
 if TYPE_CHECKING:
     from fedsift.config import Experiment
@@ -72,7 +73,13 @@ def tell_written(files: Iterable[Path], as_json: bool) -> None:
         say(f"wrote {file}")
 
 
-def show_rounds(saved: Iterator[int], folder: Path, experiment: Experiment, quiet: bool) -> None:
+def show_rounds(
+    saved: Iterator[int],
+    folder: Path,
+    experiment: Experiment,
+    quiet: bool,
+    track: tuple[str, ...] = (),
+) -> None:
     """Rounds as they are finished, in the display of `fedsift run`; who was missing, in lines."""
     from fedsift import runs
 
@@ -80,9 +87,13 @@ def show_rounds(saved: Iterator[int], folder: Path, experiment: Experiment, quie
     shown: Any = SimpleNamespace(
         experiment=experiment, state=SimpleNamespace(round=done), finished=False
     )
-    with show_progress([shown], quiet) as (tell, _):
+    with (
+        follow_runs([folder], track) as follow,
+        show_progress([shown], quiet) as (tell, _),
+    ):
         for count in saved:
             history = runs.load_run(folder)
+            follow(folder, count)
             for row, sent in list(zip(history.metrics, history.ledger, strict=True))[done:count]:
                 record: Any = SimpleNamespace(
                     round=row["round"], accuracy=row["accuracy"], uplink_bytes=sent.uplink

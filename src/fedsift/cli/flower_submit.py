@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from fedsift.cli.comparison import print_comparison
-from fedsift.cli.console import error_handler, say, warn
+from fedsift.cli.console import error_handler, say, user_error, warn
 from fedsift.cli.flower_check import read_flower_config
 from fedsift.cli.flower_runs import keep_last, read_project, show_rounds
 from fedsift.cli.json_output import print_json
-from fedsift.cli.options import Json, Overrides, Project
+from fedsift.cli.options import Json, Overrides, Project, Track
+from fedsift.cli.trackers import read_trackers
 
 Supervise = Annotated[
     bool,
@@ -56,6 +57,7 @@ def submit(
     ] = "",
     supervised: Supervise = False,
     tries: Tries = 10,
+    track: Track = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -66,6 +68,9 @@ def submit(
         from fedsift.flower.certificates import Certificates
         from fedsift.flower.superlink import SuperLink, read_address
 
+        trackers = read_trackers(track)
+        if trackers and not supervised:
+            raise user_error("--track needs --supervise: who only submits does not see the rounds")
         how: dict[str, Any] = _find_seats(certs)
         how |= read_flower_config("--run-config", run_config)
         behaviour = project.read_settings(folder, how)
@@ -90,7 +95,7 @@ def submit(
             return
         patience = supervisor.Patience(tries)
         rounds = supervisor.supervise(link, send, run_folder, experiment.rounds, warn, patience)
-        show_rounds(rounds, run_folder, experiment, quiet)
+        show_rounds(rounds, run_folder, experiment, quiet, trackers)
         history = runs.load_run(run_folder)
         if as_json:
             print_json(history.summary())

@@ -49,6 +49,10 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", help="No progress display; `run` prints only its folder.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+Track = Annotated[
+    str | None,
+    typer.Option("--track", metavar="NAMES", help="csv, tensorboard, mlflow, wandb; or some: a,b"),
+]
 RoundName = Annotated[str, typer.Option("--round", help="last, or best by the validation samples.")]
 ModelName = Annotated[
     str | None,

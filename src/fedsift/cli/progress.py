@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedsift.cli.console import describe_os_error, describe_stop, format_bytes, warn
+from fedsift.cli.trackers import follow_runs
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -26,7 +27,12 @@ FEW = 12  # rows that can be taken in at a glance
 
 
 def run_group(
-    group: Group, engine: Any, quiet: bool, kind: str = "run", seconds: float | None = None
+    group: Group,
+    engine: Any,
+    quiet: bool,
+    kind: str = "run",
+    seconds: float | None = None,
+    track: tuple[str, ...] = (),
 ) -> None:
     """Run all to the end, or until the time is up, with a live display.
 
@@ -36,9 +42,13 @@ def run_group(
     from fedsift.runs import describe_error
 
     told: set[tuple[Path, int]] = set()
-    with show_progress(group.runs, quiet) as (tell, tell_start):
+    with (
+        follow_runs(group.folders, track) as follow,
+        show_progress(group.runs, quiet) as (tell, tell_start),
+    ):
         for run, outcome in group.run(engine, tell_start, seconds):
             if not isinstance(outcome, Exception):
+                follow(run.folder, run.state.round)
                 _warn_of_missing(run, outcome, told, len(group.folders) > 1)
             elif len(group.folders) > 1:
                 warn(f"{kind} {run.folder.name} failed: {describe_error(outcome)}")

@@ -21,6 +21,7 @@ from fedsift.cli.options import (
     Overrides,
     PrecisionName,
     Quiet,
+    Track,
     Workers,
     name_engine,
 )
@@ -33,6 +34,7 @@ from fedsift.cli.progress import (
     resume_hint,
     run_group,
 )
+from fedsift.cli.trackers import read_trackers
 from fedsift.cli.watch import watching
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ def run(
             "--accept-changes", help="With --resume: also where the file of a plug-in has changed."
         ),
     ] = False,
+    track: Track = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Serve a live page on it, as fedsift watch does.")
     ] = False,
@@ -137,7 +140,8 @@ def run(
         folder = out or new_folder(
             Path("runs"), re.sub(r"[^\w.+-]+", "-", sweep.name).strip("-.") or "run"
         )
-        how = {"resume": resume, "accept_changes": accept_changes}
+        how: dict[str, Any] = {"resume": resume, "accept_changes": accept_changes}
+        how["track"] = read_trackers(track)
         how |= {"quiet": quiet, "as_json": as_json}
         with watching(folder, watch):
             if sweep.axes:
@@ -154,6 +158,7 @@ def run_one(
     *,
     resume: bool,
     accept_changes: bool,
+    track: tuple[str, ...],
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -171,7 +176,7 @@ def run_one(
             _tell_notes(group)
             if resume:
                 warn(describe_progress(group.runs[0]) if group.runs else "finished already")
-        run_group(group, engine, quiet)
+        run_group(group, engine, quiet, track=track)
         raise_first_error(group)
     history = runs.load_run(folder)
     if as_json:
@@ -196,6 +201,7 @@ def run_sweep(
     *,
     resume: bool,
     accept_changes: bool,
+    track: tuple[str, ...],
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -218,7 +224,7 @@ def run_sweep(
                 warn(_describe_sweep(group))
         for cell, why_failed in group.failed.items():
             warn(f"cell {cell.name} failed: {why_failed}")
-        run_group(group, engine, quiet, "cell")
+        run_group(group, engine, quiet, "cell", track=track)
     histories = [runs.load_run(cell) for cell in group.finished]
     if as_json:
         print_json(_summarize_sweep(folder, group, histories))
