@@ -51,6 +51,7 @@ COMMANDS = {
     "export": ["one", "-o", "model.safetensors"],
     "predict": ["one", "x.npy", "-o", "said.csv"],
     "plot": ["one", "-o", "picture.svg"],
+    "report": ["one", "-o", "page.html"],
     "new": ["digits-fas", "mine.toml"],
     "ls": [],
     "data ls": [],
