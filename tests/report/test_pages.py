@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsift import runs
-from fedsift.report import methods, pages, plots
+from fedsift.report import methods, pages, palette
 from fedsift.report.page_data import SAID, cut, describe_page, spread_rounds
 from fedsift.types import UserError
 from tests.helpers.cli import done
@@ -77,13 +77,8 @@ def test_the_page_has_the_numbers_of_compare(two, tmp_path, monkeypatch):
 
 
 def test_a_method_has_the_colour_of_its_plot(two):
-    import matplotlib.colors
-
     histories = [runs.load_run(folder) for folder in two]
-    colours = [
-        matplotlib.colors.to_hex(c)
-        for _, c in zip(methods(histories), plots.colours(), strict=False)
-    ]
+    colours = palette.colour_methods(methods(histories))
     assert [m["colour"] for m in describe_page(histories)["methods"]] == colours
 
 

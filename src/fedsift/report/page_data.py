@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedsift.files import locked_by_someone
 from fedsift.report import Method, default_target, methods, name_accuracy, unpaired
 from fedsift.report.formats import explain_figures, format_gap
 from fedsift.report.gaps import Pairing, pair_methods
-from fedsift.report.plots import colours
+from fedsift.report.palette import colour_methods
 from fedsift.runs import FAILED, LOCK, History, Recording, read_recording, resume_command
 from fedsift.runs.folder import check_object, read_json
 
@@ -51,7 +51,7 @@ def describe_page(histories: Sequence[History], waiting: Sequence[Row] = ()) -> 
         "methods": [
             _describe_method(method, colour, paired, default_target(compared))
             | {"runs": [index[id(run)] for run in method.runs]}
-            for method, colour in zip(compared, _name_colours(), strict=False)
+            for method, colour in zip(compared, colour_methods(compared), strict=True)
         ],
         "unpaired": unpaired(histories),
         "without_gap": {cut(name): cut(why) for name, why in paired.refusals.items()},
@@ -60,13 +60,6 @@ def describe_page(histories: Sequence[History], waiting: Sequence[Row] = ()) -> 
         "samples": sheets,
         "differences": _list_differences(histories),
     }
-
-
-def _name_colours() -> Iterator[str]:
-    """Those of `fedsift plot`, as the web writes them."""
-    from matplotlib.colors import to_hex
-
-    return map(to_hex, colours())
 
 
 def _describe_method(method: Method, colour: str, paired: Pairing, target: float) -> Row:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import itertools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from fedsift import config
 from fedsift.files import write_atomic
 from fedsift.report import Method, methods, name_accuracy
+from fedsift.report.palette import PALETTE, colour_methods
 from fedsift.runs import History
 from fedsift.types import UserError
 
@@ -44,14 +44,6 @@ def save(figure: Any, file: Path) -> None:
     write_atomic(file, picture.getvalue())
 
 
-def colours() -> Iterator[Any]:
-    """Ten, then a lighter one of each; then the same again."""
-    import matplotlib
-
-    twenty = [matplotlib.colormaps["tab20"](n) for n in range(20)]
-    return itertools.cycle(twenty[::2] + twenty[1::2])
-
-
 def plot(runs: Sequence[History], file: Path) -> None:
     """Three panels in one file; seeds of a method become a line (mean) and a band (min to max)."""
     file_kind(file)  # before anything is drawn
@@ -70,9 +62,9 @@ def plot(runs: Sequence[History], file: Path) -> None:
     figure, (rounds, uplink, labels) = plt.subplots(
         1, 3, figsize=(WIDTH, height), layout="constrained"
     )
-    for method, colour in zip(compared, colours(), strict=False):
-        _draw_curve(rounds, method, colour, [np.arange(1, len(r.metrics) + 1) for r in method.runs])
-        _draw_curve(
+    for method, colour in zip(compared, colour_methods(compared), strict=True):
+        draw_curve(rounds, method, colour, [np.arange(1, len(r.metrics) + 1) for r in method.runs])
+        draw_curve(
             uplink, method, colour, [np.cumsum([b.uplink for b in r.ledger]) for r in method.runs]
         )
     rounds.set(xlabel="round", ylabel=name_accuracy(runs), title="accuracy against rounds")
@@ -111,7 +103,7 @@ def _dealt_otherwise(runs: Sequence[History]) -> bool:
     )
 
 
-def _draw_curve(axes: Any, method: Method, colour: Any, positions: Sequence[Any]) -> None:
+def draw_curve(axes: Any, method: Method, colour: Any, positions: Sequence[Any]) -> None:
     accuracy = np.array([run.accuracies for run in method.runs])  # [seeds, rounds]
     x = np.mean(positions, axis=0)
     axes.plot(
@@ -136,7 +128,7 @@ def _draw_label_bars(axes: Any, run: History, whose: str) -> None:
             np.arange(len(counts)),
             column,
             left=left,
-            color=f"C{label % 10}",
+            color=PALETTE[label % 10],
             height=0.85,
             label=str(label),
         )

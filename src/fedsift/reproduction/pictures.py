@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsift.report.plots import colours, save
+from fedsift.report.palette import colours
+from fedsift.report.plots import save
 
 Box = tuple[float, float, float, float]  # left, low, right, high
 
