@@ -11,7 +11,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-settings.register_profile("fedsift", deadline=None, derandomize=True, print_blob=False)
+settings.register_profile(
+    "fedsift", deadline=None, derandomize=True, print_blob=False, max_examples=50
+)
 settings.load_profile("fedsift")
 
 

@@ -70,9 +70,9 @@ def test_the_commonest_symbol_has_255_in_the_histogram(count):
     assert code[2] == 0
 
 
-@pytest.mark.parametrize("count", range(300))
-def test_equal_symbols_come_back_however_many_they_are(count):
-    assert comes_back(np.full(count, 3), 10)
+def test_equal_symbols_come_back_however_many_they_are():
+    lost = [count for count in range(300) if not comes_back(np.full(count, 3), 10)]
+    assert lost == []
 
 
 # --- sizes ---

@@ -16,6 +16,7 @@ from fedsift.engines import choose_engine
 from fedsift.runs import export
 from fedsift.types import UserError
 from tests.helpers.runs import bits, play, resumed, straight, tiny
+from tests.helpers.tiers import slow_but
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_the_card_says_what_the_model_is(trained, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.load` is")  # what torch plans for TorchScript
-@pytest.mark.parametrize("form", ["torch-export", "torchscript", "onnx"])
+@pytest.mark.parametrize("form", slow_but(["torch-export", "torchscript", "onnx"], "torchscript"))
 def test_a_program_predicts_what_the_network_predicts(form, trained, tmp_path):
     export.export_model(runs.load_run(trained), tmp_path / "model", form=form)
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
