@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from fedsift.cli.console import error_handler, say, warn
+from fedsift.cli.json_output import print_json
+from fedsift.cli.options import Json
 
 app = typer.Typer(
     no_args_is_help=True, help="A Ray cluster on this machine, to try --engine ray (docs: cluster)."
@@ -21,6 +23,7 @@ def up(
     memory: Annotated[
         float, typer.Option("--memory", min=0.1, help="GiB that hold data sets.")
     ] = 0.5,
+    as_json: Json = False,
 ) -> None:
     """Start Ray on loopback, without dashboard and without reports to anybody."""
     with error_handler():
@@ -29,16 +32,22 @@ def up(
 
         warn("starting Ray: some seconds")
         address = cluster.start(cores or count_cores(), memory)
+        if as_json:
+            print_json({"address": address})
+            return
         say(f"Ray runs at {address}. Use it, and end it, with:")
         say(f"  fedsift run digits-fas --engine ray --address {address}")
         say("  fedsift cluster down")
 
 
 @app.command()
-def down() -> None:
+def down(as_json: Json = False) -> None:
     """End the cluster that `fedsift cluster up` has started, and nothing else."""
     with error_handler():
         from fedsift.engines.spread import cluster
 
         address = cluster.stop()
+        if as_json:
+            print_json({"address": address})
+            return
         say("no cluster of ours runs here" if address is None else f"ended Ray at {address}")
