@@ -61,6 +61,7 @@ COMMANDS = {
     "audit": [*FAS, "rounds=1", "--seeds", "1"],
     "flower units": ["project"],
     "flower key": ["node.key"],
+    "cluster down": [],
     "flower proxy": ["certificates"],
 }
 

@@ -30,7 +30,8 @@ def up(
         from fedsift.engines.spread import cluster
         from fedsift.engines.threads import count_cores
 
-        warn("starting Ray: some seconds")
+        if not as_json:
+            warn("starting Ray: some seconds")
         address = cluster.start(cores or count_cores(), memory)
         if as_json:
             print_json({"address": address})
