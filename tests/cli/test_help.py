@@ -29,6 +29,7 @@ VERBS = [
     "data",
     "flower",
     "bench",
+    "cluster",
 ]
 
 

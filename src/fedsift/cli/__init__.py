@@ -56,13 +56,8 @@ for verb in (ls.ls, new.new, show.show, compare.compare, plot.plot, report.repor
 for other in (predict.predict, advise.advise, reproduce.reproduce, audit.audit, theory.theory):
     app.command()(other)
 app.command()(watch.watch)
-for name, group in (
-    ("data", data.app),
-    ("flower", flower.app),
-    ("bench", bench.app),
-    ("cluster", cluster.app),
-):
-    app.add_typer(group, name=name)
+for group in (data, flower, bench, cluster):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 
 def main() -> None:
