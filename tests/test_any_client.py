@@ -1,7 +1,6 @@
 """Federations whose clients have anything with fit and predict_proba, or only an address."""
 
 import json
-import subprocess
 import warnings
 from typing import Any, ClassVar
 
@@ -280,28 +279,6 @@ def test_a_run_with_a_forest_killed_again_and_again_ends_with_the_same_bits(tmp_
     killed(again, lambda: rounds_in(folder) >= 4, 0.02)
     assert 1 <= rounds_in(folder) < rounds
     assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", mixed(rounds)))
-
-
-@pytest.mark.slow
-def test_a_sweep_with_forests_killed_in_the_middle_ends_with_the_same_bits(tmp_path):
-    """Straight through in one process; killed twice with `kill -9` and resumed in others."""
-    axes = ["sweep.seed=[0,1]", "sweep.algorithm.public_weight=[0.5,1]", "rounds=5"]
-    words = [*PROGRAM, "run", "digits-fas", *MIXED, *axes, "--out"]
-    subprocess.run([*words, str(tmp_path / "whole")], check=True, capture_output=True)
-    folder = tmp_path / "killed"
-
-    def played():
-        return sum(rounds_in(cell) for cell in folder.iterdir()) if folder.is_dir() else 0
-
-    killed([*words, str(folder)], lambda: played() >= 3, 0.0)
-    again = [*PROGRAM, "run", "--resume", "--out", str(folder)]
-    killed(again, lambda: played() >= 12, 0.02)
-    assert 3 <= played() < 20
-    subprocess.run(again, check=True, capture_output=True)
-    cells = sorted(path.name for path in (tmp_path / "whole").iterdir() if path.is_dir())
-    assert len(cells) == 4 and played() == 20
-    for cell in cells:
-        assert bits(folder / cell) == bits(tmp_path / "whole" / cell)
 
 
 def test_the_network_of_a_run_with_forests_is_the_student(tmp_path):

@@ -23,6 +23,7 @@ NOT_RUN = {
         "needs a download or a GPU; the keys of its experiment are checked"
     ),
     r"fedsift watch|fedsift run .*--watch": "serves until it is stopped; tests/report/test_live.py",
+    r"fedsift run .*spam-assassin": "needs a download; the keys of its experiment are checked",
     r"fedsift bench": "a measurement",
     r"fedsift reproduce": "minutes to hours; tests/papers and tests/cli run small ones",
     r"fedsift flower|flower-|fedsift show runs/app": (
