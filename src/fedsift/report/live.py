@@ -6,6 +6,7 @@ when there are new data. No address names a file.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import threading
 import time
@@ -84,7 +85,8 @@ class Board:
         pause = PERIOD
         while not stop.wait(pause):
             begun = time.perf_counter()
-            self.refresh()
+            with contextlib.suppress(Exception):  # a file may change while it is read: look again
+                self.refresh()
             pause = max(PERIOD, time.perf_counter() - begun)
 
     def wait(self, version: int, seconds: float) -> int:
