@@ -18,12 +18,14 @@ PAGES = sorted(
 )
 # What no test runs as it stands: how a command begins or what code contains, and why.
 NOT_RUN = {
-    r"make |source |mkdir ": "the reader's own environment; CI sets one up",
+    r"make |source |mkdir |pip ": "the reader's own environment; CI sets one up",
     r"fedsift run .*cifar10|fedsift run .*--device cuda|fedsift data get|python tools/try_advice": (
         "needs a download or a GPU; the keys of its experiment are checked"
     ),
     r"fedsift watch|fedsift run .*--watch": "serves until it is stopped; tests/report/test_live.py",
     r"fedsift run .*spam-assassin": "needs a download; the keys of its experiment are checked",
+    r"fedsift run .*--engine ray": "a cluster; the tests of that engine start small ones",
+    r"fedsift run .*--track csv,tensorboard": "the test of trackers reads the files back",
     r"fedsift bench": "a measurement",
     r"fedsift reproduce": "minutes to hours; tests/papers and tests/cli run small ones",
     r"fedsift flower|flower-|fedsift show runs/app": (
