@@ -31,7 +31,9 @@ NOT_RUN = {
     r"fedsift flower|flower-|fedsift show runs/app": (
         "several machines; tests/flower walks through them"
     ),
-    r"fedsift run .*--engine ray|fedsift cluster|pip install .fedsift": "Ray; tests/engines/spread/test_on_ray.py",
+    r"fedsift run .*--engine ray|fedsift cluster|pip install .fedsift": (
+        "Ray; tests/engines/spread/test_on_ray.py"
+    ),
     r"import pandas|cifar100": "code that needs a package or a download we do not have",
     r"fedsift run hospitals --seeds 5": "the same as with one seed",
 }
