@@ -15,7 +15,6 @@ from fedsift.engines.precision import PRECISIONS, Precision
 from fedsift.engines.router import Router
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.spread.on_ray import RayEngine
-from fedsift.engines.spread.patient import PatientEngine
 from fedsift.engines.spread.processes import WorkerEngine
 from fedsift.types import Engine, UserError
 
@@ -25,11 +24,7 @@ __all__ = ["DEVICES", "ENGINES", "PRECISIONS", "Router", "check_engine", "choose
 def make_auto_engine(
     device: str = "cpu", precision: str = "float32", memory: float | None = None
 ) -> Engine:
-    """The best engine for any work: the batched one, on a CPU with worker processes where much is
-    to be trained that is small.
-    """
-    if place(device) == "cpu":
-        return PatientEngine(precision=precision, memory=memory)
+    """The best engine for any work: today the batched one."""
     return BatchedEngine(device, precision=precision, memory=memory)
 
 
@@ -84,8 +79,7 @@ def choose_engine(
 
     "auto" is the batched engine everywhere. It stacks what pays and leaves the rest to the
     sequential one, by rule and not by the clock, so that two runs of an experiment compute the
-    same. On a CPU it starts worker processes once many steps of small networks are done. The
-    sequential engine trains one network per thread and needs no bound on its memory.
+    same. The sequential engine trains one network per thread and needs no bound on its memory.
 
     The choice is about networks. Models that are none (see docs/any-client.md) go to an engine of
     their own: what is returned is a `Router`, which has the chosen engine as `networks`.

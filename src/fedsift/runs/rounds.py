@@ -20,7 +20,7 @@ from fedsift.turns import Asked, Lane, answer
 from fedsift.types import Engine
 
 SAVERS = 8  # runs whose round is written at the same time
-FEWEST = 12  # runs of a lane: with fewer, an engine loses more than it waits
+FEWEST = 36  # runs of a lane: with fewer, an engine loses more than it waits
 SWITCH = 0.0005  # seconds: the engine's thread must not wait long for Python's lock
 
 Outcome = Record | Exception

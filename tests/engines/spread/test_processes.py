@@ -12,10 +12,8 @@ import pytest
 
 from fedsift import bench, engines
 from fedsift.engines.batched import BatchedEngine
-from fedsift.engines.spread.patient import PatientEngine
 from fedsift.engines.spread.processes import WorkerEngine
 from fedsift.types import Predict, UserError
-from tests.helpers import toys
 from tests.helpers.parity import same
 from tests.helpers.runs import PROGRAM
 
@@ -95,33 +93,6 @@ def test_workers_end_with_their_engine():
     assert len(started) == 2 and all(map(is_running, started))
     engine.close()
     assert not any(map(is_running, started))
-
-
-def test_auto_hands_small_networks_to_processes_after_many_steps(engine, expected):
-    """4 clients take 2 epochs of 3 steps: 24 steps in a list."""
-    patient = PatientEngine(threads=2, steps=30)
-    patient._processes = engine
-    shared = [worker.pid for worker in engine.crew._places if worker is not None]
-    for _ in range(3):
-        assert all_same(patient.run(CNN.cohort()), expected)
-    assert patient._steps_left == 30 - 48 and pids(engine) == shared
-    large = bench.Case("resnet8", clients=2, samples=8, batch=8).cohort()
-    assert not patient._is_small(large[0]) and patient._is_small(CNN.cohort()[0])
-    in_a_script = toys.model(lambda shape, classes: toys.linear(shape, classes))
-    assert not patient._can_travel(in_a_script)
-
-
-def test_auto_goes_on_in_threads_where_processes_fail(expected):
-    patient = PatientEngine(threads=2, steps=0)
-    patient._processes = BrokenEngine("cpu", 2)
-    with pytest.warns(UserWarning, match="given up, and threads go on: no more memory"):
-        assert all_same(patient.run(CNN.cohort()), expected)
-    assert all_same(patient.run(CNN.cohort()), expected)
-
-
-class BrokenEngine(WorkerEngine):
-    def run(self, jobs):
-        raise OSError("no more memory")
 
 
 def test_workers_are_chosen_by_name_or_number_and_refused_where_there_are_none():
