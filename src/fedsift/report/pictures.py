@@ -55,8 +55,9 @@ def draw_kind(kind: str, runs: Sequence[History], file: Path, width: float) -> N
     from matplotlib import pyplot as plt
 
     height, draw = KINDS[kind]
-    fixed = {"svg.hashsalt": "fedsift"} if ending == "svg" else {}
-    with matplotlib.rc_context(SMALL | fixed):
+    fixed: dict[str, Any] = {"svg.hashsalt": "fedsift"} if ending == "svg" else {}
+    settings: Any = SMALL | fixed
+    with matplotlib.rc_context(settings):
         figure = plt.figure(figsize=(width, height * width), layout="constrained")
         draw(figure, runs)
         save(figure, file)
@@ -170,7 +171,7 @@ def find_frontier(sizes: Sequence[float], accuracies: Sequence[float]) -> list[i
 def draw_confusion(figure: Any, runs: Sequence[History]) -> None:
     """What the classes of the test samples are taken for, in the last round, all seeds together."""
     method = methods(runs)[0]
-    tables = [run.metrics[-1].get("confusion") for run in method.runs]
+    tables: list[Any] = [run.metrics[-1].get("confusion") for run in method.runs]
     if not all(tables):
         raise UserError(f"{method.runs[0].folder} has no confusion matrix (up to 50 classes)")
     counts = np.sum(tables, axis=0)  # [true, predicted]

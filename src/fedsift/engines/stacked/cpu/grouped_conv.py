@@ -9,6 +9,9 @@ from torch import Tensor
 
 Pair = tuple[int, int]
 How = tuple[Pair, Pair]  # stride, padding
+# Three models of one channel look like a colour image, and the library may add in another order
+# (seen without AVX-512): their gradients are computed for four.
+COLOURS = 3
 aten = torch.ops.aten
 
 
@@ -25,7 +28,18 @@ class GroupedConvolution:
         self, dy: Tensor, x: Tensor, weight: Tensor, wanted: bool
     ) -> tuple[Tensor | None, Tensor]:
         """The gradients of the input, if wanted, and of the weights."""
-        return _gradients(dy, x, weight, self._how, self._models, (wanted, True))
+        if x.shape[1] != COLOURS or self._models != COLOURS:
+            return _gradients(dy, x, weight, self._how, self._models, (wanted, True))
+        first = slice(len(weight) // COLOURS)
+        dx, dw = _gradients(
+            _channels_last(torch.cat([dy, dy[:, first]], 1)),
+            _channels_last(torch.cat([x, x[:, :1]], 1)),
+            torch.cat([weight, weight[first]]),
+            self._how,
+            COLOURS + 1,
+            (wanted, True),
+        )
+        return _channels_last(dx[:, :COLOURS]) if wanted else None, dw[: len(weight)]
 
 
 class SingleConvolution:
@@ -123,8 +137,7 @@ def _gradients(
 
 def _pick_seen(x: Tensor, stride: Pair) -> Tensor:
     """The pixels that a strided 1x1 convolution sees."""
-    seen = x[:, :, :: stride[0], :: stride[1]]
-    return seen.contiguous(memory_format=torch.channels_last)
+    return _channels_last(x[:, :, :: stride[0], :: stride[1]])
 
 
 def _gradient_of_strided_input(
@@ -139,4 +152,8 @@ def _gradient_of_strided_input(
 
 
 def _first_half(x: Tensor) -> Tensor:
-    return x[:, : x.shape[1] // 2].contiguous(memory_format=torch.channels_last)
+    return _channels_last(x[:, : x.shape[1] // 2])
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
