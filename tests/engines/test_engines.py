@@ -9,14 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fedsift
 from fedsift import engines, models
+from fedsift.engines import sequential
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.spread.processes import WorkerEngine
 from fedsift.types import Fit, Predict, Recipe, UserError
-from tests.helpers import toys
+from tests.helpers import parity, toys
 from tests.helpers.parity import same
 
 SGD = Recipe(epochs=1, batch=2, lr=0.5, optimizer="sgd", momentum=0.0)
@@ -187,16 +189,20 @@ def test_every_job_runs_on_one_thread(reference):
     assert len(reference.run([fit(looks_at_threads), fit(looks_at_threads)])) == 2
 
 
-def test_narrow_strided_shortcuts_keep_their_layout_on_a_cpu():
+def test_narrow_strided_shortcuts_see_the_same_pixels_without_a_stride():
     """Channels last, torch 2.13 writes beyond the gradient of their weights and the process dies:
     4 inputs of a 1x1 convolution with stride 2 are no multiple of 8, and 16 are.
     """
-    engine = SequentialEngine("cpu", threads=1)
-    narrow, usual = (
-        models.make_model(name, (1, 8, 8), 3) for name in ("resnet8(width=0.25)", "resnet8")
-    )
-    assert engine._format(narrow) == torch.contiguous_format
-    assert engine._format(usual) == torch.channels_last
+    x = torch.arange(2 * 4 * 5 * 5.0).view(2, 4, 5, 5)
+    narrow, wide = (nn.Sequential(nn.Conv2d(width, 8, 1, stride=2)) for width in (4, 16))
+    expected = narrow(x)
+    for net in (narrow, wide):
+        sequential._replace_strides(net)
+    assert (narrow[0].stride, wide[0].stride) == ((1, 1), (2, 2))
+    torch.testing.assert_close(narrow(x), expected)
+    fits = parity.fits(models.make_model("resnet8(width=0.25)", (1, 8, 8), 3), sizes=(16, 16))
+    trained = SequentialEngine("cpu", threads=1).run(fits * 10)  # it would have died by then
+    assert all(torch.isfinite(value).all() for value in trained[-1].values())
 
 
 def test_images_reach_convolutions_channels_last(reference):
@@ -349,6 +355,7 @@ def test_what_is_no_engine_is_told(engine, said):
 
 
 PLUG_IN = """
+from fedsift.engines import sequential
 from fedsift.engines.sequential import SequentialEngine
 
 class Mine:

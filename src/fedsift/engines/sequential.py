@@ -189,8 +189,7 @@ class SequentialEngine:
                 self._formats[model] = torch.contiguous_format
                 with contextlib.suppress(RuntimeError):
                     net(x.contiguous(memory_format=channels_last) if x.ndim == 4 else x)
-                    if self.device.type != "cpu" or not any(map(_is_spoilt, net.modules())):
-                        self._formats[model] = channels_last
+                    self._formats[model] = channels_last
         return self._formats[model]
 
     def _network(self, job: Work) -> nn.Module:
@@ -199,6 +198,8 @@ class SequentialEngine:
         if key not in self._networks:
             with self.random_lock, torch.random.fork_rng(devices=[]):
                 net = job.model.build()
+            if self.device.type == "cpu":
+                _replace_strides(net)
             dropouts = training.replace_dropouts(net)
             unsaved = {
                 name: value.clone() for name, value in net.named_buffers() if name not in job.state
@@ -225,13 +226,26 @@ class SequentialEngine:
         return self._random[key]
 
 
-def _is_spoilt(layer: nn.Module) -> bool:
-    """Whether torch 2.13 on a CPU without AVX-512 writes beyond the gradient of this layer's
-    weights, channels last: a strided 1x1 convolution whose inputs are no multiple of 8.
+def _replace_strides(net: nn.Module) -> None:
+    """Let strided 1x1 convolutions of few inputs be given the pixels they see instead.
+
+    Where inputs are no multiple of 8, channels last, torch 2.13 on a CPU without AVX-512 writes
+    beyond the gradient of their weights, and the process dies later.
     """
-    if not isinstance(layer, nn.Conv2d) or layer.kernel_size != (1, 1):
-        return False
-    return layer.stride != (1, 1) and layer.in_channels // layer.groups % 8 != 0
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d) and _is_spoilt(layer):
+            layer.register_forward_pre_hook(partial(_pick_seen, stride=layer.stride))
+            layer.stride = (1, 1)
+
+
+def _is_spoilt(layer: nn.Conv2d) -> bool:
+    small = layer.kernel_size == (1, 1) and layer.padding == (0, 0)
+    return small and layer.stride != (1, 1) and layer.in_channels // layer.groups % 8 != 0
+
+
+def _pick_seen(layer: nn.Module, given: tuple[Tensor], stride: tuple[int, int]) -> tuple[Tensor]:
+    (x,) = given
+    return (x[..., :: stride[0], :: stride[1]],)
 
 
 def _to_cpu(tensors: Mapping[str, Tensor]) -> Weights:
