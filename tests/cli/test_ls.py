@@ -12,6 +12,7 @@ PARTS = {
     "datasets": [
         *("digits", "breast-cancer", "clinics", "messages"),
         *("cifar10", "cifar100", "stl10", "mnist", "fashion-mnist", "svhn"),
+        *("spam-assassin", "japanese-vowels"),
         *("csv:FILE", "npz:FILE", "folder:DIR", "sheet:FILE(32)"),
     ],
     "partitions": ["iid", "dirichlet", "dirichlet-free", "shards", "views", "given"],

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsift import data
+from fedsift.data import arrays
 from fedsift.types import Array, Labelled, Samples, UserError
 
 
@@ -232,14 +233,14 @@ def test_a_file_that_is_no_npz_is_named(tmp_path, content):
 
 
 def test_an_npz_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "MOST_UNPACKED", 2**20)
+    monkeypatch.setattr(arrays, "MOST_UNPACKED", 2**20)
     path = tmp_path / "bomb.npz"
     np.savez_compressed(path, x=np.zeros((2**19, 4), np.uint8), y=np.arange(2**19) % 2)
     with pytest.raises(
         UserError, match=r"bomb.npz has [\d,]+ bytes and would unpack to 6,\d{3},\d"
     ):
         data.load_dataset(str(path))
-    monkeypatch.setattr(data, "MOST_UNPACKED", 2**23)
+    monkeypatch.setattr(arrays, "MOST_UNPACKED", 2**23)
     assert len(data.load_dataset(str(path)).x) == 2**19
 
 

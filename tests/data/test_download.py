@@ -256,7 +256,9 @@ def test_a_folder_without_the_files_names_the_first(monkeypatch):
         "mnist", source=Path("mine")
     )
     Path("file").write_text("")
-    assert "file is not a .tar.gz archive; give the folder" in said("mnist", source=Path("file"))
+    assert "file is not a .tar.gz or .whl archive; give the folder" in said(
+        "mnist", source=Path("file")
+    )
     assert "there is no folder or archive nowhere" in said("mnist", source=Path("nowhere"))
 
 
