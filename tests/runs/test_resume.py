@@ -171,15 +171,15 @@ def test_a_crash_before_any_write_of_a_round_changes_nothing_in_the_end(
     preset, tmp_path, monkeypatch
 ):
     whole = bits(straight(tmp_path / "whole", tiny(preset, rounds=2)))
-    for number in range(1, 9):  # metrics, ledger, timing, checkpoint; twice
+    for number in range(1, 11):  # metrics, ledger, timing, recording, checkpoint; twice
         run = runs.begin_run(tmp_path / str(number), tiny(preset, rounds=2))
         with monkeypatch.context() as patch, pytest.raises(Crash):
             crash_at(patch, number)
             play(run)
         assert [len(lines(run.folder / name)) for name in (METRICS, LEDGER, TIMING)] == [
-            (number + 2) // 4,
-            (number + 1) // 4,
-            number // 4,
+            (number + 3) // 5,
+            (number + 2) // 5,
+            (number + 1) // 5,
         ]
         assert bits(resumed(run.folder)) == whole
 

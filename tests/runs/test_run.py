@@ -92,7 +92,7 @@ def test_a_disk_full_at_any_write_of_a_new_run_ends_it_plainly_and_it_can_go_on(
     tmp_path, monkeypatch
 ):
     whole = bits(straight(tmp_path / "whole", tiny(rounds=2)))
-    for number in range(1, 13):  # four files to set up, then two rounds of four
+    for number in range(1, 16):  # five files to set up, then two rounds of five
         folder = tmp_path / str(number)
         start = ["run", "digits-fas", *KINDS["digits-fas"], "rounds=2", "--out", str(folder)]
         with monkeypatch.context() as patch:
@@ -101,9 +101,9 @@ def test_a_disk_full_at_any_write_of_a_new_run_ends_it_plainly_and_it_can_go_on(
         assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
         assert "\nerror: No space left on device" in f"\n{result.stderr}"
         assert no_temporaries(folder)
-        assert (folder / CONFIG).exists() == (number > 4)
-        if number > 4:
-            saved = "every finished round is saved" if number > 8 else "no round is finished yet"
+        assert (folder / CONFIG).exists() == (number > 5)
+        if number > 5:
+            saved = "every finished round is saved" if number > 10 else "no round is finished yet"
             assert result.stderr.endswith(
                 f"{saved}. Once that is fixed, resume with:\n  fedsift run --resume --out "
                 f"{folder}\n"

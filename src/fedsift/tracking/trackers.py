@@ -76,7 +76,10 @@ class TensorBoard:
         from tensorboardX import SummaryWriter
 
         again = {"purge_step": place.rounds} if place.rounds else {}  # what a kill left half told
-        self._writer = SummaryWriter(str(place.folder / "tensorboard"), **again)
+        # its files are named by the second: a resume in the same one must not write over them
+        suffix = f".{place.rounds:06}"
+        where = str(place.folder / "tensorboard")
+        self._writer = SummaryWriter(where, filename_suffix=suffix, **again)
         if not place.rounds:
             lines = (f"    {key} = {value}" for key, value in place.settings.items())
             self._writer.add_text("settings", "\n".join(lines))
