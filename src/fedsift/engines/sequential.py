@@ -243,7 +243,7 @@ def _is_spoilt(layer: nn.Conv2d) -> bool:
     return small and layer.stride != (1, 1) and layer.in_channels // layer.groups % 8 != 0
 
 
-def _pick_seen(layer: nn.Module, given: tuple[Tensor], stride: tuple[int, int]) -> tuple[Tensor]:
+def _pick_seen(layer: nn.Module, given: tuple[Tensor], stride: tuple[int, ...]) -> tuple[Tensor]:
     (x,) = given
     return (x[..., :: stride[0], :: stride[1]],)
 
