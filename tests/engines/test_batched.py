@@ -74,7 +74,8 @@ def test_every_network_is_tested_here_or_with_tokens_and_series():
 def test_every_network_and_optimiser(engine, reference, name, recipe):
     model = network(name)
     assert engine.describe(model).startswith(f"{name}: stacked (known layers")
-    flips = int(name.startswith("resnet20"))  # seen in one of four, without AVX-512
+    # seen in one of four networks, without AVX-512
+    flips = int((name, recipe) == ("resnet20(width=0.25)", "nesterov"))
     parity.agree(engine, reference, parity.fits(model, recipe=RECIPES[recipe]), flips)
 
 
@@ -108,7 +109,7 @@ def test_every_variation_of_a_recipe(engine, reference, name, variation):
         engine,
         reference,
         parity.fits(network(name), **VARIATIONS[variation]),
-        flips=int("group" in name or name.startswith("resnet20")),
+        flips=int("group" in name),
     )
 
 

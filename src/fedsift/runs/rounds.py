@@ -20,7 +20,7 @@ from fedsift.turns import Asked, Lane, answer
 from fedsift.types import Engine
 
 SAVERS = 8  # runs whose round is written at the same time
-FEWEST = 36  # runs of a lane: with fewer, an engine loses more than it waits
+FEWEST = 36  # runs of a lane; estimated from times of a step, not measured
 SWITCH = 0.0005  # seconds: the engine's thread must not wait long for Python's lock
 
 Outcome = Record | Exception
