@@ -3,6 +3,8 @@ process cannot.
 """
 
 import contextlib
+import csv
+import itertools
 import os
 import re
 import shlex
@@ -13,8 +15,10 @@ import time
 import uuid
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import fedsift
 from fedsift import runs
 from fedsift.algorithms.audits import SECRET_BYTES, derive_secret
 from fedsift.flower import certificates, keys, local_deployment, processes, project
@@ -26,10 +30,11 @@ from tests.helpers.real_flower import (
     simulated,
     until,
 )
-from tests.helpers.runs import lines
+from tests.helpers.runs import lines, straight
 
 pytestmark = pytest.mark.flower
 
+FOREST, BOOSTING = "RandomForestClassifier", "GradientBoostingClassifier"
 MISCHIEF = '''
 """Nodes that misbehave as their settings say."""
 import time
@@ -82,15 +87,17 @@ def app(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory):
-    """A SuperLink and three SuperNodes."""
+def four(tmp_path_factory):
+    """A SuperLink and four SuperNodes, each with a file of its own; a run may leave some out."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDSIFT_DATA", str(home / "data"))  # where the server keeps its start
         deployment = local_deployment.Deployment(home)
+    write_hospitals(home)
     with deployment:
-        for client in range(3):
-            deployment.node({"partition-id": client, "memory": str(home / "memory")})
+        for client in range(4):
+            own = {"memory": str(home / "memory"), "data": str(home / f"hospital-{client}.csv")}
+            deployment.node({"partition-id": client} | own)
         yield deployment
     assert not deployment.alive()
 
@@ -108,7 +115,7 @@ def submit(deployment, app, folder, overrides, **how):
 
 
 def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resumed(
-    three, app, pace, tmp_path, monkeypatch
+    four, app, pace, tmp_path, monkeypatch
 ):
     """CFD: delta codes both ways and a model at every node, a memory of labels and a start made at
     the server, so everything there is to lose would be missed.
@@ -116,18 +123,18 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
     parts = "start=simclr(epochs=3) aggregator=memory(era(0.1))"
     overrides = f"{TINY} clients=3 cohort=3 rounds=2 algorithm=cfd budget=20 {parts}"
     folder = tmp_path / "run"
-    submit(three, app, folder, overrides)
+    submit(four, app, folder, overrides)
     until(lambda: len(lines(folder / runs.TIMING)) == 1)
     time.sleep(3)  # in the middle of the next round: all its messages are on their way
     servers = [
         pid
-        for pid in processes.find_marked(three.mark)
+        for pid in processes.find_marked(four.mark)
         if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     assert servers
     for pid in servers:
         os.kill(pid, signal.SIGKILL)
-    again = submit(three, app, folder, overrides)
+    again = submit(four, app, folder, overrides)
     state = checkpoint(folder, 2)
     assert server_bits(state) == server_bits(
         simulated(app, tmp_path / "simulated", overrides, monkeypatch)
@@ -140,19 +147,19 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
             here["accuracies"] == there["accuracies"]
             and here["client_accuracy"] == there["client_accuracy"]
         )
-    assert "starts over" not in three.log(again)
+    assert "starts over" not in four.log(again)
     pace += [row["seconds"] for row in lines(folder / runs.TIMING)[1:]]
 
 
 def test_sift_with_memory_and_start_on_three_nodes_equals_a_simulation(
-    three, app, tmp_path, monkeypatch
+    four, app, tmp_path, monkeypatch
 ):
     """Labels of own classes, a memory of labels, replay, EMA, and updates on the way down."""
     parts = "algorithm.bytes=60 algorithm.mode=labels start=simclr(epochs=3)"
     parts += " algorithm.down_codec=updates(1)"
     overrides = f"{TINY} clients=3 cohort=2 rounds=3 algorithm=sift {parts}"
     folder = tmp_path / "run"
-    submit(three, app, folder, overrides)
+    submit(four, app, folder, overrides)
     state = checkpoint(folder, 3)
     there = simulated(app, tmp_path / "simulated", overrides, monkeypatch)
     assert state.server.memory["aggregator"]  # something is remembered
@@ -161,13 +168,13 @@ def test_sift_with_memory_and_start_on_three_nodes_equals_a_simulation(
 
 
 def test_trust_with_audits_on_three_nodes_equals_a_simulation_with_its_secret(
-    three, app, tmp_path, monkeypatch
+    four, app, tmp_path, monkeypatch
 ):
     """The server draws its secret from chance; the checkpoint has it."""
     parts = "aggregator=trust(memory(era(0.1))) algorithm.audit=8"
     overrides = f"{TINY} clients=3 cohort=3 rounds=3 algorithm=fas {parts}"
     folder = tmp_path / "run"
-    submit(three, app, folder, overrides)
+    submit(four, app, folder, overrides)
     state = checkpoint(folder, 3)
     secret = state.server.memory["secret"].tobytes()
     assert len(secret) == SECRET_BYTES and secret != derive_secret(0)
@@ -185,58 +192,111 @@ def test_trust_with_audits_on_three_nodes_equals_a_simulation_with_its_secret(
         assert others == [{size + more for size in first}] * 2
 
 
-def test_nodes_with_forests_equal_a_simulation(three, app, tmp_path, monkeypatch):
-    """Two of three nodes have a random forest by name; each keeps its own and reports on it."""
+def write_hospitals(folder):
+    """The breast-cancer table: 30 rows for each of four, 80 public ones and 100 for the test."""
+    data = fedsift.load_dataset("breast-cancer")
+    assert data.names is not None
+    columns = [f"measure {number}" for number in range(data.x.shape[1])]
+    rows = iter(np.random.default_rng(0).permutation(len(data.x)))
+    for name, parts in {
+        **{f"hospital-{client}": {"train": 30} for client in range(4)},
+        "shared": {"public": 80, "test": 100},
+    }.items():
+        with open(folder / f"{name}.csv", "w", newline="") as file:
+            out = csv.writer(file)
+            out.writerow([*columns, "tumour", "part"])
+            for part, count in parts.items():
+                for row in itertools.islice(rows, count):
+                    label = "" if part == "public" else data.names[data.y[row]]
+                    out.writerow([*data.x[row].tolist(), label, part])
+
+
+HOSPITALS = """
+import fedsift
+
+CLASSES = ("benign", "malignant")
+
+
+def load(path):
+    return fedsift.load_dataset(f"csv:{path}", target="tumour", split="part", classes=CLASSES)
+
+
+def public(experiment, node):
+    return load(SHARED)
+
+
+def test(experiment, node):
+    return load(SHARED)
+
+
+def private(experiment, node):
+    return load(node["data"])
+"""
+
+
+def test_four_nodes_with_their_own_files_and_models_equal_a_simulation(four, tmp_path):
+    """Two networks, a random forest and gradient boosting; each node reads the file it was started
+    with, and keeps its own model.
+    """
     pytest.importorskip("sklearn")
-    forest = "sklearn:RandomForestClassifier(n_estimators=5)"
-    models = shlex.quote(f'clients.models={{"mlp"=1,"{forest}"=2}}')
-    parts = f"algorithm=fas algorithm.download=soft-labels {models}"
-    overrides = f"{TINY} clients=3 cohort=3 rounds=2 {parts}"
-    folder = tmp_path / "run"
-    submit(three, app, folder, overrides)
+    app, folder, other = (tmp_path / name for name in ("app", "run", "simulated"))
+    project.create(app)
+    (app / "task.py").write_text(HOSPITALS.replace("SHARED", repr(str(four.home / "shared.csv"))))
+    trees = [f"sklearn:{name}(n_estimators=5)" for name in (FOREST, BOOSTING)]
+    models = ",".join(f'"{name}"=1' for name in ("mlp", "mlp(width=0.5)", *trees))
+    words = ["rounds=2", "clients=4", "cohort=4", "device=cpu", "algorithm=fas", "budget=30"]
+    words += ["algorithm.download=soft-labels", f"clients.models={{{models}}}", "local.lr=0.01"]
+    submit(four, app, folder, shlex.join(words))
     state = checkpoint(folder, 2)
-    there = simulated(app, tmp_path / "simulated", overrides, monkeypatch)
-    assert server_bits(state) == server_bits(there)
-    assert lines(folder / runs.LEDGER) == lines(tmp_path / "simulated" / runs.LEDGER)
-    found, expected = (
-        [row["client_accuracy"] for row in lines(where / runs.METRICS)]
-        for where in (folder, tmp_path / "simulated")
+    words += [f"data.name=csv:{four.home}/shared.csv", f"data.clients={four.home}/hospital-*.csv"]
+    words += ["data.target=tumour", "data.split=part", "data.classes=benign,malignant"]
+    straight(other, fedsift.read_experiment("digits-fas", words))
+    assert server_bits(state) == server_bits(checkpoint(other, 2))
+    ledger = lines(folder / runs.LEDGER)
+    assert ledger == lines(other / runs.LEDGER)
+    assert all(set(row["up"]) == set("0123") and "missing" not in row for row in ledger)
+    here, there = (
+        [
+            [row[name] for name in ("accuracies", "client_accuracy")]
+            for row in lines(f / "metrics.jsonl")
+        ]
+        for f in (folder, other)
     )
-    assert found == expected and found[-1] > 0.2
+    assert here == there and min(here[-1][0].values()) > 0.8
 
 
-def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
-    """Of ten clients three are honest; the ledger and the log name the other seven."""
+def test_a_round_completes_whoever_fails_in_it(four, app, pace, tmp_path):
+    """Of eleven clients four are honest; the ledger and the log name the other seven."""
     signs = {name: tmp_path / name for name in ("hang", "die")}
     nodes = {
-        client: three.node(
+        client: four.node(
             {"partition-id": client, "mischief": name, "sign": str(signs.get(name, tmp_path))}
         )
         for client, name in enumerate(
-            ("raise", "hang", "die", "malformed", "public", "version", "huge"), 3
+            ("raise", "hang", "die", "malformed", "public", "version", "huge"), 4
         )
     }
-    overrides = f"{TINY} clients=10 cohort=10 rounds=1 algorithm=fas"
+    overrides = f"{TINY} clients=11 cohort=11 rounds=1 algorithm=fas"
     run = submit(
-        three, app, tmp_path / "run", overrides, deadline=max(25.0, 4 * pace[-1]), minimum=3
+        four, app, tmp_path / "run", overrides, deadline=max(25.0, 4 * pace[-1]), minimum=4
     )
     until(lambda: all(sign.exists() for sign in signs.values()))
-    os.killpg(nodes[5].pid, signal.SIGKILL)
+    os.killpg(nodes[6].pid, signal.SIGKILL)
     until(lambda: lines(tmp_path / "run" / runs.TIMING))
     (row,) = lines(tmp_path / "run" / runs.LEDGER)
-    assert set(row["up"]) == {"0", "1", "2"}
+    assert set(row["up"]) == set("0123")
     why = row["missing"]
-    assert re.match(r"RuntimeError in take_turn \(client_app.py, line \d+\); the node's", why["3"])
-    assert why["4"].startswith("no reply within") and re.match(
-        "no reply within|Flower error", why["5"]
+    assert re.match(r"RuntimeError in take_turn \(client_app.py, line \d+\); the node's", why["4"])
+    assert why["5"].startswith("no reply within") and re.match(
+        "no reply within|Flower error", why["6"]
     )
-    assert why["6"] == "its message is refused: truncated message: 8 bytes, a header alone has 13"
-    assert why["7"].startswith("its public set is not the server's")
-    assert why["8"].startswith("it has wire protocol 1 (fedsift ")
-    assert re.fullmatch(r"its reply has more than \d+ bytes", why["9"])
+    assert why["7"] == "its message is refused: truncated message: 8 bytes, a header alone has 13"
+    assert why["8"].startswith("its public set is not the server's")
+    assert why["9"].startswith("it has wire protocol 1 (fedsift ")
+    assert re.fullmatch(r"its reply has more than \d+ bytes", why["10"])
     assert lines(tmp_path / "run" / runs.METRICS)[0]["missing"] == why
-    log = three.log(run)
-    for client in "3456789":
+    log = four.log(run)
+    for client in range(4, 11):
         assert f"round 0 is without client {client}: " in log
     assert "is refused: its public set is not the server's" in log
     assert "is refused: it has wire protocol 1" in log
@@ -244,7 +304,7 @@ def test_a_round_completes_whoever_fails_in_it(three, app, pace, tmp_path):
     kept = (tmp_path / "run" / "server.log").read_text()
     assert "is refused: its public set is not the server's" in kept and "\x1b" not in kept
     told = "fedsift: the server refuses this node: its public set is not the server's"
-    until(lambda: told in (three.home / f"node-{7}.log").read_text())
+    until(lambda: told in (four.home / "node-8.log").read_text())
 
 
 def test_tls_and_authentication_let_registered_nodes_in_and_nobody_else(app, tmp_path, monkeypatch):
