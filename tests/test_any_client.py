@@ -15,7 +15,7 @@ from fedsift.algorithms.soft_labels import merge_labels
 from fedsift.estimators.remote import Remote
 from fedsift.types import Predict, SoftLabels
 from tests.helpers.black_box import answer_evenly, say, serving
-from tests.helpers.runs import PROGRAM, bits, killed, lines, play, resumed, rounds_in, straight
+from tests.helpers.runs import PROGRAM, bits, cli, killed, lines, play, resumed, rounds_in, straight
 
 pytest.importorskip("sklearn")
 FOREST = "sklearn:RandomForestClassifier(n_estimators=10)"
@@ -271,14 +271,23 @@ def test_a_run_with_a_forest_resumes_to_the_same_bits(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_with_a_forest_killed_again_and_again_ends_with_the_same_bits(tmp_path):
-    rounds, folder = 12, tmp_path / "run"
-    start = [*PROGRAM, "run", "digits-fas", *MIXED, f"rounds={rounds}", "--out", str(folder)]
-    killed(start, lambda: rounds_in(folder) >= 1, 0.0)
-    again = [*PROGRAM, "run", "--resume", "--out", str(folder)]
-    killed(again, lambda: rounds_in(folder) >= 4, 0.02)
-    assert 1 <= rounds_in(folder) < rounds
-    assert bits(resumed(folder)) == bits(straight(tmp_path / "whole", mixed(rounds)))
+def test_a_sweep_with_forests_killed_again_and_again_ends_with_the_same_bytes(tmp_path):
+    words = ["run", "digits-fas", *MIXED, "rounds=6", "--seeds", "2", "--quiet", "--out"]
+    cells = ("seed-0", "seed-1")
+    folder = tmp_path / "killed"
+
+    def played():
+        return sum(rounds_in(folder / cell) for cell in cells)
+
+    killed([*PROGRAM, *words, str(folder)], lambda: played() >= 2, 0.0)
+    again = ["run", "--resume", "--quiet", "--out", str(folder)]
+    killed([*PROGRAM, *again], lambda: played() >= 5, 0.02)
+    assert 5 <= played() < 12
+    for command in (again, [*words, str(tmp_path / "whole")]):
+        assert cli(*command).exit_code == 0
+    for cell in cells:
+        assert bits(folder / cell) == bits(tmp_path / "whole" / cell)
+        assert rounds_in(folder / cell) == 6
 
 
 def test_the_network_of_a_run_with_forests_is_the_student(tmp_path):
