@@ -3,16 +3,21 @@
 import json
 import shutil
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fedsift import runs
+from fedsift import config, runs
+from fedsift.data import DATASETS, make_dataset
 from fedsift.report import pages
 from fedsift.report.page_data import describe_page
+from tests.helpers import fake_flower
 from tests.helpers.cli import done
-from tests.helpers.runs import straight, tiny
+from tests.helpers.data_files import images
+from tests.helpers.runs import TINY, straight, tiny
 
 pytestmark = pytest.mark.browser
 
@@ -50,6 +55,89 @@ def home(tmp_path_factory) -> Path:
     )
     make_hostile(home)
     return home
+
+
+# --- runs of every kind ---
+
+
+def play_demo(home: Path) -> list[Path]:
+    done("demo", "--out", str(home), "--seeds", "1", "--rounds", "1", "--quiet")
+    return [home]
+
+
+def play_photographs(home: Path) -> list[Path]:
+    """Two samplers, two seeds: a sweep on what CIFAR-10 would be if its pixels were noise."""
+    x, y = images(200), np.arange(200) % 10
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DATASETS, "cifar10", lambda: make_dataset(x, y))
+        for sampler, seed in product(("none", "mixed"), range(2)):
+            words = ("data.name=cifar10", f"sampler={sampler}", f"seed={seed}")
+            straight(home / f"{sampler}-{seed}", tiny("digits-fas", *words, rounds=2))
+    return [home]
+
+
+def play_texts(home: Path) -> list[Path]:
+    words = "clients=3 cohort=3 data.private=60 data.public=30 budget=6 rounds=2 device=cpu"
+    return [straight(home / "texts", config.read_experiment("text-fas", words.split()))]
+
+
+def play_on_flower(home: Path) -> list[Path]:
+    """On a grid in this process; one client does not answer."""
+    task = fake_flower.a_task(home / "app")
+    grid, how = fake_flower.federation(task, fake_flower.overrides("fas", 2), 4, home / "run")
+    grid.nodes[7].meddle = lambda message, reply: None
+    fake_flower.play(task, grid, how)
+    return [home / "run"]
+
+
+def play_a_paper(home: Path) -> list[Path]:
+    few = (*TINY, "model=mlp", "budget=6", "rounds=1")
+    done("reproduce", "fas-icc2022", "table1", "--quick", "--seeds", "1", *few, "--out", str(home))
+    return [home / "runs"]
+
+
+def play_a_thousand(home: Path) -> list[Path]:
+    words = ("clients=1000", "cohort=20", "data.private=1000", "name=crowd")
+    return [straight(home / "crowd", tiny("digits-fas", *words, rounds=1))]
+
+
+KINDS = {
+    "demo": (play_demo, "images", 4),
+    "photographs": (play_photographs, "images", 2),
+    "texts": (play_texts, "texts", 1),
+    "flower": (play_on_flower, "images", 1),
+    "paper": (play_a_paper, "images", 12),
+    "thousand": (play_a_thousand, "images", 1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_has_its_page(browser, tmp_path, kind):
+    play, sheet, methods = KINDS[kind]
+    folders = [str(folder) for folder in play(tmp_path)]
+    told = json.loads(done("compare", *folders, "--json").stdout)["methods"]
+    assert len(told) == methods
+    done("report", *folders, "-o", str(tmp_path / "page.html"))
+    with Tab(browser, tmp_path / "page.html") as page:
+        marks = page.locator("#curve-bytes .mark").evaluate_all(
+            "all => all.map((one) => [one.dataset.name, Number(one.dataset.x)])"
+        )
+        assert dict(marks) == {m["method"]: pytest.approx(m["uplink_bytes"], abs=1) for m in told}
+        assert page.locator(f"#talk .card-{sheet}").count() > 0
+        for wide in (1440, 360):
+            page.set_viewport_size({"width": wide, "height": 900})
+            assert spills(page) == 0
+            assert page.evaluate(CONTRAST) == []
+        seen = page.locator("main").inner_text()
+    if kind == "photographs":
+        assert "truth: " in seen and "automobile" in seen
+    elif kind == "flower":
+        assert "truth:" not in seen and "did not answer" in seen
+    elif kind == "thousand":
+        assert "of 1,000 clients" in seen
+
+
+# --- hostile ones ---
 
 
 def make_hostile(home: Path) -> None:

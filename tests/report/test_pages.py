@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsift import runs
+from fedsift import config, runs
 from fedsift.report import methods, pages, palette
 from fedsift.report.page_data import SAID, cut, describe_page, spread_rounds
 from fedsift.types import UserError
 from tests.helpers.cli import done
-from tests.helpers.runs import cli, straight, tiny
+from tests.helpers.runs import cli, lines, straight, tiny
 
 HOSTILE = "</script><script>alert(1)</script>\u2028<!-- \u202eabc & 'x' \"y\""
 
@@ -105,6 +107,35 @@ def test_conversations_are_cut_to_fit(two, monkeypatch):
     assert (run["said"]["recorded"], len(run["said"]["rounds"])) == (3, 1)
     assert list(run["said"]["rounds"]) == [2]
     assert SAID <= 600_000
+
+
+def test_a_sweep_of_twelve_cells_fits(tmp_path, monkeypatch):
+    # 45 rounds of 20 clients are played once; eleven copies have other seeds, samplers, accuracies.
+    monkeypatch.chdir(tmp_path)
+    few = ("clients=20", "cohort=8", "data.private=200", "partition.alpha=0.1", "budget=12")
+    first = straight(tmp_path / "first", tiny("digits-fas", *few, rounds=45))
+    samplers = ("none", "mixed", "low-entropy", "own-classes")
+    for cell, (sampler, seed) in enumerate(product(samplers, range(3))):
+        folder = tmp_path / "sweep" / f"{sampler}-seed-{seed}"
+        shutil.copytree(first, folder)
+        played = tiny("digits-fas", *few, f"sampler={sampler}", f"seed={seed}", rounds=45)
+        (folder / runs.CONFIG).write_text(config.to_toml(played))
+        rows = [
+            row | {"accuracy": (cell + row["round"] / 45) / 20}
+            for row in lines(first / runs.METRICS)
+        ]
+        (folder / runs.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = json.loads(done("compare", "sweep", "--json").stdout)
+    done("report", "sweep")
+    page = Path("report.html").read_text()
+    data = data_in(page)
+    assert len(page) - sum(len(sheet["picture"]) for sheet in data["samples"]) < 1_500_000
+    found = {method["method"]: method["accuracy"] for method in data["methods"]}
+    assert found == {method["method"]: method["accuracy"] for method in told["methods"]}
+    # Cells 0, 1 and 2 are `none`, and the last five rounds count: the mean is (1 + 42 / 45) / 20.
+    assert found["digits-fas sampler=none"] == pytest.approx((1 + 42 / 45) / 20, abs=1e-6)
+    assert [(run["rounds"], len(run["clients"])) for run in data["runs"]] == [(45, 20)] * 12
+    assert all({"0", "44"} <= run["said"]["rounds"].keys() for run in data["runs"])
 
 
 def test_rounds_are_evenly_spaced_by_hand():

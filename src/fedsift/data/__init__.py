@@ -8,6 +8,7 @@ public_images  public images from elsewhere
 new_samples    samples without labels for a trained model
 """
 
+from fedsift.data.catalogue import CLASS_NAMES as CLASS_NAMES
 from fedsift.data.dataset import Dataset as Dataset
 from fedsift.data.dataset import make_dataset as make_dataset
 from fedsift.data.known import BUNDLED as BUNDLED

@@ -203,3 +203,11 @@ CATALOGUE: dict[str, DatasetInfo] = {
         pypi=Package("aeon==1.6.0", ts.VOWELS, ts.japanese_vowels),
     ),
 }
+
+# Names of classes, for people to read. Labels are numbers all the same.
+_OBJECTS = "airplane automobile bird cat deer dog frog horse ship truck"
+_CLOTHES = "T-shirt,trouser,pullover,dress,coat,sandal,shirt,sneaker,bag,ankle boot"
+CLASS_NAMES = {
+    "cifar10": tuple(_OBJECTS.split(" ")),
+    "fashion-mnist": tuple(_CLOTHES.split(",")),
+}

@@ -12,7 +12,7 @@ from torch import nn
 from fedsift import __version__, config, evaluation, ledger
 from fedsift.baselines import Baselines, read_baselines
 from fedsift.config import Experiment
-from fedsift.data import TEST, VALIDATION
+from fedsift.data import CLASS_NAMES, TEST, VALIDATION
 from fedsift.federation import ModelLike
 from fedsift.files import write_json
 from fedsift.ledger import RoundBytes
@@ -74,8 +74,8 @@ class History:
     @property
     def class_names(self) -> tuple[str, ...]:
         """Of the classes, where they have names; else nothing."""
-        found = self.data.get("classes")
-        return tuple(map(str, found)) if isinstance(found, list) else ()
+        found = self.data.get("classes", CLASS_NAMES.get(self.experiment.data.name))
+        return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
 
     @property
     def stopped_early(self) -> bool:

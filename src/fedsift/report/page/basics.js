@@ -36,6 +36,23 @@ function shorten(text, most) {
   return whole.length > most ? whole.slice(0, most - 1) + "…" : whole;
 }
 
+// Without what stands in brackets at its end, and without its middle: names that begin alike mostly
+// end in what they differ in.
+function squeeze(text, most) {
+  const given = String(text);
+  const whole = given.length > most ? given.replace(/( \([^()]*\))+$/, "") : given;
+  const tail = Math.floor((most - 1) / 2);
+  return whole.length > most ? `${whole.slice(0, most - 1 - tail)}…${whole.slice(-tail)}` : whole;
+}
+
+// A colour of a method; on a dark page the dark ones are lighter, so that they can be seen.
+function paintOf(colour) {
+  if (document.documentElement.dataset.theme !== "dark" || !/^#[0-9a-f]{6}$/i.test(colour)) return colour;
+  const parts = [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
+  const bright = 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  return bright < 90 ? `color-mix(in srgb, ${colour} 50%, white)` : colour;
+}
+
 function formatBytes(count) {
   for (const unit of ["B", "kB", "MB", "GB"]) {
     if (count < 1000 || unit === "GB") {
@@ -121,7 +138,8 @@ const tip = {
 
 function swatch(colour) {
   const spot = make("span", { class: "swatch", "aria-hidden": "true" });
-  spot.style.background = colour;
+  spot.style.background = paintOf(colour);
+  spot.dataset.colour = colour;
   return spot;
 }
 

@@ -114,19 +114,19 @@ function paintAxes(svg, how, box) {
 function paintBand(stage, line, scaleX, scaleY) {
   const there = line.band.map(([x, low]) => `${scaleX(x).toFixed(1)},${scaleY(low).toFixed(1)}`);
   const back = [...line.band].reverse().map(([x, , high]) => `${scaleX(x).toFixed(1)},${scaleY(high).toFixed(1)}`);
-  stage.append(draw("polygon", { class: "band", points: [...there, ...back].join(" "), fill: line.colour }));
+  stage.append(draw("polygon", { class: "band", points: [...there, ...back].join(" "), fill: paintOf(line.colour) }));
 }
 
 function paintLine(stage, line, scaleX, scaleY, marks) {
   const points = line.points.map(([x, y]) => `${scaleX(x).toFixed(1)},${scaleY(y).toFixed(1)}`).join(" ");
   stage.append(draw("polyline", {
-    class: line.faint ? "line faint" : "line", points, stroke: line.colour, "stroke-dasharray": line.dash || null,
+    class: line.faint ? "line faint" : "line", points, stroke: paintOf(line.colour), "stroke-dasharray": line.dash || null,
   }));
   if (!marks || line.faint) return;
   for (const [x, y] of line.points) {
     stage.append(draw("circle", {
       class: "mark", cx: scaleX(x).toFixed(1), cy: scaleY(y).toFixed(1), r: line.points.length > 60 ? 1.4 : 2.4,
-      fill: line.colour, "data-name": line.name, "data-x": x, "data-y": y,
+      fill: paintOf(line.colour), "data-name": line.name, "data-x": x, "data-y": y,
     }));
   }
 }
@@ -235,28 +235,32 @@ function paintBars(holder, width, how, rows) {
     holder.append(make("p", { class: "empty" }, how.empty || "Nothing to draw."));
     return;
   }
-  const left = Math.min(190, Math.max(70, width * 0.3));
-  const row = how.row || 24;
+  const thick = how.row || 24;
+  const longest = Math.max(...rows.map((one) => one.name.length));
+  const above = width < 480 && longest > 12; // no room beside the bars: names go above them
+  const left = above ? 0 : Math.min(Math.max(60, width * 0.42), 16 + 7 * longest);
+  const row = thick + (above ? 16 : 0);
   const height = rows.length * row + 8;
   const sums = rows.map((one) => one.parts.reduce((a, b) => a + b, 0));
   const most = Math.max(...sums, 1e-9);
   const svg = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": how.label });
   rows.forEach((one, i) => {
-    const y = i * row + 4;
-    svg.append(draw("text", { class: "tick", x: left - 8, y: y + row / 2 + 2, "text-anchor": "end" }, shorten(one.name, Math.floor(left / 7))));
+    const y = i * row + 4 + row - thick;
+    const told = squeeze(one.name, Math.floor((above ? width : left - 8) / 6.6));
+    svg.append(draw("text", above ? { class: "tick", x: 0, y: y - 4 } : { class: "tick", x: left - 8, y: y + thick / 2 + 2, "text-anchor": "end" }, told));
     let x = left;
     const scale = (n) => (n / (how.shares ? sums[i] || 1 : most)) * (width - left - 74);
     one.parts.forEach((part, p) => {
       if (!part) return;
       const rect = draw("rect", {
-        class: `part part-${p}`, x, y, width: Math.max(0.5, scale(part)), height: row - 7,
+        class: `part part-${p}`, x, y, width: Math.max(0.5, scale(part)), height: thick - 7,
         fill: how.parts[p].colour || null, "data-row": one.name, "data-part": how.parts[p].name, "data-value": part,
       });
       hoverOf(rect, [{ head: true, name: one.name }, { name: how.parts[p].name, value: `${how.format(part)}, ${formatPercent(part / sums[i])}` }]);
       svg.append(rect);
       x += scale(part);
     });
-    svg.append(draw("text", { class: "tick", x: x + 6, y: y + row / 2 + 2 }, how.format(sums[i])));
+    svg.append(draw("text", { class: "tick", x: x + 6, y: y + thick / 2 + 2 }, how.format(sums[i])));
   });
   holder.append(svg);
 }

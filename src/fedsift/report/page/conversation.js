@@ -14,6 +14,8 @@ function conversation(data) {
   const places = new Map(sheet.samples.map((sample, place) => [sample, place]));
   if (!rounds.includes(talk.round)) talk.round = rounds[rounds.length - 1];
   const stage = make("div", { id: "talk" });
+  const longest = Math.max(1, ...run.classes.map((name) => name.length));
+  stage.style.setProperty("--name", `${Math.max(1.6, Math.min(5.8, 0.62 * longest)).toFixed(1)}em`);
   const controls = make("div", { class: "controls" });
   const paint = () => {
     const row = said.rounds[talk.round];
@@ -93,7 +95,7 @@ function saysRow(run, who, label, truth) {
   for (let i = 0; i < label.length; i += 2) {
     const bar = make("span", { class: `bar-fill${i ? " second" : ""}${truth !== null && label[i] === truth ? " right" : ""}` });
     bar.style.width = `${label[i + 1] / 10}%`;
-    bars.push(make("span", { class: "bar-row", "data-class": label[i], "data-share": label[i + 1] }, make("span", { class: "bar-name" }, quote(nameClass(run, label[i]), 12)), make("span", { class: "bar-track" }, bar), make("span", { class: "bar-share" }, formatPercent(label[i + 1] / 1000))));
+    bars.push(make("span", { class: "bar-row", "data-class": label[i], "data-share": label[i + 1] }, make("span", { class: "bar-name" }, make("bdi", { title: nameClass(run, label[i]) }, shorten(nameClass(run, label[i]), 12))), make("span", { class: "bar-track" }, bar), make("span", { class: "bar-share" }, formatPercent(label[i + 1] / 1000))));
   }
   const verdict = truth === null ? "" : label[0] === truth ? " ✓" : " ✗";
   return make("div", { class: "says" }, make("p", { class: "who" }, who + verdict), bars);

@@ -41,7 +41,7 @@ function headline(data) {
       make("span", { class: "named" }, swatch(method.colour), quote(method.method, 60)),
       String(method.seeds.length),
       make("span", { class: "accuracy" }, `${formatShare(method.accuracy)}${spread}`),
-      ...(gaps ? [method.gap ? quote(method.gap.against, 30) : "–", told] : []),
+      ...(gaps ? [method.gap ? make("span", { class: "against" }, make("bdi", { title: method.gap.against }, squeeze(method.gap.against, 34))) : "–", told] : []),
       formatBytes(method.uplink_bytes_per_upload), formatBytes(method.uplink_bytes), formatBytes(method.downlink_bytes),
       ...(several ? [method.uplink_bytes_to_target === null ? "not by all" : formatBytes(method.uplink_bytes_to_target)] : []),
     ];
@@ -61,11 +61,21 @@ function explain(data) {
 }
 
 function listStates(data) {
-  const odd = data.runs.filter((run) => run.state.name !== "finished" || run.state.resumed);
+  const order = ["running", "failed", "stopped", "finished"];
+  const odd = data.runs.filter((run) => run.state.name !== "finished" || run.state.resumed)
+    .sort((a, b) => order.indexOf(a.state.name) - order.indexOf(b.state.name));
   const rows = odd.map((run) => [quote(nameRun(run), 60), describeState(run), `${run.rounds} of ${run.planned}`, run.state.why ? quote(run.state.why, 200) : run.state.name === "stopped" ? make("code", {}, quote(run.resume, 120)) : ""]);
   const early = data.waiting.map((run) => [quote(run.name, 60), run.state, "0", ""]);
   if (!rows.length && !early.length) return null;
-  return make("div", { id: "states" }, make("h3", {}, "Runs that are under way, stopped or resumed"), makeTable("States of runs", ["run", "state", "rounds", ""], [...rows, ...early]));
+  const table = makeTable("States of runs", ["run", "state", "rounds", ""], [...rows, ...early]);
+  const title = "Runs that are under way, stopped or resumed";
+  if (rows.length + early.length <= 8) return make("div", { id: "states" }, make("h3", {}, title), table);
+  const counts = new Map();
+  for (const name of [...odd.map((run) => run.state.name), ...early.map(() => "waiting")]) counts.set(name, (counts.get(name) || 0) + 1);
+  const told = [...counts].map(([name, count]) => `${count} ${name === "finished" ? "finished after a resume" : name}`).join(", ");
+  const list = make("details", { id: "states", ontoggle: () => { page.states = list.open; } }, make("summary", {}, `${title}: ${told}`), table);
+  list.open = Boolean(page.states);
+  return list;
 }
 
 function describeState(run) {
@@ -83,7 +93,7 @@ function legend(data, redrawAll) {
         else page.on.add(i);
         button.setAttribute("aria-pressed", String(page.on.has(i)));
         redrawAll();
-      } }, swatch(method.colour), quote(method.method, 48));
+      } }, swatch(method.colour), make("bdi", { title: method.method }, squeeze(method.method, 48)));
     return button;
   });
   const several = data.methods.some((method) => method.runs.length > 1);
@@ -180,7 +190,7 @@ function heatChart(how, rows, columns, cells) {
   const holder = make("div", { class: "chart" });
   keepDrawn(holder, (width) => {
     holder.replaceChildren();
-    const left = Math.min(150, Math.max(54, width * 0.2));
+    const left = Math.min(16 + 7 * Math.max(...rows.map((name) => name.length)), Math.max(76, Math.min(170, width * 0.25)));
     const cell = { width: (width - left - 8) / columns.length, height: Math.max(12, Math.min(24, 420 / rows.length)) };
     const height = rows.length * cell.height + 40;
     const svg = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": how.label });
@@ -190,7 +200,7 @@ function heatChart(how, rows, columns, cells) {
       svg.append(draw("text", { class: "tick", x: left + (c + 0.5) * cell.width, y: rows.length * cell.height + 16, "text-anchor": "middle" }, shorten(name, 9)));
     });
     rows.forEach((name, r) => {
-      svg.append(draw("text", { class: "tick", x: left - 8, y: (r + 0.5) * cell.height + 4, "text-anchor": "end" }, shorten(name, Math.floor(left / 7.5))));
+      svg.append(draw("text", { class: "tick", x: left - 8, y: (r + 0.5) * cell.height + 4, "text-anchor": "end" }, squeeze(name, Math.floor((left - 8) / 6.6))));
       cells[r].forEach((value, c) => {
         if (value === null || value === undefined) return;
         const rect = draw("rect", { class: "heat", x: left + c * cell.width, y: r * cell.height, width: Math.max(1, cell.width - 1), height: cell.height - 1, "fill-opacity": (how.shade ? how.shade(value) : value).toFixed(3), "data-row": name, "data-column": columns[c], "data-value": value });
@@ -287,9 +297,11 @@ function settings(data) {
   const run = data.runs[page.run];
   const parts = [];
   if (data.differences.length && data.runs.length > 1) {
-    const few = data.runs.slice(0, 24);
-    const heads = ["setting", ...few.map((one) => quote(nameRun(one), 34))];
-    parts.push(make("h3", {}, "What the runs differ in"), makeTable("Differences", heads, data.differences.map((row) => [make("code", {}, row.key), ...row.values.slice(0, few.length).map((v) => quote(v, 40))])));
+    const few = data.methods.slice(0, 24);
+    const heads = ["setting", ...few.map((method) => quote(squeeze(method.method, 40), 40))];
+    const valuesOf = (row, method) => [...new Set(method.runs.map((number) => row.values[number]))].join(", ");
+    parts.push(make("h3", {}, "What the runs differ in"), makeTable("Differences", heads, data.differences.map((row) => [make("code", {}, row.key), ...few.map((method) => quote(valuesOf(row, method), 60))])));
+    if (few.length < data.methods.length) parts.push(make("p", { class: "note" }, `The first ${few.length} of ${data.methods.length} methods.`));
   }
   const list = (values) => make("dl", { class: "settings" }, Object.entries(values).map(([key, value]) => make("div", {}, make("dt", {}, quote(key, 40)), make("dd", {}, quote(value, 200)))));
   parts.push(

@@ -55,6 +55,8 @@ function chooseTheme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   const button = document.getElementById("theme");
   button.setAttribute("aria-pressed", String(dark));
+  for (const spot of document.querySelectorAll("[data-colour]")) spot.style.background = paintOf(spot.dataset.colour);
+  redraw(true);
 }
 
 function startTheme() {
