@@ -10,7 +10,7 @@ ROUNDS, PHONES = 10, 4
 data = fedsift.load_dataset("japanese-vowels")  # x [270, 29, 12], and an official test set
 task = fedsift.split(data, public=90, seed=0)
 clients = fedsift.make_clients(task.private, PHONES, fedsift.Dirichlet(1.0), "series-cnn", seed=0)
-recipe = fedsift.Recipe(lr=0.05)
+recipe = fedsift.Recipe(lr=0.01)  # chosen by validation utterances, not by the test
 algorithm = fedsift.sift(bytes=600, mixup=0.0, local=recipe, distill=recipe)
 for record in fedsift.federate(algorithm, clients, task, rounds=ROUNDS, cohort=PHONES):
     print(f"round {record.round + 1}: {record.accuracy:.3f}, {record.uplink_bytes} bytes up")

@@ -23,7 +23,7 @@ NOT_RUN = {
         "needs a download or a GPU; the keys of its experiment are checked"
     ),
     r"fedsift watch|fedsift run .*--watch": "serves until it is stopped; tests/report/test_live.py",
-    r"fedsift run .*spam-assassin": "needs a download; the keys of its experiment are checked",
+    r"fedsift run .*(spam-assassin|japanese-vowels)": "needs a download; its keys are checked",
     r"fedsift run .*--engine ray": "a cluster; the tests of that engine start small ones",
     r"fedsift run .*--track csv,tensorboard": "the test of trackers reads the files back",
     r"fedsift bench": "a measurement",

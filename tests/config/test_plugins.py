@@ -229,6 +229,8 @@ def test_a_changed_module_is_refused_in_one_sentence_unless_the_change_is_accept
     )
     mine.write_text(f"{MINE}\nprint('imported')\n")
     forget()
+    again = complaint("run", "digits-fas", "sampler=mine:pick", "--out", "out")
+    assert "run folder out exists; add --resume" in again  # nothing about code that is not resumed
     said = complaint("run", "--resume", "--out", "out")
     assert said == (
         f"error: out was made with other code of mine:pick in {mine} (sha256 {old} there, {new} "

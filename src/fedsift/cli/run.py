@@ -164,6 +164,8 @@ def run_one(
 ) -> None:
     from fedsift import runs
 
+    if not resume:
+        runs.check_new(folder)
     _check_plugins({folder: experiment}, resume, accept_changes)
     engine, why = choose_engine(*experiment.where)
     with resume_hint(runs.resume_command(folder), folder / runs.CONFIG):

@@ -56,6 +56,7 @@ from fedsift.runs.run import begin_run as begin_run
 from fedsift.runs.run import build as build
 from fedsift.runs.run import changed_settings as changed_settings
 from fedsift.runs.run import check_code as check_code
+from fedsift.runs.run import check_new as check_new
 from fedsift.runs.run import fingerprint_task as fingerprint_task
 from fedsift.runs.states import best_state as best_state
 from fedsift.runs.states import describe_error as describe_error

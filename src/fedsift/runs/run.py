@@ -254,10 +254,16 @@ def _check_old(folder: Path, experiment: Experiment, resume: bool) -> None:
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} exists and is not a run folder; choose another --out")
     if not resume:
+        check_new(folder)
+    _check_same_config(experiment, read_config(folder), folder)
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a folder that has a run in it."""
+    if (folder / CONFIG).is_file():
         raise UserError(
             f"run folder {folder} exists; add --resume to resume it, or choose another --out"
         )
-    _check_same_config(experiment, read_config(folder), folder)
 
 
 def _check_same_config(asked: Experiment, kept: Experiment, folder: Path) -> None:
