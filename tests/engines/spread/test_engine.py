@@ -132,6 +132,30 @@ def test_an_error_stops_what_the_others_do():
     assert crew.begun == 2
 
 
+class EndlessUntilStopped(Here):
+    """Says that it has a part, and has it until it is stopped."""
+
+    def do(self, parcel, stores):
+        self.crew.busy.set()
+        assert self.stopped.wait(60)
+        raise Interrupted
+
+
+def test_an_interrupt_while_the_threads_are_started_stops_who_has_begun(monkeypatch):
+    crew = HereCrew(kind=EndlessUntilStopped)
+    crew.busy = threading.Event()
+
+    class InterruptedPool(spread.ThreadPoolExecutor):
+        def submit(self, *call):
+            super().submit(*call)
+            assert crew.busy.wait(60)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(spread, "ThreadPoolExecutor", InterruptedPool)
+    with pytest.raises(KeyboardInterrupt):
+        SpreadEngine(crew).run(jobs())
+
+
 def test_one_program_stays_at_home():
     crew = HereCrew(1)
     assert len(SpreadEngine(crew).run(jobs(1)[:1])) == 1

@@ -134,8 +134,10 @@ class SpreadEngine:
         workers = self.crew.workers(min(len(parts), self.crew.count()))
         shift = _Shift(self, parts, workers)
         with ThreadPoolExecutor(len(workers), "fedsift-worker") as threads:
-            served = [threads.submit(shift.serve, place) for place in range(len(workers))]
-            shift.wait_for(served)
+            try:  # an interrupt may come while the threads are being started
+                shift.wait_for([threads.submit(shift.serve, i) for i in range(len(workers))])
+            finally:
+                shift.end()
         return [shift.answers[part] for part in parts]
 
     def take(self, part: Part, worker: Worker) -> list[Any]:
@@ -156,7 +158,8 @@ class _Shift:
 
     def __init__(self, engine: SpreadEngine, parts: Sequence[Part], workers: list[Worker]) -> None:
         self._engine, self._workers, self._waiting = engine, workers, deque(parts)
-        self._left, self._stop, self._change = len(parts), Stop(), threading.Condition()
+        self._left, self._in_hand = len(parts), 0
+        self._stop, self._change = Stop(), threading.Condition()
         self.answers: dict[Part, list[Any]] = {}
 
     def serve(self, place: int) -> None:
@@ -175,37 +178,46 @@ class _Shift:
                 if other is None:
                     return
                 self._workers[place] = other
+            finally:
+                self._put_down()
 
     def wait_for(self, served: Sequence[Future[None]]) -> None:
-        """Until all is done; on an error or an interrupt workers are stopped first."""
-        try:
-            for future in wait(served, return_when=FIRST_EXCEPTION).done:
-                future.result()
-            wait(served)
-        finally:
-            self._end(served)
+        """Until all is done or one has failed."""
+        for future in wait(served, return_when=FIRST_EXCEPTION).done:
+            future.result()
         for future in served:
             future.result()
         if self._left:
             raise UserError("no worker is left, and none could be started")
 
-    def _end(self, served: Sequence[Future[None]]) -> None:
+    def end(self) -> None:
+        """Nobody takes another part; workers that have one in hand are stopped, at last killed."""
         with self._change:
             self._stop.set()
             self._change.notify_all()
-        if all(future.done() for future in served):
-            return
+            if not self._in_hand:
+                return
         for worker in self._workers:
             worker.stop()
-        if wait(served, PATIENCE).not_done:
-            for worker in self._workers:
-                worker.kill()
+        with self._change:
+            if self._change.wait_for(lambda: not self._in_hand, PATIENCE):
+                return
+        for worker in self._workers:
+            worker.kill()
 
     def _next(self) -> Part | None:
         with self._change:
             while self._left and not self._waiting and not self._stop.is_set():
                 self._change.wait()
-            return self._waiting.popleft() if self._waiting and not self._stop.is_set() else None
+            if not self._waiting or self._stop.is_set():
+                return None
+            self._in_hand += 1
+            return self._waiting.popleft()
+
+    def _put_down(self) -> None:
+        with self._change:
+            self._in_hand -= 1
+            self._change.notify_all()
 
     def _finish(self, part: Part, answer: list[Any]) -> None:
         with self._change:
