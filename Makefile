@@ -9,7 +9,12 @@ PIP      = -m pip install --quiet --disable-pip-version-check
 QUICK   := not slow and not flower and not gpu and not browser
 PYTEST   = $(BIN)/python -m pytest
 # Whole files per worker: the tests of a real Flower federation share one deployment.
-BY_FILE := --dist loadfile --no-loadscope-reorder
+# One worker more than cores: those tests wait much of their time.
+MANY    := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
+BY_FILE := -n $(MANY) --dist loadfile --no-loadscope-reorder
+
+# Parallel tests share the cores: threads of torch within each would wait for one another.
+test test-all coverage: export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs notebooks check format test test-all test-gpu browser coverage dist bench peers clean
@@ -56,7 +61,7 @@ test: $(DEV) ## The quick tests, in parallel
 	$(PYTEST) -n auto -m "$(QUICK)"
 
 test-all: $(DEV) ## All tests that need no GPU, in parallel: real trainings and real Flower federations too
-	$(PYTEST) -n auto $(BY_FILE) -m "not gpu"
+	$(PYTEST) $(BY_FILE) -m "not gpu"
 
 test-gpu: $(DEV) ## The tests that need a CUDA device
 	$(PYTEST) -m gpu

@@ -12,6 +12,7 @@ from fedsift import config, runs
 from fedsift.algorithms import ALGORITHMS
 from fedsift.checkpoints import restore_state
 from fedsift.codecs import entropy, indexes
+from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import federate
 from fedsift.models import initial_state
@@ -256,7 +257,7 @@ def test_on_the_digits_delta_coding_makes_cfds_later_rounds_cheaper():
     for codec in ("delta(quantized(1))", "quantized(1)"):
         settings = ["cohort=20", "rounds=8", "distill.epochs=2", "local.epochs=5", f"codec={codec}"]
         federation = config.build_federation(config.read_experiment("digits-cfd", settings))
-        runs[codec] = run_rounds(federation, 8, SequentialEngine("cpu"))
+        runs[codec] = run_rounds(federation, 8, BatchedEngine("cpu"))
     changes, everything = runs.values()
     assert [record.accuracies for record in changes] == [record.accuracies for record in everything]
     up = [record.uplink_bytes for record in changes]

@@ -213,13 +213,15 @@ def test_a_cap_on_bytes_holds_with_votes():
 @pytest.mark.slow
 def test_expertise_helps_where_everything_is_uploaded():
     """Digits, alpha 0.1, standardised, all 500 public samples labelled by all, local prior and
-    replay: the mean over four seeds rises by more than half a point."""
-    data, scores = fedsift.load_dataset("digits"), {}
-    for votes in ("equal", "expertise"):
-        found = []
-        for seed in range(4):
-            task = fedsift.split(data, private=800, public=500, seed=seed, normalise="standard")
-            clients = fedsift.make_clients(task.private, 20, fedsift.Dirichlet(0.1), seed=seed)
+    replay: better in each of three seeds, and by more than a point in the mean."""
+    data, gaps = fedsift.load_dataset("digits"), []
+    for seed in range(3):
+        task = fedsift.split(data, private=800, public=500, seed=seed, normalise="standard")
+        clients = fedsift.make_clients(
+            task.private, 20, fedsift.Dirichlet(0.1), seed=seed, model="mlp"
+        )
+        scores = []
+        for votes in ("equal", "expertise"):
             algorithm = fd(
                 500,
                 votes=votes,
@@ -228,10 +230,10 @@ def test_expertise_helps_where_everything_is_uploaded():
                 replay=40,
                 local=Recipe(prior=1.0),
             )
-            records = [*fedsift.federate(algorithm, clients, task, rounds=12, cohort=8, seed=seed)]
-            found.append(np.mean([record.accuracy for record in records[-5:]]))
-        scores[votes] = np.mean(found)
-    assert scores["expertise"] > scores["equal"] + 0.005
+            records = [*fedsift.federate(algorithm, clients, task, rounds=8, cohort=8, seed=seed)]
+            scores.append(np.mean([record.accuracy for record in records[-5:]]))
+        gaps.append(scores[1] - scores[0])
+    assert min(gaps) > 0 and np.mean(gaps) > 0.01
 
 
 def test_claims_longer_than_the_rows_allow_are_refused_before_they_are_read():
