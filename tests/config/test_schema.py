@@ -64,6 +64,10 @@ KEYS = "(run `fedsift new PRESET FILE.toml` to see all keys)"
         ("alpha=1e7", "alpha must be from 1e-06 to 1e+06, not 10000000"),
         ("clients.models={}", "clients.models: name at least one model, as in {cnn = 12, mlp = 8}"),
         ("data.test=0", "data.test: input should be greater than 0 (got 0)"),
+        (
+            "data.public=0",
+            "data.public: input should be greater than 0 (got 0); no public set? hold",
+        ),
         ("device=gpu", "device: input should be 'auto', 'cpu' or 'cuda' (got 'gpu')"),
         # unknown parts
         (

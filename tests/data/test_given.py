@@ -114,6 +114,12 @@ def test_the_public_file_orders_the_columns_and_not_a_private_one(tmp_path):
     assert made.table is not None and list(made.table.columns) == ["a", "b"]
 
 
+def test_a_table_without_a_target_is_answered_with_the_key(tmp_path):
+    (tmp_path / "my.csv").write_text("age,kind\n30,a\n40,b\n")
+    with pytest.raises(UserError, match="no sample has a class; name the column of the classes: d"):
+        data.split(data.load_dataset(f"csv:{tmp_path}/my.csv"))
+
+
 def test_rows_without_a_class_are_counted_aloud(tmp_path):
     (tmp_path / "t.csv").write_text("a,grade\n1,none\n2,mild\n3,severe\n4,none\n5,mild\n")
     made = data.load_dataset(f"csv:{tmp_path}/t.csv", target="grade")

@@ -19,6 +19,7 @@ from fedsift.algorithms import ALGORITHMS
 from fedsift.config.schema import Experiment, describe_keys, is_section, section_type
 from fedsift.config.sources import count_clients
 from fedsift.data import DATASETS
+from fedsift.data.rows import NO_PUBLIC
 from fedsift.overrides import (
     SHORT,
     SYNONYMS,
@@ -209,7 +210,8 @@ def _complaint(error: Any) -> str:
     if isinstance((error.get("ctx") or {}).get("error"), UserError):  # of a Recipe
         return "; ".join(f"{where}.{problem}" for problem in said.split("; "))
     got = "" if error["type"] == "value_error" else f" (got {error['input']!r})"
-    return f"{where}: {said[0].lower()}{said[1:]}{got}"
+    cure = f"; {NO_PUBLIC}" if where == "data.public" else ""
+    return f"{where}: {said[0].lower()}{said[1:]}{got}{cure}"
 
 
 # --- writing

@@ -49,6 +49,11 @@ class Rows:
 
 
 def choose_rows(data: Dataset, sizes: Sizes, seed: int) -> Rows:
+    if len(data.y) and (data.y < 0).all():
+        raise UserError(
+            "no sample has a class; name the column of the classes: data.target=COLUMN, or in "
+            "Python load_dataset(..., target=COLUMN)"
+        )
     if data.part is None and data.owners is None:
         return _draw_rows(data, _fill_in(data, sizes), seed)
     return _follow_marks(data, sizes, seed)
