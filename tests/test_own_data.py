@@ -27,6 +27,17 @@ def test_a_table_with_words_and_missing_values():
     assert accuracy("table-sift", "rounds=3", "partition.kind=given") > 0.8
 
 
+def test_a_rare_class_of_a_table_is_not_said_too_often(tmp_path):
+    """Four rows in five are fine; whoever always says so has .8."""
+    rng = np.random.default_rng(0)
+    price = rng.gamma(3, 10, 400)
+    verdicts = np.where(price > np.quantile(price, 0.8), "fraud", "fine")
+    rows = [f"{p:.2f},{v}" for p, v in zip(price, verdicts, strict=True)]
+    (tmp_path / "sales.csv").write_text("\n".join(["price,verdict", *rows]) + "\n")
+    words = [f"data.name=csv:{tmp_path}/sales.csv", "data.target=verdict", "rounds=5"]
+    assert accuracy("table-sift", *words) > 0.92  # with a prior .90
+
+
 def test_texts():
     assert accuracy("text-sift", "rounds=4") > 0.9
     assert accuracy("text-fas", "rounds=3", "model=text-cnn", "local.epochs=3") > 0.6
