@@ -45,7 +45,8 @@ def test_a_cell_is_compared_with_honest_clients_under_the_same_rule():
 
 
 @pytest.mark.parametrize(
-    ("name", "cells", "runs"), [("classical", 108, 324), ("weights", 48, 144), ("audits", 20, 60)]
+    ("name", "cells", "runs"),
+    [("classical", 108, 324), ("weights", 48, 144), ("sizes", 24, 72), ("audits", 20, 60)],
 )
 def test_smaller_grids_can_be_built(name, cells, runs):
     item = PAPER.items[name]
@@ -56,6 +57,19 @@ def test_smaller_grids_can_be_built(name, cells, runs):
         experiment = (WHOLE if cell in found else SMALL).experiment(cell, 0)
         federation = config.build_federation(experiment)
         assert len(federation.hostile) in (0, round(0.2 * experiment.clients.count))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.1])
+def test_clients_of_free_sizes_have_few_and_many_samples(alpha):
+    """Elsewhere all have 40. At strong skew the largest is beyond the cap of three medians."""
+    cells = PAPER.items["sizes"].cells(WHOLE)
+    assert all("+free-sizes" in cell.curve for cell in cells)
+    honest = Cell("fedavg+plain+free-sizes", alpha)
+    assert honest in cells and honest_curve(f"{honest.curve}+scale+share-20") == honest.curve
+    federation = config.build_federation(WHOLE.experiment(honest, 0))
+    sizes = sorted(len(client.data) for client in federation.clients)
+    assert sum(sizes) == 800 and sizes[-1] > 2 * sizes[0]
+    assert (sizes[-1] > 3 * sizes[9]) == (alpha == 0.1)
 
 
 @pytest.mark.parametrize("plan", [WHOLE, SMALL], ids=["digits", "digits-small"])

@@ -36,6 +36,8 @@ JUDGES = ("trust", "trust-cap")
 AUDIT_ATTACKS = ("sleeper", "colluding", "wrong", "false-answers")
 WEIGHT_RULES = ("plain", "clip", "equal", "equal-clip", "weight-median", "weight-trimmed")
 WEIGHT_ATTACKS = ("sign-flip", "scale", "inflated-counts")
+BOUNDS = ("plain", "clip", "equal", "equal-clip")
+BOUNDED_ATTACKS = ("scale", "inflated-counts")  # no bound stops a turned update
 SHARES = ("share-10", "share-20", "share-30", "share-45")
 FIFTH, TENTH = "share-20", "share-10"
 
@@ -142,16 +144,17 @@ def _small_grid(
     rules: Sequence[str],
     attacks: Sequence[str],
     alphas: Sequence[float],
+    variant: str = "",
 ) -> Item:
-    """These attacks by a fifth of the clients against these rules."""
+    """These attacks by a fifth of the clients against these rules, under a variant of all."""
 
     def cells(plan: Plan) -> list[Cell]:
         few = _is_small(plan)
         found = []
         for rule in rules:
             said = ["", *(f"+{attack}+{FIFTH}" for attack in attacks[: 1 if few else None])]
-            curves = [f"{algorithm}+{rule}{end}" for end in said]
-            found += make_cells(curves, [USUAL] if few else alphas)
+            base = f"{algorithm}+{rule}" + (f"+{variant}" if variant else "")
+            found += make_cells([base + end for end in said], [USUAL] if few else alphas)
         return found
 
     return _make_grid(title, cells, 3)
@@ -166,6 +169,11 @@ def _classical() -> Item:
 def _weights() -> Item:
     title = "Attacks on weights, and what bounds on counts and updates do"
     return _small_grid(title, "fedavg", WEIGHT_RULES, WEIGHT_ATTACKS, (1.0, 0.1))
+
+
+def _sizes() -> Item:
+    title = "Bounds on counts and updates where clients have very different numbers of samples"
+    return _small_grid(title, "fedavg", BOUNDS, BOUNDED_ATTACKS, (1.0, 0.1), "free-sizes")
 
 
 def _audits() -> Item:
@@ -249,6 +257,7 @@ ITEMS = {
     "grid": _grid(),
     "classical": _classical(),
     "weights": _weights(),
+    "sizes": _sizes(),
     "audits": _audits(),
     "heart": _heart(),
 }
