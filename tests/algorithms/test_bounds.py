@@ -108,6 +108,20 @@ def test_no_client_counts_more_than_three_lower_medians():
     assert claimed[1] == 2**32 - 1
 
 
+@pytest.mark.parametrize("make", [fedsift.fedavg, fedsift.fedpaq, fedsift.feddf])
+def test_no_system_believes_a_claim_of_all_samples(make):
+    """Such an upload was the average (DEPLOYMENT, D2); now it is 14 x 120 / 240 in all of them."""
+    r, system = toys.a_round(), make()
+    server = Server({"linear": weights(0)}, ServerMemory())
+    turn = system.server_turn(server, lot((0, 40), (14, 2**32 - 1), (0, 40), (0, 40)), r)
+    if not system.distill:
+        assert equal(run_turn(turn, ENGINE).students["linear"], weights(7))
+        return
+    assert len(next(turn)) == 4
+    (fit,) = turn.send([np.zeros((4, 2), np.float32)] * 4)
+    assert equal(fit.state, weights(7))
+
+
 def test_honest_counts_are_as_they_were():
     assert average(lot((2, 1), (6, 1), (12, 3)))[0] == pytest.approx(44 / 5)
     assert cap_counts({0: 1, 1: 9, 2: 3}) == {0: 1, 1: 9, 2: 3}
