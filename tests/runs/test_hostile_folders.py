@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fedsift import config, files, runs, sweeps
+from fedsift.report.live import Board
 from fedsift.runs import (
     CHECKPOINT,
     CLIENTS,
@@ -53,6 +54,7 @@ LOOKING = [
     ["show", "run", "--json"],
     ["compare", "run", "other", "--costs"],
     ["compare", "run", "other", "--json"],
+    ["report", "run", "other", "-o", "page.html"],
 ]
 CALLS = 120
 SECONDS = 60  # of one call: nothing is waited for
@@ -280,6 +282,7 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ["compare", "run"],
         ["compare", "run", "--json", "--costs"],
         ["plot", "run", "-o", "picture.png"],
+        ["report", "run", "-o", "page.html"],
         ["ls"],
         ["run", "--resume", "--out", "run"],
         ["run", "run/config.toml", "--resume", "--out", "run"],
@@ -295,6 +298,11 @@ def test_looking_at_a_folder_imports_nothing_that_it_names(words, evil):
         assert f"other code of evil:thing in {evil / 'evil.py'}" in result.stderr
     else:
         assert result.exit_code == 0, result.stderr
+
+
+def test_watching_a_folder_imports_nothing_that_it_names(evil):
+    assert len(json.loads(Board([evil / "run"]).data)["runs"]) == 1
+    assert not (evil / "was_here").exists() and "evil" not in sys.modules
 
 
 def test_resuming_says_which_file_it_imports_before_it_does(evil):
