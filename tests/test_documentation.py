@@ -82,3 +82,16 @@ def test_commands_that_are_not_run_name_a_right_experiment():
                 config.read_experiment(preset, values)
             seen += 1
     assert seen >= 10
+
+
+def test_every_picture_names_what_draws_it():
+    told = (ROOT / "docs/pictures.md").read_text().partition("## Every picture")[2]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    shown = {
+        name for page in pages for name in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text())
+    }
+    assert shown
+    for name in shown:
+        assert "results/" in name or f"]({Path(name).name})" in told, name
+    for tool in re.findall(r"python (tools/\w+\.py)", told):
+        assert (ROOT / tool).is_file()

@@ -1,8 +1,8 @@
-"""Draw the pictures of docs/pictures.md: a round, what samplers choose, and where bytes go.
+"""Draw the pictures of docs/pictures.md and docs/sift.md: rounds, samplers, where bytes go.
 
     python tools/draw_method.py [FOLDER]      # default: docs
 
-The first is a diagram. The others are of real messages: one client of the digits is trained, and
+Rounds are diagrams. The others are of real messages: one client of the digits is trained, and
 its soft labels are sampled and encoded. Colours are those of Okabe and Ito, which colour-blind
 readers can tell apart. Every picture has a light ground, so it can be read on dark pages too.
 """
@@ -34,6 +34,17 @@ STEPS = [  # who, title, text
     ("server", "6. Join: the aggregator", "a mean per public sample"),
     ("server", "7. Distil", "train the model on these means"),
 ]
+SIFT = [  # up to the upload, and from there on
+    ("client", "1. Receive", "the server's model"),
+    ("client", "2. Replay", "public samples, labelled by it"),
+    ("client", "3. Train with a prior", "softmax(z + b), b = log class shares"),
+    ("client", "4. Pick", "the surest samples of its own classes"),
+    ("client", "5. Encode", "as many labels as fit the bytes"),
+    ("server", "6. Remember", "recent uploads; old ones count less"),
+    ("server", "7. Join and sharpen", "mean by votes, then ERA(0.1)"),
+    ("server", "8. Distil", "mixup 0.2, on the public samples"),
+    ("server", "9. Average over time", "keep half of the old weights (EMA)"),
+]
 STYLE = {"client": ("#eaf3fb", "#3f7cac"), "server": ("#fdf3e6", "#b87a24")}
 
 
@@ -42,6 +53,7 @@ def main(arguments: list[str]) -> None:
     matplotlib.use("svg")
     matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "fedsift", "font.size": 10}
     (folder / "round.svg").write_text(draw_round())
+    (folder / "sift.svg").write_text(draw_sift())
     scene = train_client()
     save(draw_samplers(*scene), folder / "sampler.svg")
     save(draw_bytes(scene[0]), folder / "bytes.svg")
@@ -56,18 +68,23 @@ def save(figure: Any, file: Path) -> None:
 # A round
 
 
-def draw_round() -> str:
-    boxes = [draw_box(n, *step) for n, step in enumerate(STEPS)]
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 560" role="img"
+def open_diagram(title: str, steps: list[tuple[str, str, str]], height: int) -> str:
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {height}" role="img"
  aria-labelledby="title desc" font-size="14" fill="{INK}"
  font-family="Helvetica, Arial, sans-serif">
-<title id="title">One round of federated distillation</title>
-<desc id="desc">{"; ".join(f"{who}: {title} {text}" for who, title, text in STEPS)}.</desc>
+<title id="title">{title}</title>
+<desc id="desc">{"; ".join(f"{who}: {title} {text}" for who, title, text in steps)}.</desc>
 <defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="12" markerHeight="12"
  markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L10 5 L0 10 z"
  fill="{INK}"/></marker></defs>
-<rect x="1" y="1" width="758" height="558" rx="12" fill="{PAPER}" stroke="#9aa8b5"/>
-{draw_column(20, "server", "Server", "has the model, no data")}
+<rect x="1" y="1" width="758" height="{height - 2}" rx="12" fill="{PAPER}" stroke="#9aa8b5"/>
+"""
+
+
+def draw_round() -> str:
+    boxes = [draw_box(n, *step) for n, step in enumerate(STEPS)]
+    opening = open_diagram("One round of federated distillation", STEPS, 560)
+    return f"""{opening}{draw_column(20, "server", "Server", "has the model, no data")}
 {draw_column(420, "client", "Each client", "has private samples")}
 {"".join(boxes)}
 {draw_arrow("M326 91 H434", "weights", 380, 80, BLUE)}
@@ -78,10 +95,30 @@ def draw_round() -> str:
 """
 
 
-def draw_column(x: int, who: str, title: str, text: str) -> str:
+def draw_sift() -> str:
+    """Down the clients, and up again at the server."""
+    down = [step for step in SIFT if step[0] == "client"]
+    up = [step for step in SIFT if step[0] == "server"]
+    boxes = [write_box(36, 64 + 76 * n, *step) for n, step in enumerate(down)]
+    boxes += [write_box(436, 368 - 101 * n, *step) for n, step in enumerate(up)]
+    arrows = [f"M180 {120 + 76 * n} V{138 + 76 * n}" for n in range(len(down) - 1)]
+    arrows += [f"M580 {366 - 101 * n} V{325 - 101 * n}" for n in range(len(up) - 1)]
+    lines = "".join(f'<path d="{a}" stroke="{INK}" marker-end="url(#head)"/>\n' for a in arrows)
+    return f"""{open_diagram("One round of sift in its labels mode", SIFT, 470)}\
+{draw_column(20, "client", "Client", "8 of 20 in a round", 438)}
+{draw_column(420, "server", "Server", "one student per model", 438)}
+{"".join(boxes)}{lines}
+{draw_arrow("M434 91 H326", "weights", 380, 80, BLUE)}
+{draw_arrow("M326 395 H434", "labels", 380, 384, ORANGE)}
+</svg>
+"""
+
+
+def draw_column(x: int, who: str, title: str, text: str, height: int = 494) -> str:
     fill, line = STYLE[who]
     return (
-        f'<rect x="{x}" y="16" width="320" height="494" rx="10" fill="{fill}" stroke="{line}"/>'
+        f'<rect x="{x}" y="16" width="320" height="{height}" rx="10" fill="{fill}"'
+        f' stroke="{line}"/>'
         f'<text x="{x + 16}" y="44" font-size="17" font-weight="bold">{title}</text>'
         f'<text x="{x + 304}" y="44" text-anchor="end" fill="#4a5b6c">{text}</text>\n'
     )
@@ -89,15 +126,21 @@ def draw_column(x: int, who: str, title: str, text: str) -> str:
 
 def draw_box(number: int, who: str, title: str, text: str) -> str:
     rows = {0: 64, 1: 64, 2: 165, 3: 266, 4: 376, 5: 376, 6: 448}
-    x, y, line = (36 if who == "server" else 436), rows[number], STYLE[who][1]
+    x, y = (36 if who == "server" else 436), rows[number]
     below = rows.get(number + 1, 0)
     down = below > y + 60 and number not in (0, 4)
     arrow = f"M{x + 144} {y + 56} V{below - 2}" if down else ""
+    return write_box(x, y, who, title, text) + (
+        f'<path d="{arrow}" stroke="{INK}" marker-end="url(#head)"/>\n' if arrow else ""
+    )
+
+
+def write_box(x: int, y: int, who: str, title: str, text: str) -> str:
+    line = STYLE[who][1]
     return (
         f'<rect x="{x}" y="{y}" width="288" height="54" rx="7" fill="{PAPER}" stroke="{line}"/>'
         f'<text x="{x + 14}" y="{y + 23}" font-weight="bold">{title}</text>'
         f'<text x="{x + 14}" y="{y + 43}" fill="#33475b">{text}</text>\n'
-        + (f'<path d="{arrow}" stroke="{INK}" marker-end="url(#head)"/>\n' if arrow else "")
     )
 
 

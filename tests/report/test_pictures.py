@@ -10,7 +10,7 @@ import pytest
 
 from fedsift import runs
 from fedsift.report import methods
-from fedsift.report.palette import ALGORITHMS, PALETTE, colour_methods, colours
+from fedsift.report.palette import ALGORITHMS, PALETTE, colour_methods, colour_systems, colours
 from fedsift.report.pictures import (
     KINDS,
     count_picks,
@@ -144,3 +144,11 @@ def test_the_colours_differ_for_all_eyes(eyes):
     nearest = min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2))
     assert nearest > 8
     assert len(set(itertools.islice(colours(), 20))) == 20
+
+
+def test_a_system_of_a_paper_has_the_colour_of_its_algorithm():
+    # FedAvg is the first of the palette and DS-FL the sixth; what is nobody's takes what is left.
+    names = ["mixed", "DS-FL", "FedAvg", "FedAvg with parts", "FD of Jeong"]
+    told = colour_systems(names)
+    own = PALETTE
+    assert [told[name] for name in names] == [own[1], own[5], own[0], own[2], own[9]]

@@ -31,11 +31,12 @@ def test_hard_labels_take_fewer_bytes_than_their_indexes():
     assert values <= 60 * np.log2(10) / 8 + 4
 
 
-def test_the_committed_round_is_the_one_that_is_drawn():
+def test_the_committed_rounds_are_those_that_are_drawn():
     assert (DOCS / "round.svg").read_text() == draw_method.draw_round()
+    assert (DOCS / "sift.svg").read_text() == draw_method.draw_sift()
 
 
-@pytest.mark.parametrize("name", ["round.svg", "sampler.svg", "bytes.svg"])
+@pytest.mark.parametrize("name", ["round.svg", "sift.svg", "sampler.svg", "bytes.svg"])
 def test_a_picture_is_well_formed_and_loads_nothing(name):
     text = (DOCS / name).read_text()
     assert ElementTree.fromstring(text).tag.endswith("svg")

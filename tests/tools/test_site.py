@@ -104,6 +104,17 @@ def test_dead_links_and_foreign_loads_are_found(tmp_path, html, problems):
     assert list(build_site.check_site(tmp_path)) == problems
 
 
+def test_every_how_to_has_its_title_in_the_navigation():
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    (pages,) = (part["How to"] for part in nav if "How to" in part)
+    titles = {title for page in pages for title in page}
+    own = ("data", "split", "model", "sampler", "aggregator", "codec", "algorithm", "paper")
+    assert titles >= {f"Your own {part}" for part in own}
+    assert titles >= {"Texts", "Tables", "Hospitals with a random forest", "Sweeps", "A GPU"}
+    assert titles >= {"A cluster", "Flower in production", "Privacy"}
+    assert "Choosing a method for a byte budget" in titles
+
+
 # The reference
 
 

@@ -46,8 +46,19 @@ def colour_methods(compared: Sequence[Method]) -> list[str]:
     """A colour each. The first of an algorithm has that algorithm's; others have one of those
     that are left.
     """
+    return _colour([method.runs[0].experiment.algorithm.name for method in compared])
+
+
+def colour_systems(names: Sequence[str]) -> dict[str, str]:
+    """The same for systems by the names that papers give them: "FedAvg with parts", "DS-FL"."""
+    plain = [name.lower().removesuffix(" with parts") for name in names]
+    known = ["fd-jeong" if name == "fd of jeong" else name for name in plain]
+    return dict(zip(names, _colour(known), strict=True))
+
+
+def _colour(algorithms: Sequence[str]) -> list[str]:
     own = dict(zip(ALGORITHMS, PALETTE, strict=True))
-    wanted = [own.get(method.runs[0].experiment.algorithm.name) for method in compared]
+    wanted = [own.get(name) for name in algorithms]
     firsts = [colour if colour not in wanted[:n] else None for n, colour in enumerate(wanted)]
     free = (colour for colour in colours() if colour not in firsts)
     return [colour or next(free) for colour in firsts]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsift.report.palette import colours
+from fedsift.report.palette import colour_systems
 from fedsift.report.plots import save
 
 Box = tuple[float, float, float, float]  # left, low, right, high
@@ -30,7 +30,7 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
         1, len(alphas), figsize=size, sharey=level, squeeze=False, layout="constrained"
     )
     families = dict.fromkeys(family(cell["label"]) for cell in report["cells"])
-    coloured = dict(zip(families, colours(), strict=False))
+    coloured = colour_systems(list(families))
     measured = f"{report.get('measured_on', 'test')} accuracy"
     for axes, alpha in zip(panels[0], alphas, strict=True):
         cells = [cell for cell in report["cells"] if cell["alpha"] == alpha]

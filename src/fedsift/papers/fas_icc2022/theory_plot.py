@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedsift.papers.fas_icc2022.theory import Row, best_threshold, closed_form
+from fedsift.report.palette import PALETTE
 from fedsift.report.plots import file_kind, save
 from fedsift.types import UserError
 
@@ -53,7 +54,7 @@ def _panel(axes: Any, rows: Sequence[Row], alpha: float, sigma: float) -> None:
     }
     gammas = np.linspace(0, 1.05 * max(*best.values(), *(row.gamma for row in rows)), 200).tolist()
     for place, (u_bar, top) in enumerate(best.items()):
-        colour, cells = f"C{place}", [row for row in rows if row.u_bar == u_bar]
+        colour, cells = PALETTE[place % len(PALETTE)], [row for row in rows if row.u_bar == u_bar]
         exact, wrong = (
             [closed_form(g, u_bar, alpha, sigma, m).cot for g in gammas] for m in (False, True)
         )

@@ -15,6 +15,7 @@ Entry = dict[str, Any]
 USUAL_ALPHA, USUAL_SHARE = 1.0, "20 %"
 THROUGH = 0.05  # an attack that costs more than this gets through
 MOST_DRAWN = 30  # points; more has the same colour
+DARK = 18  # points; from here on the colour needs a light text
 
 
 def read_entries(report: Report) -> list[Entry]:
@@ -148,7 +149,8 @@ def draw_grid(report: Report, file: Path) -> None:
             shown = axes.imshow(losses, cmap="YlOrRd", vmin=0, vmax=MOST_DRAWN, aspect="auto")
             for (y, x), loss in np.ndenumerate(losses):
                 text = "" if np.isnan(loss) else format_points(loss / 100, 0)
-                axes.text(x, y, text, ha="center", va="center", fontsize="x-small")
+                seen = "white" if loss > DARK else "black"
+                axes.text(x, y, text, ha="center", va="center", fontsize="x-small", color=seen)
             axes.set_xticks(range(len(rules)), rules, rotation=30, ha="right", fontsize="small")
             axes.set_yticks(range(len(attacks)), attacks, fontsize="small")
             axes.set_title(f"{algorithm}, alpha = {alpha:g}", fontsize="small")
