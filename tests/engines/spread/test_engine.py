@@ -1,6 +1,7 @@
 """The scheduler with workers that are no processes: who dies, what is done again, what is told."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ class HereCrew:
     def __init__(self, many=2, dies=lambda number: False, room=10, setting=None, kind=Here):
         self.setting, self.many, self.dies, self.room = setting or Setting(), many, dies, room
         self.begun, self.lock, self.made = 0, threading.Lock(), many
-        self.station, self.kind = Station(Setting()), kind
+        self.station, self.kind, self.busy = Station(Setting()), kind, threading.Event()
 
     def count(self):
         return self.many
@@ -143,9 +144,8 @@ class EndlessUntilStopped(Here):
 
 def test_an_interrupt_while_the_threads_are_started_stops_who_has_begun(monkeypatch):
     crew = HereCrew(kind=EndlessUntilStopped)
-    crew.busy = threading.Event()
 
-    class InterruptedPool(spread.ThreadPoolExecutor):
+    class InterruptedPool(ThreadPoolExecutor):
         def submit(self, *call):
             super().submit(*call)
             assert crew.busy.wait(60)
