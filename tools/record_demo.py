@@ -94,7 +94,8 @@ def record(command: list[str], columns: int) -> list[tuple[float, str]]:
         os.environ |= {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40"}
         os.execvp(command[0], command)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    begun, told, rest = time.monotonic(), [], b""
+    begun, rest = time.monotonic(), b""
+    told: list[tuple[float, str]] = []
     while True:
         try:
             rest += os.read(terminal, 1 << 16)
@@ -129,9 +130,10 @@ def find_spans(
     frames: list[tuple[float, list[Line]]], seconds: float
 ) -> list[tuple[int, Line, float, float]]:
     """Every text of every row, with the seconds from and until which it is there."""
-    spans = []
+    spans: list[tuple[int, Line, float, float]] = []
     for row in range(max(len(lines) for _, lines in frames)):
-        now, since = (), 0.0
+        now: Line = ()
+        since = 0.0
         for at, lines in [*frames, (seconds, [])]:
             line = lines[row] if row < len(lines) else ()
             if line != now or at == seconds:
@@ -145,7 +147,9 @@ def draw(frames: list[tuple[float, list[Line]]], columns: int, seconds: float, a
     spans = find_spans(frames, seconds)
     rows = max(row for row, *_ in spans) + 1
     width, height = round(columns * LETTER + 32), rows * ROW + 78
-    style, texts, known = [], [], {}
+    style: list[str] = []
+    texts: list[str] = []
+    known: dict[tuple[float, float], str] = {}
     for row, line, since, until in spans:
         whole = since == 0 and until == seconds
         name = known.setdefault((since, until), f"t{len(known)}")
