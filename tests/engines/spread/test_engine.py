@@ -146,8 +146,8 @@ def test_an_interrupt_while_the_threads_are_started_stops_who_has_begun(monkeypa
     crew = HereCrew(kind=EndlessUntilStopped)
 
     class InterruptedPool(ThreadPoolExecutor):
-        def submit(self, *call):
-            super().submit(*call)
+        def submit(self, fn, /, *args, **kwargs):
+            super().submit(fn, *args, **kwargs)
             assert crew.busy.wait(60)
             raise KeyboardInterrupt
 
