@@ -91,3 +91,28 @@ def test_token_ids_give_the_accuracy_of_a_store_built_by_hand():
         found.append(last.accuracy)
     assert found[0] == found[1]
     assert found[0] > 0.7
+
+
+class Words(nn.Module):
+    """Must be told how many ids there are."""
+
+    def __init__(self, shape, classes, vocabulary):
+        super().__init__()
+        self.words, self.head = nn.Embedding(vocabulary, 16), nn.Linear(16, classes)
+
+    def forward(self, x):
+        return self.head(self.words(x).mean(1))
+
+
+def test_token_ids_of_an_npz_for_a_model_that_must_know_how_many(tmp_path):
+    """No sizes, no kind: 100 public, 100 held out, 200 private; ids 0 to 79."""
+    draws = np.random.default_rng(0)
+    y = draws.integers(0, 2, 400)
+    x = draws.integers(0, 60, (400, 12)) + 20 * y[:, None]
+    np.savez(tmp_path / "tokens.npz", x=x, y=y)
+    model = f"clients.model={Words.__module__}:Words"
+    settings = [f"data.name=npz:{tmp_path}/tokens.npz", model]
+    task = config.build_task(config.read_experiment("text-fas", settings))
+    assert [len(part) for part in (task.private, task.public, task.test)] == [200, 100, 100]
+    assert task.public.vocabulary == 80
+    assert accuracy("text-fas", *settings, "rounds=3") > 0.8

@@ -36,6 +36,16 @@ def test_presets_differ_only_in_what_their_name_says():
     }
 
 
+def test_only_known_images_have_a_usual_size():
+    sizes = {
+        name: (e.data.private, e.data.public)
+        for name in ("digits", "npz:mine.npz", "csv:mine.csv", "folder:mine", "mine:make")
+        for e in [read(f"data.name={name}")]
+    }
+    assert sizes.pop("digits") == (800, 500)
+    assert set(sizes.values()) == {(None, None)}
+
+
 def test_the_cifar10_presets_are_the_papers_setting_and_differ_in_the_algorithm_alone():
     fas = config.read_experiment("cifar10-fas")
     for name in ("fd", "fedavg"):

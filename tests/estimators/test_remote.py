@@ -100,6 +100,19 @@ def trickle_headers(box, rows):
         time.sleep(0.1)
 
 
+def test_a_box_that_hangs_is_waited_for_once():
+    calls = []
+
+    def note_call(box, rows):
+        calls.append(len(rows))
+        hang(box, rows)
+
+    with serving(note_call) as (address, _):
+        with pytest.raises(ModelFailure, match=r"no answer in 0\.2 s"):
+            Remote(address, timeout=0.2, retries=2).predict(ROWS, 2)
+        assert len(calls) == 1
+
+
 @pytest.mark.parametrize("answer", [hang, trickle, trickle_headers])
 def test_a_box_that_takes_its_time_is_given_up(answer):
     ended = []

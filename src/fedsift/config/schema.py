@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
 from fedsift import registry
 from fedsift.algorithms import ALGORITHMS
-from fedsift.data import IMAGE_SETS, NOTHING, is_table
+from fedsift.data import IMAGE_SETS, NOTHING
 from fedsift.types import Recipe
 
 
@@ -171,8 +171,9 @@ def _usual_data(data: dict[str, Any], given: bool) -> dict[str, Any]:
     if data.get("clients") is not None:  # without another file, if none is named
         return {"name": NOTHING}
     name = data.get("name", "digits")
-    sizes = {} if given or is_table(name) else {"private": 800, "public": 500}
-    return sizes | ({"normalise": "scale"} if name in IMAGE_SETS else {})
+    if name not in IMAGE_SETS:  # sizes follow from the data
+        return {}
+    return ({} if given else {"private": 800, "public": 500}) | {"normalise": "scale"}
 
 
 class Experiment(Section):

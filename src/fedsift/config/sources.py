@@ -63,7 +63,8 @@ def _wants_tokens(found: data.Dataset, section: DataSection, clients: ClientsSec
 
 @lru_cache(maxsize=32)
 def _reads_tokens(name: str, found: data.Dataset) -> bool:
-    model = make_model(name, found.x.shape[1:], found.classes)
+    ids = max(1, int(found.x.max()) + 1)  # for a factory that must be told how many there are
+    model = make_model(name, found.x.shape[1:], found.classes, ids)
     return model.is_network and reads_tokens(model)
 
 

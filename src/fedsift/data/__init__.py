@@ -17,7 +17,6 @@ from fedsift.data.known import IMAGE_SETS as IMAGE_SETS
 from fedsift.data.known import digits as digits
 from fedsift.data.loading import NOTHING as NOTHING
 from fedsift.data.loading import SCHEMES as SCHEMES
-from fedsift.data.loading import is_table as is_table
 from fedsift.data.loading import load_dataset as load_dataset
 from fedsift.data.new_samples import load_inputs as load_inputs
 from fedsift.data.public_images import add_public as add_public

@@ -17,18 +17,10 @@ from fedsift.data.arrays import npz
 from fedsift.data.catalogue import CATALOGUE
 from fedsift.data.dataset import TOKENS, Dataset, make_dataset
 from fedsift.data.formats.tables import READERS
-from fedsift.data.known import BUNDLED, DATASETS, IMAGE_SETS
+from fedsift.data.known import DATASETS
 from fedsift.data.sources import find_client_files, load_tables, read_table
 from fedsift.data.table import Columns
 from fedsift.types import UserError
-
-
-def is_table(name: Any) -> bool:
-    """Whether a name is of a table, a text, series or a folder: data without a usual size."""
-    if not isinstance(name, str):
-        return False
-    known = name in BUNDLED or (name in CATALOGUE and name not in IMAGE_SETS)
-    return known or split_name(name)[0] in ("folder", *TABLES)
 
 
 def load_dataset(

@@ -32,13 +32,18 @@ LONGEST_NUMBER = 40  # letters of a probability, with what is around it
 ROOM = 10_000  # bytes of an answer beside its numbers
 
 
+class NoAnswer(ModelFailure):
+    """It was given its time, and would be given it again."""
+
+
 @dataclass(frozen=True)
 class Remote:
     """A black box that is asked over HTTP.
 
     address: where rows are posted, http://... or https://...
     timeout: seconds that an answer may take in all
-    retries: how often it is asked again after a failure
+    retries: how often it is asked again after a failure; not after a timeout, so that one that
+        hangs is waited for once
     """
 
     address: str
@@ -64,6 +69,8 @@ class Remote:
         for attempt in range(self.retries + 1):
             try:
                 return self._ask(rows, classes)
+            except NoAnswer:
+                raise
             except ModelFailure:
                 if attempt == self.retries:
                     raise
@@ -90,9 +97,11 @@ class Remote:
                     raise ModelFailure(f"the black box answers with status {answer.status}{moved}")
                 content = answer.read(most + 1)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            late = isinstance(error, TimeoutError)
-            told = f"no answer in {self.timeout:g} s" if late else type(error).__name__
-            raise ModelFailure(f"the black box cannot be asked ({told})", str(error)) from None
+            if isinstance(error, TimeoutError):
+                told = f"the black box cannot be asked (no answer in {self.timeout:g} s)"
+                raise NoAnswer(told) from None
+            told = f"the black box cannot be asked ({type(error).__name__})"
+            raise ModelFailure(told, str(error)) from None
         finally:
             connection.close()
         if len(content) > most:
