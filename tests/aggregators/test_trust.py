@@ -18,6 +18,7 @@ from fedsift.aggregators import (
     run_aggregator,
     run_and_judge,
 )
+from fedsift.aggregators.contradictions import limit_contradictions
 from fedsift.aggregators.votes import cap_classes
 from fedsift.registry import build
 from fedsift.types import Round, SoftLabels, UserError
@@ -76,6 +77,65 @@ def test_a_client_without_a_vote_counts_nothing():
     assert [found[i].voteless for i in range(3)] == [False, False, True]
     assert labels.index.tolist() == list(range(20))  # client 2 alone has the other samples
     assert (labels.probs.argmax(1) == TRUTH[:20]).all()
+
+
+def test_whoever_contradicts_the_students_most_keeps_the_likeliest_rows():
+    # Ten rows each, of which 2, 3 and 5 contradict the students. For client 2 the others agree on
+    # .8 and .7 of their rows; the lower median is .7, so 3 of 10 may contradict. It has 2 more:
+    # these and 2 others do not count. The students give its five classes .01 to .05; .05 is left.
+    rows, contradicting = np.split(np.arange(30), 3), (2, 3, 5)
+    heard = {
+        i: says(np.r_[LIES[rows[i]][:n], TRUTH[rows[i]][n:]], rows[i])
+        for i, n in enumerate(contradicting)
+    }
+    students = 0.9 * STUDENT
+    students[rows[2][:5], LIES[rows[2][:5]]] = [0.02, 0.01, 0.05, 0.03, 0.04]
+    trust = dict.fromkeys(heard, 1.0)
+
+    def limit(penalty: float) -> list[list[int]]:
+        votes = limit_contradictions(list(heard.items()), heard, trust, students, penalty)
+        assert all((one.probs == says(one.probs.argmax(1)).probs).all() for _, one in votes)
+        return [one.index.tolist() for _, one in votes]
+
+    every, agreeing = [list(range(10)), list(range(10, 20))], list(range(25, 30))
+    assert limit(1.0) == [*every, [22, *agreeing]]
+    assert limit(0.0) == [*every, [22, 23, 24, *agreeing]]
+    assert limit(2.0) == [*every, agreeing]
+    # Its likeliest contradiction says half as much: 9.5 rows, 2.85 allowed, 1.65 above, 1.2 left.
+    # The first takes .5 of it, the next would take it to 1.5.
+    heard[2].probs[2] = says([LIES[22]], sure=0.625).probs
+    votes = limit_contradictions(list(heard.items()), heard, trust, students, 1.0)
+    assert votes[2][1].index.tolist() == [22, *agreeing]
+
+
+def test_news_of_a_class_that_students_hardly_know_is_no_contradiction():
+    # The students name class 3 on 5 of 40 samples, half an even share: a row that names it counts
+    # half a contradiction. The other client never contradicts, so .15 of the rows may, 1.5 of ten.
+    # Three rows of news are just that: all count. Four are 2: .5 above, 1 left, which is two rows.
+    students = 0.9 * np.eye(CLASSES)[np.where((TRUTH == 3) & (np.arange(40) >= 20), 0, TRUTH)]
+    heard = {0: says(TRUTH[:20])}
+    for index, kept in (
+        ([0, 1, 2, 4, 5, 6, 8, 23, 27, 31], [23, 27, 31]),
+        ([0, 1, 2, 4, 5, 6, 23, 27, 31, 35], [23, 27]),
+    ):
+        heard[1] = says(TRUTH[index], index)
+        votes = limit_contradictions(list(heard.items()), heard, {0: 1.0, 1: 1.0}, students, 1.0)
+        assert votes[0][1].index.tolist() == list(range(20))
+        assert votes[1][1].index.tolist() == [i for i in index if i < 20] + kept
+
+
+@pytest.mark.parametrize("inner", ["mean", "era(0.1)", "memory(era(0.1))", "median"])
+def test_rows_that_contradict_too_often_are_not_counted(inner):
+    # Client 2 has five rows. It keeps its vote, as two of them agree, but others never contradict.
+    lies = says(np.r_[LIES[30:33], TRUTH[33:35]], np.arange(30, 35))
+    uploads = [(0, says(TRUTH[:20])), (1, says(TRUTH[:20])), (2, lies)]
+    limited = Trust(inner, penalty=1.0)
+    labels, _, found = run_and_judge(limited, uploads, {}, a_round(), Seen(STUDENT))
+    assert not found[2].voteless
+    assert labels.index.tolist() == [*range(20), 33, 34]
+    for rule, seen in ((Trust(inner), Seen(STUDENT)), (limited, Seen())):
+        labels, _, _ = run_and_judge(rule, uploads, {}, a_round(), seen)
+        assert labels.index.tolist() == [*range(20), *range(30, 35)]
 
 
 def test_of_one_class_only_the_surest_rows_count():
@@ -194,6 +254,18 @@ def test_a_client_that_was_bad_comes_back_after_some_rounds():
         _, memory, found = run_and_judge(rule, uploads, memory, a_round(number), Seen(STUDENT))
         voteless.append(found[3].voteless)
     assert voteless[0] and not voteless[-1]
+
+
+def test_rows_that_nobody_compares_with_any_more_are_not_kept():
+    """Two rounds: client 1 is heard in round 0, and compared with until round 2."""
+    rule, kept = Trust(rounds=2), []
+    memory: dict[str, Any] = {}
+    for number in range(4):
+        heard = [(0, says(TRUTH))] + ([(1, says(TRUTH))] if number == 0 else [])
+        _, memory, _ = run_and_judge(rule, heard, memory, a_round(number), Seen())
+        kept.append(len(memory["by_client"]["1"]["last"]["labels"]["index"]))
+    assert kept == [SAMPLES, SAMPLES, 0, 0]
+    assert float(memory["by_client"]["1"]["trust"]) > 0.5
 
 
 def test_the_rule_inside_forgets_a_client_that_has_no_vote():
@@ -347,6 +419,7 @@ def test_names_and_values():
         ("trust(alike=0)", "trust takes an alike above 0"),
         ("trust(cap=0)", "trust takes a cap above 0, in even shares, not 0"),
         ("trust(decay=2)", "trust takes"),
+        ("trust(penalty=-1)", "trust takes a penalty of 0 or more, not -1"),
         ("trust(rounds=0)", "trust takes"),
         ("trust(trust)", "trust takes another rule"),
         ("trust(eraa)", "did you mean 'era'"),

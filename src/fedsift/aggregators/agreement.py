@@ -96,7 +96,7 @@ def _compare_with_students(
     """Leaves out samples that the client labelled last time: the students learnt them from it."""
     if predictions is None or labels is None:
         return 0.0, 0.0
-    claims = _find_claims(labels)
+    claims = find_claims(labels)
     if old is not None:
         claims = claims * ~np.isin(labels.index, old.index)
     same = labels.probs.argmax(1) == predictions[labels.index].argmax(1)
@@ -111,7 +111,7 @@ def _compare_with_others(
         return 0.0, 0.0
     top = labels.probs.argmax(1)
     others = opinions[labels.index].sum(1) - own
-    return _count(others, opinions[labels.index, top] - own, _find_claims(labels))
+    return _count(others, opinions[labels.index, top] - own, find_claims(labels))
 
 
 def _compare_audited(
@@ -126,7 +126,7 @@ def _compare_audited(
         mine = np.zeros_like(answered)
         mine[said.rows, said.classes] = own
         others, agree = others - mine[old.index].sum(1), agree - mine[old.index, top]
-    return _count(others, agree, _find_claims(old))
+    return _count(others, agree, find_claims(old))
 
 
 def _compare_answers(answered: Array, said: AuditAnswers | None, own: float) -> tuple[float, float]:
@@ -145,7 +145,7 @@ def _count(others: Array, agree: Array, claims: Array) -> tuple[float, float]:
     return float(weights.sum()), float(np.clip(agreed, 0, weights.sum()))
 
 
-def _find_claims(labels: SoftLabels) -> Array:
+def find_claims(labels: SoftLabels) -> Array:
     """How much each row says: 0 where all classes are alike, 1 where it names one class. [m]"""
     even = 1 / labels.probs.shape[1]
     top = labels.probs.max(1).astype(np.float64)  # sums in float32 would depend on their order

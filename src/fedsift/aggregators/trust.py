@@ -17,7 +17,8 @@ evidence. A usual rate near chance, as with students that have learnt nothing, g
 
 Trust is the probability that the client is honest, by what it did in this round or by all it did,
 whichever is less. A client trusted less than `votes.LEAST_TRUST` has no vote in this round. No
-client is surer of its rows than the median client.
+client is surer of its rows than the median client. With `penalty`, whoever contradicts the students
+more than is usual keeps fewer of the rows that do.
 
 docs/trust.md has the formulas, what was measured, and what gets through.
 """
@@ -31,6 +32,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedsift.aggregators.agreement import KINDS, LEAST, Counts, count_agreement
+from fedsift.aggregators.contradictions import limit_contradictions
 from fedsift.aggregators.evidence import find_evidence, find_trust
 from fedsift.aggregators.memory import Remembered, is_of_earlier_round
 from fedsift.aggregators.rules import (
@@ -73,6 +75,8 @@ class Trust:
     rounds: how many rounds a client's last upload can be compared with
     cap: even shares of a client's rows that may name one class, the surest; for example 2
         (None: all count)
+    penalty: of the rows of a client that contradict the students, those above the usual number do
+        not count, and for each of them so many others (None: all count)
 
     It wants the students' predictions on the public set: one prediction more per round.
     """
@@ -86,6 +90,7 @@ class Trust:
         decay: float = 0.5,
         rounds: int = 4,
         cap: float | None = None,
+        penalty: float | None = None,
     ) -> None:
         check_number("alike", alike)
         check_number("decay", decay)
@@ -94,6 +99,10 @@ class Trust:
             check_number("cap", cap)
             if not cap > 0:
                 raise UserError(f"trust takes a cap above 0, in even shares, not {cap}")
+        if penalty is not None:
+            check_number("penalty", penalty)
+            if penalty < 0:
+                raise UserError(f"trust takes a penalty of 0 or more, not {penalty}")
         if not alike > 0 or not 0 <= decay <= 1 or rounds < 1:
             raise UserError(
                 "trust takes an alike above 0, a decay from 0 to 1 and at least 1 round, not"
@@ -102,7 +111,8 @@ class Trust:
         self.inner = resolve(inner)
         if isinstance(self.inner, Trust):
             raise UserError("trust takes another rule, not trust")
-        self.alike, self.decay, self.rounds, self.cap = alike, decay, rounds, cap
+        self.alike, self.decay, self.rounds = alike, decay, rounds
+        self.cap, self.penalty = cap, penalty
 
     def aggregate(
         self, uploads: Uploads, memory: TrustMemory, r: Round
@@ -122,6 +132,8 @@ class Trust:
         for id in voteless:  # what the rule inside remembers of it has no vote either
             inner = forget_client(self.inner, inner, id)
         votes = prepare_votes(heard, trust, voteless)
+        if self.penalty is not None and seen.predictions is not None:
+            votes = limit_contradictions(votes, heard, trust, seen.predictions, self.penalty)
         if self.cap is not None:
             votes = [(id, cap_classes(labels, self.cap)) for id, labels in votes]
         labels, inner = run_aggregator(self.inner, votes, inner, r)
@@ -189,13 +201,20 @@ class Trust:
         r: Round,
     ) -> dict[int, Standing]:
         after = {
-            id: replace(one, counts=counts.get(id, one.counts))
+            id: Standing(counts.get(id, one.counts), self._keep(one.last, r), one.trust)
             for id, one in memory.by_client.items()
         }
         for id, labels in heard.items():
             last = Remembered(r.number, SoftLabels(labels.index, labels.probs))
             after[id] = Standing(counts[id], last, trust[id])
         return after
+
+    def _keep(self, last: Remembered, r: Round) -> Remembered:
+        """Without its rows once nobody compares with them any more: memory stays bounded."""
+        if last.round > r.number - self.rounds or not len(last.labels):
+            return last
+        nothing = SoftLabels(last.labels.index[:0], last.labels.probs[:0])
+        return replace(last, labels=nothing)
 
 
 def _check_memory(memory: TrustMemory, r: Round) -> None:

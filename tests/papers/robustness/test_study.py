@@ -84,7 +84,7 @@ def test_one_cell_of_every_rule_and_every_attack_can_be_built(plan):
 
 def test_every_curve_on_cifar10_is_an_experiment():
     cells = PAPER.items["heart"].cells(WHOLE)
-    assert len(cells) == 18
+    assert len(cells) == 24
     for cell in cells:
         experiment = WHOLE.experiment(cell, 2)
         assert (experiment.data.name, experiment.rounds) == ("cifar10", 18)

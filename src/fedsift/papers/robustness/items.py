@@ -38,6 +38,7 @@ WEIGHT_RULES = ("plain", "clip", "equal", "equal-clip", "weight-median", "weight
 WEIGHT_ATTACKS = ("sign-flip", "scale", "inflated-counts")
 BOUNDS = ("plain", "clip", "equal", "equal-clip")
 BOUNDED_ATTACKS = ("scale", "inflated-counts")  # no bound stops a turned update
+LARGE_ATTACKS = ("wrong", "adaptive", "adaptive-bold")  # on CIFAR-10
 SHARES = ("share-10", "share-20", "share-30", "share-45")
 FIFTH, TENTH = "share-20", "share-10"
 
@@ -191,7 +192,7 @@ def _heart() -> Item:
         return [
             f"{rule}+cifar10+large-{rule.partition('+')[0]}{end}"
             for rule in list_rules(("fas",) if _is_small(plan) else ("fas", "sift"))
-            for end in ("", f"+wrong+{FIFTH}", f"+adaptive+{FIFTH}")
+            for end in ("", *(f"+{attack}+{FIFTH}" for attack in LARGE_ATTACKS))
         ]
 
     def claims(plan: Plan) -> list[Claim]:

@@ -1,0 +1,103 @@
+"""Rows that contradict the students: a client with more of them than is usual keeps fewer.
+
+A liar that agrees often enough to keep its vote is wrong on its other rows, and most of these
+contradict the students. So such rows are limited by what other clients have, and whoever has more
+than that loses what is above it and as much again. What is left are the rows that the students
+doubt least. A row that names a class which the students do not know yet is news, and hardly counts
+as a contradiction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedsift.aggregators.agreement import LEAST, find_claims
+from fedsift.numerics import lower_median
+from fedsift.types import Array, SoftLabels
+
+ALWAYS = 0.15  # the share of its rows with which a client may contradict, however few others do
+Votes = Sequence[tuple[int, SoftLabels]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """The rows of one client against the students."""
+
+    claims: Array  # [m]: how much each row says
+    against: Array  # [m]: how much of that contradicts the students
+    likeness: Array  # [m]: their probability of the class that it names, over that of their own
+
+    @property
+    def total(self) -> float:
+        return float(self.claims.sum())
+
+    @property
+    def contradicting(self) -> float:
+        return float(self.against.sum())
+
+    @property
+    def agreeing_share(self) -> float:
+        return 1 - self.contradicting / self.total if self.total > LEAST else 0.0
+
+
+def limit_contradictions(
+    votes: Votes,
+    heard: Mapping[int, SoftLabels],
+    trust: Mapping[int, float],
+    predictions: Array,
+    penalty: float,
+) -> list[tuple[int, SoftLabels]]:
+    """The votes without the rows that contradict the students too often.
+
+    heard: the same rows as they were sent, before they were softened
+    penalty: rows that do not count for each row above the usual number, beside that row
+    """
+    known = _find_known(predictions)
+    found = {id: _compare(heard[id], predictions, known) for id, _ in votes}
+    rates = np.array([one.agreeing_share for one in found.values()])
+    weights = np.array([one.total * trust[id] for id, one in found.items()])
+    kept = []
+    for place, (id, labels) in enumerate(votes):
+        others = np.arange(len(rates)) != place
+        rows = np.ones(len(labels), bool)
+        if (weights[others] > LEAST).any():
+            usual = 1 - lower_median(rates[others], weights[others])
+            rows = _choose(found[id], max(usual, ALWAYS), penalty)
+        kept.append((id, _select(labels, rows)))
+    return kept
+
+
+def _find_known(predictions: Array) -> Array:
+    """How well the students know each class: 1 where they name it at least as often as an even
+    share of the samples, less where they do so less often. [C]"""
+    samples, classes = predictions.shape
+    named = np.bincount(predictions.argmax(1), minlength=classes)
+    return np.minimum(named * classes / samples, 1)
+
+
+def _compare(labels: SoftLabels, predictions: Array, known: Array) -> _Compared:
+    named, said = labels.probs.argmax(1), predictions[labels.index]
+    claims = find_claims(labels)
+    against = claims * known[named] * (named != said.argmax(1))
+    return _Compared(claims, against, said[np.arange(len(named)), named] / said.max(1))
+
+
+def _choose(one: _Compared, usual: float, penalty: float) -> Array:
+    """Which rows count, [m]: all that agree, and of the others the likeliest up to the limit."""
+    allowed = usual * one.total
+    excess = one.contradicting - allowed
+    if excess <= LEAST:
+        return np.ones(len(one.claims), bool)
+    rows = one.against <= 0
+    order = np.flatnonzero(~rows)
+    order = order[np.argsort(-one.likeness[order], kind="stable")]
+    rows[order[one.against[order].cumsum() <= allowed - penalty * excess + LEAST]] = True
+    return rows
+
+
+def _select(labels: SoftLabels, rows: Array) -> SoftLabels:
+    weight = None if labels.weight is None else labels.weight[rows]
+    return replace(labels, index=labels.index[rows], probs=labels.probs[rows], weight=weight)
