@@ -35,6 +35,16 @@ def test_a_round_in_which_nothing_is_announced_costs_nothing_down():
     assert (quiet.uplink, quiet.downlink, quiet.broadcast) == (60, 0, 0)
 
 
+def test_two_edge_servers_by_hand():
+    # Edge 0 has clients 0 and 1, which hear the same 100 bytes; edge 1 has client 2.
+    both = FIRST.over_edges({0: 44, 1: 33}, HEARD, {0: 0, 1: 0, 2: 1})
+    assert (both.edge_up, both.edge_down) == ({0: 44, 1: 33}, {0: 100, 1: 70})
+    assert total([both, both]) == Totals(120, 540, 340, edge_up=154, edge_down=340)
+    assert RoundBytes.from_json(json.loads(json.dumps(both.to_json()))) == both
+    assert both.without({2: "gone"}).edge_up == both.edge_up
+    assert "edge_up" not in FIRST.to_json()
+
+
 def test_totals_by_hand():
     assert total([FIRST, SECOND]) == Totals(uplink=60 + 7, downlink=270 + 10, broadcast=170 + 10)
     assert total([]) == Totals(0, 0, 0)

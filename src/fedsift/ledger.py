@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -21,6 +21,9 @@ class RoundBytes:
     missing: dict[int, str] = field(
         default_factory=dict
     )  # clients of the cohort that did not answer, and why
+    # between edge servers and the server, by edge, where there are any
+    edge_up: dict[int, int] | None = None
+    edge_down: dict[int, int] | None = None
 
     @classmethod
     def count(
@@ -41,6 +44,19 @@ class RoundBytes:
             sum(len(message) for message in set(downloads.values())),
             missing=dict(missing or {}),
         )
+
+    def over_edges(
+        self, up: Mapping[int, int], downloads: Mapping[int, bytes], edges: Mapping[int, int]
+    ) -> RoundBytes:
+        """The round with what travels between edge servers and the server. `edges`: by client.
+
+        Each distinct download goes to an edge once, which hands it on.
+        """
+        passed: dict[int, set[bytes]] = {}
+        for client, message in downloads.items():
+            passed.setdefault(edges[client], set()).add(message)
+        down = {edge: sum(map(len, messages)) for edge, messages in sorted(passed.items())}
+        return replace(self, edge_up=dict(up), edge_down=down)
 
     @classmethod
     def _between_peers(
@@ -72,13 +88,16 @@ class RoundBytes:
             client: size - sum(gone.get(f"{other}>{client}", 0) for other in missing)
             for client, size in self.down.items()
         }
-        return RoundBytes(
-            self.round,
-            {client: size for client, size in self.up.items() if client not in missing},
-            arrived,
-            self.broadcast - sum(lengths.values()),
-            None if self.edges is None else {p: s for p, s in self.edges.items() if p not in gone},
-            self.missing | dict(missing),
+        left = (
+            None if self.edges is None else {p: s for p, s in self.edges.items() if p not in gone}
+        )
+        return replace(
+            self,
+            up={client: size for client, size in self.up.items() if client not in missing},
+            down=arrived,
+            broadcast=self.broadcast - sum(lengths.values()),
+            edges=left,
+            missing=self.missing | dict(missing),
         )
 
     @property
@@ -90,17 +109,27 @@ class RoundBytes:
         return sum(self.down.values())
 
     def to_json(self) -> dict[str, Any]:
-        row = {"round": self.round, "up": self.up, "down": self.down, "broadcast": self.broadcast}
-        edges = {} if self.edges is None else {"edges": self.edges}
-        return row | edges | ({"missing": self.missing} if self.missing else {})
+        row: dict[str, Any] = {"round": self.round, "up": self.up, "down": self.down}
+        row["broadcast"] = self.broadcast
+        ways = {"edges": self.edges, "edge_up": self.edge_up, "edge_down": self.edge_down}
+        row |= {name: sizes for name, sizes in ways.items() if sizes is not None}
+        return row | ({"missing": self.missing} if self.missing else {})
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> RoundBytes:
-        up, down = (
-            {int(client): size for client, size in row[way].items()} for way in ("up", "down")
-        )
+        found = {
+            way: {int(id): size for id, size in row[way].items()}
+            for way in ("up", "down", "edge_up", "edge_down")
+            if way in row
+        }
         missing = {int(client): why for client, why in row.get("missing", {}).items()}
-        return cls(row["round"], up, down, row["broadcast"], row.get("edges"), missing)
+        return cls(
+            row["round"],
+            broadcast=row["broadcast"],
+            edges=row.get("edges"),
+            missing=missing,
+            **found,
+        )
 
 
 def _sender(pair: str) -> int:
@@ -112,12 +141,19 @@ class Totals:
     uplink: int
     downlink: int
     broadcast: int
+    edge_up: int | None = None  # between edge servers and the server, where there are any
+    edge_down: int | None = None
 
 
 def total(rounds: Iterable[RoundBytes]) -> Totals:
     rows = list(rounds)
+    hops = [(r.edge_up, r.edge_down) for r in rows if r.edge_up is not None]
+    edges = [sum(sum((way or {}).values()) for way in ways) for ways in zip(*hops, strict=True)]
     return Totals(
-        sum(r.uplink for r in rows), sum(r.downlink for r in rows), sum(r.broadcast for r in rows)
+        sum(r.uplink for r in rows),
+        sum(r.downlink for r in rows),
+        sum(r.broadcast for r in rows),
+        *edges,
     )
 
 

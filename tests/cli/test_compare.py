@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedsift import runs
+from fedsift.cli.console import format_bytes
 from tests.helpers.cli import complaint, done, rows
 from tests.helpers.runs import TINY, straight, tiny
 
@@ -224,6 +225,19 @@ def test_costs_are_shown_where_they_are_asked_for(monkeypatch):
         monkeypatch.setenv("COLUMNS", str(columns))
         text = done("compare", *folders, "--costs").stdout.partition("\ncosts")[2]
         assert "265 B" in text and max(map(len, text.splitlines())) <= columns
+
+
+def test_costs_and_rounds_show_both_hops_where_there_are_edge_servers():
+    straight(Path("flat"), tiny(rounds=1))
+    straight(Path("edges"), tiny("digits-fas", "topology=edges(2)", rounds=1))
+    (sent,) = runs.load_run("edges").ledger
+    up, down = (format_bytes(sum((way or {}).values())) for way in (sent.edge_up, sent.edge_down))
+    table = rows(done("compare", "flat", "edges", "--costs").stdout)
+    assert [row[-2:] for row in table[-2:]] == [["none", "none"], [up, down]]
+    assert rows(done("show", "edges").stdout)[0][-2:] == [up, down]
+    assert "edges up" not in done("show", "flat").stdout
+    told = json.loads(done("show", "edges", "--json").stdout)
+    assert told["edge_uplink_bytes"] == sum((sent.edge_up or {}).values())
 
 
 def test_a_comparison_as_csv_markdown_and_latex():

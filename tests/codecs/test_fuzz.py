@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from fedsift import seeding
+from fedsift.aggregators.sums import add_up, divide
 from fedsift.algorithms import Gossip, fd, fd_jeong, fedavg, gossip, mix2fld
 from fedsift.algorithms.per_label import MixtureSent
 from fedsift.algorithms.soft_label_downlink import DownlinkMemory, Received, SoftLabelDownlink
@@ -30,12 +31,14 @@ from fedsift.codecs import (
     indexes,
     soft_label_codec,
     soft_labels,
+    sums,
     updates,
     weight_codec,
     wire,
 )
 from fedsift.codecs.estimates import ESTIMATE_CODECS, LARGEST
 from fedsift.codecs.mixtures import MixtureCodec, Mixtures
+from fedsift.codecs.sums import ExactSums
 from fedsift.codecs.wire import WireError
 from fedsift.types import Link, Server, SoftLabels
 from tests.helpers import toys
@@ -273,6 +276,66 @@ def test_a_hostile_message_leaves_the_reference_as_it_was():
         except WireError:
             continue
     assert (reference.index.tobytes(), reference.probs.tobytes()) == before
+
+
+# --- partial sums of edge servers ---
+
+EDGE_LINK = Link(ROUND, 24, 5, votes=9.0)
+SUMS = ExactSums()
+
+
+def sums_messages():
+    """Of soft, hard and faded votes, on some samples and on all."""
+    sets = [np.arange(24), np.array([1, 2, 5, 14, 20])]
+    some = [SoftLabels(index, rows(24, 4)[index]) for index in sets]
+    hard = [replace(one, probs=np.eye(5, dtype=np.float32)[one.probs.argmax(1)]) for one in some]
+    faded = [replace(one, weight=np.full(len(one), 0.49)) for one in some]
+    lots = [some, hard, faded, some[1:], hard[1:]]
+    return [SUMS.encode(add_up(enumerate(lot), 24, 5), EDGE_LINK) for lot in lots]
+
+
+def sums_reseal(payload):
+    def implied():
+        if len(payload) < 8:
+            return b""
+        count, length = struct.unpack_from("<II", payload)
+        if count > EDGE_LINK.samples or len(payload) < 8 + length:
+            return b""
+        try:
+            index = indexes.decode(payload[8 : 8 + length], EDGE_LINK.samples, count)
+        except WireError:
+            return b""
+        return sums._implied(index, EDGE_LINK)
+
+    return wire.seal(wire.SUMS, sums.ID, ROUND, payload, implied())
+
+
+def sums_decode(message):
+    return SUMS.decode(message, EDGE_LINK)
+
+
+def check_sums(found):
+    assert (np.diff(found.index) > 0).all() and set(found.index) <= set(range(24))
+    assert found.high.shape == found.low.shape == (len(found), 6)
+    assert (found.high >= 0).all() and (found.low >= 0).all() and (found.low < 2**32).all()
+    labels = divide(found)
+    votes = np.asarray(labels.weight)
+    assert ((votes > 0) & (votes <= EDGE_LINK.votes)).all()
+    assert (np.abs(labels.probs.sum(1) - 1) < 0.012).all()
+
+
+def test_hostile_sums_are_refused_or_valid():
+    survive(sums_decode, check_sums, sums_messages(), sums_reseal, 10_000)
+
+
+def test_hostile_sums_take_little_memory():
+    assert peak(sums_decode, sums_messages(), sums_reseal) < MEGABYTES
+
+
+def test_sums_resealed_unchanged_are_the_message():
+    for message in sums_messages():
+        assert sums_reseal(message[wire.HEADER_BYTES :]) == message
+        check_sums(sums_decode(message))
 
 
 # --- weights ---

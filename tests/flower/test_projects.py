@@ -87,6 +87,18 @@ def test_mistakes_in_a_task_are_said_plainly(name, value, complaint, task, monke
         make_site(task, Settings(overrides=TINY), {"partition-id": 0}).client()
 
 
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("patience=3", "patience is for simulations"),
+        ('"topology=edges(2)"', "edge servers are for"),
+    ],
+)
+def test_what_only_a_simulation_has_is_refused(setting, complaint, task):
+    with pytest.raises(UserError, match=complaint):
+        make_site(task, Settings(overrides=f"{TINY} {setting}"), {"partition-id": 0})
+
+
 def test_gossip_has_no_server(task, tmp_path):
     grid, how = federation(task, f"{TINY} cohort=4 algorithm=gossip", 4, tmp_path / "run")
     with pytest.raises(

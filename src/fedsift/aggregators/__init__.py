@@ -14,7 +14,7 @@ An aggregator that keeps state between rounds is an object with two methods, as 
 from __future__ import annotations
 
 from fedsift.aggregators.expguard import ExpGuard
-from fedsift.aggregators.means import EnhancedEra, Era, certainty, mean
+from fedsift.aggregators.means import EnhancedEra, Era, certainty, mean, replace_mean
 from fedsift.aggregators.memory import LabelMemory
 from fedsift.aggregators.robust import Filter, TrimmedMean, cronus, geometric_median, median
 from fedsift.aggregators.rules import (
@@ -68,6 +68,7 @@ __all__ = [
     "geometric_median",
     "mean",
     "median",
+    "replace_mean",
     "run_aggregator",
     "run_and_judge",
 ]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from fedsift import registry
+from fedsift.aggregators import sums
 from fedsift.aggregators.rules import Aggregator, Uploads, resolve_inner
 from fedsift.checks import check_number
 from fedsift.numerics import entropy
@@ -21,13 +24,7 @@ def mean(uploads: Uploads, samples: int, classes: int) -> SoftLabels:
     samples: N, the size of the public set
     classes: C
     """
-    total, votes = np.zeros((samples, classes)), np.zeros(samples)
-    for _, upload in uploads:
-        weight = np.ones(len(upload)) if upload.weight is None else upload.weight
-        total[upload.index] += upload.probs * weight[:, None]
-        votes[upload.index] += weight
-    seen = np.flatnonzero(votes)
-    return SoftLabels(seen, total[seen] / votes[seen, None], votes[seen])
+    return sums.divide(sums.add_up(uploads, samples, classes))
 
 
 def certainty(uploads: Uploads, samples: int, classes: int) -> SoftLabels:
@@ -43,6 +40,30 @@ def _weigh_by_certainty(uploads: Uploads) -> Iterator[tuple[int, SoftLabels]]:
             client,
             replace(upload, weight=votes if upload.weight is None else votes * upload.weight),
         )
+
+
+def replace_mean(rule: Any, other: Aggregator) -> Any:
+    """The same rule with another in the place of its mean, such as one that is found in two steps.
+
+    A rule of your own says with `with_mean(mean)` what it is then.
+    """
+    if rule is mean:
+        return other
+    if rule is certainty:
+        return partial(_join_by_certainty, other)
+    if hasattr(rule, "with_mean"):
+        return rule.with_mean(other)
+    name = getattr(rule, "__name__", type(rule).__name__)
+    raise UserError(
+        f"{name} needs every vote, and an edge server sends one mean of many: use mean, certainty,"
+        " era, enhanced-era or memory of these, or topology=flat"
+    )
+
+
+def _join_by_certainty(
+    join: Aggregator, uploads: Uploads, samples: int, classes: int
+) -> SoftLabels:
+    return join(_weigh_by_certainty(uploads), samples, classes)
 
 
 def _leave_votes(uploads: Uploads) -> Uploads:
@@ -73,6 +94,9 @@ class Era:
         _weigher(self.weights)
         _inner(self)
 
+    def with_mean(self, mean: Aggregator) -> Era:
+        return replace(self, inner=replace_mean(_inner(self), mean))
+
     def __call__(self, uploads: Uploads, samples: int, classes: int) -> SoftLabels:
         average = _join(self, uploads, samples, classes)
         scaled = average.probs / self.temperature
@@ -96,6 +120,9 @@ class EnhancedEra:
             raise UserError(f"enhanced-era needs a beta above 0, not {self.beta}")
         _weigher(self.weights)
         _inner(self)
+
+    def with_mean(self, mean: Aggregator) -> EnhancedEra:
+        return replace(self, inner=replace_mean(_inner(self), mean))
 
     def __call__(self, uploads: Uploads, samples: int, classes: int) -> SoftLabels:
         average = _join(self, uploads, samples, classes)

@@ -7,9 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedsift.aggregators.means import replace_mean
 from fedsift.aggregators.rules import Aggregator, Uploads, resolve_inner
 from fedsift.checks import check_number, check_whole
 from fedsift.types import Round, SoftLabels, UserError
+
+FAINTEST = 2.0**-40  # of a vote: sums are exact to 2^-64
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +33,7 @@ class LabelMemory:
 
     inner: the rule for the votes, e.g. "mean" or "era(0.1)"
     rounds: how many rounds an upload counts, the one it came in included (None: for ever)
-    decay: what a vote counts after one more round
+    decay: what a vote counts after one more round; never less than 2^-40
     last: how many uploads of a client count, the newest first (None: all)
 
     Compare FedCDA (Wang et al. 2024), which keeps weights. Here it costs no bytes.
@@ -57,6 +60,10 @@ class LabelMemory:
             )
         self.inner = resolve_inner("memory", inner)
         self.rounds, self.decay, self.last = rounds, decay, last
+
+    def with_mean(self, mean: Aggregator) -> LabelMemory:
+        inner = replace_mean(self.inner, mean)
+        return LabelMemory(inner, self.rounds, self.decay, self.last)
 
     def aggregate(
         self, uploads: Uploads, memory: LastUploads, r: Round
@@ -95,7 +102,7 @@ class LabelMemory:
         if not age or self.decay == 1:
             return labels
         votes = np.ones(len(labels)) if labels.weight is None else labels.weight
-        return replace(labels, weight=votes * self.decay**age)
+        return replace(labels, weight=votes * max(self.decay**age, FAINTEST))
 
 
 def is_of_earlier_round(old: Remembered, r: Round) -> bool:

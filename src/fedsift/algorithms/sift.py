@@ -20,6 +20,7 @@ from fedsift import registry
 from fedsift.aggregators import Aggregator, StatefulAggregator
 from fedsift.algorithms import students
 from fedsift.algorithms.averages import Averaging
+from fedsift.algorithms.edges import Edges
 from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, SoftLabelFD, fd
 from fedsift.algorithms.weights import FedAvg
 from fedsift.checks import check_recipe
@@ -91,8 +92,21 @@ class Sift:
     def clients_keep_models(self) -> bool:
         return self.labels.clients_keep_models
 
+    @property
+    def edges(self) -> Edges | None:
+        return self.labels.edges
+
+    def over_edges(self, edges: Edges) -> Sift:
+        return replace(self, labels=self.labels.over_edges(edges))
+
     def start(self, r: Round) -> Server:
-        server: Server = self._system(r).start(r)
+        system = self._system(r)
+        if self.edges is not None and not isinstance(system, SoftLabelFD):
+            raise UserError(
+                f"{self.max_bytes} bytes hold weights, and edge servers join soft labels: set"
+                " mode=labels, or topology=flat"
+            )
+        server: Server = system.start(r)
         if isinstance(server.memory, ServerMemory):
             return server
         return replace(server, memory=ServerMemory())  # it has all that either mode needs

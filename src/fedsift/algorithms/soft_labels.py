@@ -22,10 +22,12 @@ from fedsift.aggregators import (
     Seen,
     StatefulAggregator,
     mean,
+    replace_mean,
     run_and_judge,
 )
 from fedsift.algorithms import first_weights, students, weight_downlink
 from fedsift.algorithms.audits import Audits, derive_secret
+from fedsift.algorithms.edges import Edges, MeanOverEdges
 from fedsift.algorithms.first_weights import FirstWeights
 from fedsift.algorithms.local import check_replay, check_replay_fits, train_locally
 from fedsift.algorithms.presets import preset
@@ -133,6 +135,7 @@ class SoftLabelFD:
     audits: Audits = field(default_factory=Audits)  # samples that all are asked about every round
     # soft labels down, a model that is trained anew: what a public row counts (a private one: 1)
     public_weight: float = 1.0
+    edges: Edges | None = None  # servers that join uploads on their way
 
     client_memory: ClassVar[type] = ClientMemory
     server_memory: ClassVar[type] = ServerMemory
@@ -188,6 +191,7 @@ class SoftLabelFD:
                 f"budget {self.budget} is larger than the public set ({len(r.public)} samples)"
             )
         check_replay_fits(self.replay, self._with_pool(r))
+        self._place_rule(r)
         new = students.initial_students(r)
         sends_first = r.start is not None and isinstance(self.down, SoftLabelCodec)
         first = FirstWeights(new if sends_first else {})
@@ -283,16 +287,16 @@ class SoftLabelFD:
         answers: dict[int, AuditAnswers] = {}
         stream = _labels_of(uploads, references, answers)
         seen = Seen((yield from self._look(server, r)), answers)
-        labels, aggregated, verdicts = run_and_judge(
-            self.aggregate, stream, memory.aggregator, r, seen
-        )
+        rule, over = self._place_rule(r)
+        labels, aggregated, verdicts = run_and_judge(rule, stream, memory.aggregator, r, seen)
         for _ in stream:  # an aggregator may stop early; every client has been heard all the same
             pass
         new = yield from self._teach_students(server, labels, r)
         memory = yield from self._post_lesson(server, new, labels, references, r)
         sent = memory.sent | {c: labels for c, labels in references.items() if labels is not None}
         after = replace(memory, sent=sent, aggregator=aggregated)
-        return Server(new, after, distilled=self._on_whole_public(labels, whole), verdicts=verdicts)
+        distilled = self._on_whole_public(labels, whole)
+        return Server(new, after, distilled=distilled, verdicts=verdicts, edge_up=over.sent)
 
     def uploaded_labels(self, upload: Upload, r: Round) -> SoftLabels:
         return self._on_whole_public(upload.labels, r)
@@ -331,6 +335,18 @@ class SoftLabelFD:
     @property
     def _uplink(self) -> SoftLabelUplink:
         return SoftLabelUplink(self.sampler, self.budget, self.max_bytes, self.up, self.votes)
+
+    def over_edges(self, edges: Edges) -> SoftLabelFD:
+        return replace(self, edges=edges)
+
+    def _place_rule(self, r: Round) -> tuple[Aggregator | StatefulAggregator, MeanOverEdges]:
+        """The aggregator of this round and, where there are edge servers, the mean over them."""
+        stateful = isinstance(self.aggregate, StatefulAggregator)
+        over = MeanOverEdges(self.edges or Edges(1), r, stateful)
+        if self.edges is None:
+            return self.aggregate, over
+        self.edges.check_fits(r)
+        return replace_mean(self.aggregate, over), over
 
     def _with_pool(self, r: Round) -> Round:
         """The round with its part of the public set. Both ends draw the same: nothing is sent."""

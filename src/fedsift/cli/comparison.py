@@ -179,6 +179,10 @@ COSTS = {
     "both ways": "all uploads and downloads of a run",
     "by broadcast": "all uploads and broadcasts of a run",
 }
+EDGE_COSTS = {
+    "edges up": "what edge servers send to the server in a run",
+    "edges down": "what the server sends to edge servers in a run",
+}
 
 
 def print_costs(histories: list[History]) -> None:
@@ -186,24 +190,26 @@ def print_costs(histories: list[History]) -> None:
     from fedsift import report
 
     say("")
-    rows = [_format_costs(method) for method in report.methods(histories)]
+    edges = any(run.ledger[0].edge_up is not None for run in histories)
+    columns = COSTS | (EDGE_COSTS if edges else {})
+    rows = [_format_costs(method, edges) for method in report.methods(histories)]
     dropped = ("by broadcast", "broadcast", "both ways")
-    if shown := _print_rows("costs", ["method", *COSTS], rows, dropped, {}):
-        print_remark("; ".join(f"{name}: {COSTS[name]}" for name in shown if name in COSTS))
+    if shown := _print_rows("costs", ["method", *columns], rows, dropped, {}):
+        print_remark("; ".join(f"{name}: {columns[name]}" for name in shown if name in columns))
         return
     say("costs\n")
     for name, *figures in rows:
         told = "  ".join(
-            f"{column} {figure}" for column, figure in zip(COSTS, figures, strict=True)
+            f"{column} {figure}" for column, figure in zip(columns, figures, strict=True)
         )
         say(wrap_lines(f"{name}\n    {told}", "    "))
     say("")
 
 
-def _format_costs(method: Method) -> list[str]:
+def _format_costs(method: Method, edges: bool) -> list[str]:
     costs = method.costs()
     steps = costs["client_steps_per_round"]
-    sizes = (
+    sizes: tuple[str, ...] = (
         "uplink_bytes_per_upload",
         "uplink_bytes_largest",
         "downlink_bytes_per_download",
@@ -211,5 +217,7 @@ def _format_costs(method: Method) -> list[str]:
         "total_bytes",
         "total_bytes_broadcast",
     )
+    sizes += ("edge_uplink_bytes", "edge_downlink_bytes") if edges else ()
     shown = "not known" if steps is None else f"{steps:,.0f}"
-    return [method.label, shown, *(format_bytes(costs[name]) for name in sizes)]
+    cells = ("none" if costs[name] is None else format_bytes(costs[name]) for name in sizes)
+    return [method.label, shown, *cells]

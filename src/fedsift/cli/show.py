@@ -67,9 +67,10 @@ def show(
         where = f"{made_with['engine']}; torch {made_with['torch']}; {made_with['processor']}"
         say(f"\n{wrap_lines(where)}")
         room = min(60, max(16, (get_width() or PIPED) - 44))
-        rounds = new_table(
-            "rounds", "round", "accuracy", "cohort", "uplink", "downlink", "broadcast"
-        )
+        columns = ("round", "accuracy", "cohort", "uplink", "downlink", "broadcast")
+        edges = totals.edge_up is not None
+        hops = ("edges up", "edges down") if edges else ()
+        rounds = new_table("rounds", *columns, *hops)
         for row, sent in zip(history.metrics, history.ledger, strict=True):
             cohort = shorten_ids(sent.up, room)
             sizes = (
@@ -77,7 +78,11 @@ def show(
                 format_bytes(sent.downlink),
                 format_bytes(sent.broadcast),
             )
-            rounds.add_row(str(row["round"] + 1), f"{row['accuracy']:.4f}", cohort, *sizes)
+            hop = [
+                format_bytes(sum((way or {}).values())) for way in (sent.edge_up, sent.edge_down)
+            ]
+            cells = (str(row["round"] + 1), f"{row['accuracy']:.4f}", cohort, *sizes)
+            rounds.add_row(*cells, *(hop if edges else ()))
         print_table(rounds, ("broadcast", "downlink"))
         if told := _describe_quality(history.metrics[-1]):
             say(wrap_lines(told) + "\n")

@@ -7,7 +7,7 @@ bytes from one part to another, and the sum stays that of the message.
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from fedsift.codecs import wire
 from fedsift.codecs.soft_labels import CODED, LENGTH, PREFIX
@@ -28,10 +28,20 @@ class Parts:
     others: int = 0
 
     def __add__(self, more: Parts) -> Parts:
-        return Parts(*(a + b for a, b in zip(astuple(self), astuple(more), strict=True)))
+        return Parts(
+            self.header + more.header,
+            self.indexes + more.indexes,
+            self.values + more.values,
+            self.others + more.others,
+        )
 
     def __mul__(self, copies: int) -> Parts:
-        return Parts(*(copies * part for part in astuple(self)))
+        return Parts(
+            copies * self.header,
+            copies * self.indexes,
+            copies * self.values,
+            copies * self.others,
+        )
 
 
 def split_parts(message: bytes, round: int) -> Parts:

@@ -6,7 +6,7 @@ import struct
 import zlib
 
 VERSION = 1
-SOFT_LABELS, WEIGHTS, MIXTURES, ESTIMATES = 1, 2, 3, 4  # kinds
+SOFT_LABELS, WEIGHTS, MIXTURES, ESTIMATES, SUMS = 1, 2, 3, 4, 5  # kinds
 
 _HEADER = struct.Struct("<2sBBBII")  # magic, version, kind, codec, round, checksum
 _MAGIC = b"fs"

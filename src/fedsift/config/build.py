@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from fedsift import data, engines, registry
 from fedsift.algorithms import ALGORITHMS
+from fedsift.algorithms.edges import place_algorithm
 from fedsift.attacks import read_threat
 from fedsift.config.schema import Experiment
 from fedsift.config.sources import load_section
@@ -30,7 +31,7 @@ def build_parts(experiment: Experiment) -> Built:
     e = experiment
     check_patience(e)
     algorithm, partition = _plan_algorithm(e), _plan_partition(e)
-    made = algorithm.build()
+    made = place_algorithm(algorithm.build(), e.topology)
     engines.check_engine(e.engine, e.device, e.precision)
     federation = Federation(
         made,
@@ -77,8 +78,8 @@ def build_clients(experiment: Experiment) -> Clients:
 
 
 def build_algorithm(experiment: Experiment) -> Algorithm:
-    algorithm: Algorithm = _plan_algorithm(experiment).build()
-    return algorithm
+    """As it is played in the topology of the experiment."""
+    return place_algorithm(_plan_algorithm(experiment).build(), experiment.topology)
 
 
 def list_unused(experiment: Experiment) -> list[str]:

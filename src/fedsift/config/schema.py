@@ -203,6 +203,9 @@ class Experiment(Section):
     record: bool = Field(
         True, description="keep a sample of what clients say on public samples, for fedsift report"
     )
+    topology: str = Field(
+        "flat", description="flat, or edges(50): so many edge servers join uploads on their way"
+    )
     engine: str = Field("auto", description="auto, batched, sequential, workers or ray")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     precision: str = Field(

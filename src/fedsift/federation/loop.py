@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
 
+from fedsift.algorithms.edges import Edges, place_algorithm
 from fedsift.attacks import Attack, read_threat
 from fedsift.checks import check_type, check_whole, warn_user
 from fedsift.data import Task
@@ -30,6 +31,7 @@ def federate(
     start: str | Pretext | None = None,
     attack: str | Attack | None = None,
     attackers: float | None = None,
+    topology: str | Edges = "flat",
 ) -> Iterator[Record]:
     """Run rounds and yield a `Record` of each. Stop with `break`, resume from `record.state`.
 
@@ -45,11 +47,13 @@ def federate(
         .safetensors file (default: chance)
     attack: what hostile clients do, for example "wrong" (fedsift ls attacks)
     attackers: the share of the clients that is hostile, from 0 to below 1
+    topology: "flat", or "edges(50)": so many edge servers join uploads on their way
     """
     check_whole("rounds", rounds)
     cure = "pass the state of a record, record.state"
     check_type(state, (FederationState, NoneType), "state", cure)
     threat = read_threat(attack, attackers)
+    algorithm = place_algorithm(algorithm, topology)
     federation = Federation(algorithm, clients, task, cohort, seed, read_start(start), threat)
     chosen, _ = choose_engine(engine)
     first = state or federation.start()  # what cannot be started is refused before the first round

@@ -21,7 +21,18 @@ from fedsift.memory import is_empty, model_in, to_tree
 from fedsift.suspects import find_guilty
 from fedsift.training import count_steps
 from fedsift.turns import watch_turn
-from fedsift.types import Algorithm, Array, Fit, Predict, Round, Server, SoftLabels, Turn, UserError
+from fedsift.types import (
+    Algorithm,
+    Array,
+    Fit,
+    GoesThroughEdges,
+    Predict,
+    Round,
+    Server,
+    SoftLabels,
+    Turn,
+    UserError,
+)
 
 PROBED = 64  # public samples that students must be able to predict, beside all held-out ones
 LONGEST_REASON = 300  # letters
@@ -108,7 +119,7 @@ class ServerHalf:
             raise Useless(problem, cause)
         losses = yield from losses_turn([log])
         distilled = None if truth is None else _score(server.distilled, truth)
-        state, sent = self._next_state(server, missing), self.results.sent.without(missing)
+        state, sent = self._next_state(server, missing), self._count_bytes(server, missing)
         record, blind = yield from self._evaluate(state, sent)
         for name in sorted(blind & server.students.keys()):
             raise Useless(_say_outputs(name), cause)
@@ -121,6 +132,16 @@ class ServerHalf:
             server_steps=steps.steps,
             losses=losses,
             verdicts=server.verdicts,
+        )
+
+    def _count_bytes(self, server: Server, missing: Mapping[int, str]) -> RoundBytes:
+        """Of all messages; where there are edge servers, also of theirs."""
+        sent, downloads = self.results.sent.without(missing), self.results.downloads
+        if not isinstance(self.algorithm, GoesThroughEdges) or self.algorithm.edges is None:
+            return sent
+        edges, everyone = self.algorithm.edges, self.r.population
+        return sent.over_edges(
+            server.edge_up, downloads, {id: edges.edge_of(id, everyone) for id in downloads}
         )
 
     def _recall(self, listener: Listener, server: Server, sent: RoundBytes) -> Turn[Conversation]:
@@ -153,7 +174,7 @@ class ServerHalf:
         return replace(
             self.state,
             round=self.state.round + 1,
-            server=replace(server, memory=_normalise(server.memory), distilled=None, verdicts={}),
+            server=Server(server.students, _normalise(server.memory), server.counts),
             memories=self.state.memories | kept,
             reported_accuracies=self.state.reported_accuracies | reported,
         )

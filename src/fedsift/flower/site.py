@@ -152,6 +152,8 @@ def make_site(task: Any, settings: Settings, node: Node) -> Site:
     _refuse_addresses(e)
     if e.patience is not None:
         raise UserError("patience is for simulations; leave it out on Flower")
+    if e.topology != "flat":
+        raise UserError("edge servers are for simulations; leave topology out on Flower")
     about = shared.shape, classes_of(task), shared.vocabulary
     models = assign_models(e.clients.models or e.clients.model, e.clients.count, *about)
     student = make_student(e.clients.student, *about)

@@ -168,6 +168,10 @@ def _check_ledger(row: Row) -> None:
     for way in ("up", "down"):
         expect(is_table(row.get(way), is_count), f"{way} must be bytes by client")
         expect(all(map(is_id, row[way])), f"{way} must be bytes by client")
+        hop = row.get(f"edge_{way}", {})
+        fine = is_table(hop, is_count) and all(map(is_id, hop))
+        expect(fine, f"edge_{way} must be bytes by edge server")
+    expect(("edge_up" in row) == ("edge_down" in row), "edge_up and edge_down come together")
     expect(is_count(row.get("broadcast")), "broadcast must be a number of bytes")
     expect(is_table(row.get("edges") or {}, is_count), "edges must be bytes by pair")
     missing = row.get("missing", {})

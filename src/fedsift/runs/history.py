@@ -107,7 +107,13 @@ class History:
 
     def summary(self) -> dict[str, Any]:
         totals = ledger.total(self.ledger)
-        beside = {"baselines": self.baselines.to_json()} if self.baselines else {}
+        beside: dict[str, Any] = {}
+        if totals.edge_up is not None:
+            beside = {
+                "edge_uplink_bytes": totals.edge_up,
+                "edge_downlink_bytes": totals.edge_down,
+            }
+        beside |= {"baselines": self.baselines.to_json()} if self.baselines else {}
         return {
             "run": str(self.folder),
             "rounds": len(self.metrics),

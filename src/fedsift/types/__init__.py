@@ -7,6 +7,7 @@ Shapes in comments: N public samples, n private samples, m chosen samples, C cla
 from fedsift.types.algorithms import Algorithm as Algorithm
 from fedsift.types.algorithms import Attackable as Attackable
 from fedsift.types.algorithms import Forgets as Forgets
+from fedsift.types.algorithms import GoesThroughEdges as GoesThroughEdges
 from fedsift.types.algorithms import KeepsSecret as KeepsSecret
 from fedsift.types.algorithms import LabelAnswer as LabelAnswer
 from fedsift.types.algorithms import PeerToPeer as PeerToPeer
@@ -33,6 +34,7 @@ from fedsift.types.recipes import Recipe as Recipe
 from fedsift.types.recipes import list_problems as list_problems
 from fedsift.types.recipes import option as option
 from fedsift.types.samples import Labelled as Labelled
+from fedsift.types.samples import LabelSums as LabelSums
 from fedsift.types.samples import Samples as Samples
 from fedsift.types.samples import SoftLabels as SoftLabels
 from fedsift.types.samples import Store as Store

@@ -88,6 +88,15 @@ class SharesLabels(Protocol):
         ...
 
 
+@runtime_checkable
+class GoesThroughEdges(Protocol):
+    """An algorithm whose uploads edge servers can join; `edges` are those it has."""
+
+    edges: Any  # None: clients talk to the server
+
+    def over_edges(self, edges: Any) -> Algorithm: ...
+
+
 @dataclass(frozen=True, eq=False)
 class LabelAnswer:
     """Soft labels before they are encoded: what a client says, and which rows of it it sends."""

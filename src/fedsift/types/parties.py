@@ -99,7 +99,7 @@ class Server:
 
     `counts` are figures of the last round that the algorithm wants in the metrics. `distilled` are
     the soft labels it taught its students in that round; a simulation scores them, nobody keeps
-    them. `verdicts` are on the clients heard in that round.
+    them. `verdicts` are on the clients heard in that round, `edge_up` what edge servers sent in it.
     """
 
     students: dict[str, Weights]  # by the name of the model
@@ -107,6 +107,7 @@ class Server:
     counts: dict[str, int] = field(default_factory=dict)  # figures for the metrics of this round
     distilled: SoftLabels | None = None  # indexes are into the public set
     verdicts: dict[int, Verdict] = field(default_factory=dict)  # by client
+    edge_up: dict[int, int] = field(default_factory=dict)  # edge server -> bytes of its message
 
     def __repr__(self) -> str:
         students = ", ".join(

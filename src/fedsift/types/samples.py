@@ -80,7 +80,8 @@ class Labelled:
         return len(self.samples)
 
     def __getitem__(self, positions: Array) -> Labelled:
-        return Labelled(self.samples[positions], self.targets[torch.from_numpy(positions)])
+        targets = torch.from_numpy(self.targets.numpy()[positions])  # no threads for so little
+        return Labelled(self.samples[positions], targets)
 
     @property
     def labels(self) -> Array:
@@ -109,3 +110,18 @@ class SoftLabels:
 
     def on(self, public: Samples) -> Labelled:
         return Labelled(public[self.index], torch.from_numpy(self.probs.astype(np.float32)))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSums:
+    """Votes times soft labels, summed over clients, on some public samples; and the votes.
+
+    Numbers are whole ticks: of 2^-32 in `high`, of 2^-64 in `low`, together the exact sum.
+    """
+
+    index: Array  # [m] int64, ascending, distinct
+    high: Array  # [m, C + 1] float64; the last column is of the votes
+    low: Array  # [m, C + 1] float64
+
+    def __len__(self) -> int:
+        return len(self.index)
