@@ -59,6 +59,9 @@ def list_sources() -> dict[str, Source]:
         soft = soft_label_codec(text)
         parts = fuzz.soft_decode(soft), fuzz.check_soft, fuzz.soft_messages(soft)
         sources[f"soft labels, {text}"] = make_source(*parts, fuzz.soft_reseal(soft))
+    sources["sums of edge servers"] = make_source(
+        fuzz.sums_decode, fuzz.check_sums, fuzz.sums_messages(), fuzz.sums_reseal
+    )
     for text in fuzz.WEIGHTS:
         codec = weight_codec(text)
         parts = fuzz.weight_decode(codec), fuzz.check_weights, fuzz.weight_messages(codec)

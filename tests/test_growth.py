@@ -29,17 +29,18 @@ def test_one_point_has_no_exponent_and_neither_has_nothing():
 @pytest.mark.parametrize("parameters", [10_000, 1_000_000])
 @pytest.mark.parametrize("classes", [10, 316])
 def test_a_network_has_the_parameters_that_are_asked_for(parameters, classes, tmp_path):
-    """16 inputs, h hidden units, C classes: 17 h + C (h + 1) parameters."""
+    """F inputs, h hidden units, C classes: (F + 1) h + C (h + 1) parameters."""
     sizes = Sizes(parameters=parameters, classes=classes)
     settings = dict(one.split("=", 1) for one in growth._settings(sizes, tmp_path))
-    weights = initial_state(make_model(settings["model"], (16,), classes), 0)
+    assert sizes.features**2 == parameters
+    weights = initial_state(make_model(settings["model"], (sizes.features,), classes), 0)
     assert sum(value.numel() for value in weights.values()) == pytest.approx(parameters, rel=0.05)
 
 
 def test_a_point_is_a_run_of_its_sizes():
     """Four rounds, of which three count; bytes are those of one round, weights down among them."""
     found = growth.run_point({"cohort": 3, "classes": 12})
-    weights = initial_state(make_model("mlp(width=5.387931)", (16,), 12), 0)
+    weights = initial_state(make_model("mlp(width=1.382743)", (100,), 12), 0)
     down = 3 * 4 * sum(value.numel() for value in weights.values())
     assert down < found["bytes"] < 1.2 * down + 3 * 100 * 4 * 12
     assert found["round_s"] > 0 and found["round_cpu_s"] > 0 and found["peak_mib"] > 50
@@ -87,7 +88,7 @@ def test_the_command_prints_exponents_and_draws_them(monkeypatch, tmp_path):
     monkeypatch.setattr(growth, "_run_in_new_process", play(lambda sizes: sizes.rounds**2))
     file = tmp_path / "growth.svg"
     text = done("bench", "scale", "--over", "rounds", "-o", str(file)).stdout
-    assert rows(text)[0] == ["rounds", "3", "100", "2.00 (2.00)", "0.00 (0.00)", "0.00 (0.00)"]
+    assert rows(text)[0] == ["rounds", "10", "100", "2.00 (2.00)", "0.00 (0.00)", "0.00 (0.00)"]
     assert "grows faster than linearly: CPU seconds per round with rounds (2.00)" in text
     assert file.read_text().startswith("<?xml")
 

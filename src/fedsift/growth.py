@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from math import isqrt
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +24,7 @@ from fedsift.types import UserError
 
 FIGURES = {"round_cpu_s": "CPU seconds per round", "peak_mib": "peak MiB", "bytes": "bytes"}
 STEEP = 1.1
-FEATURES = 16
+LONG = 20.0  # seconds: of rounds that take longer, one is enough
 PRIVATE, TEST = 1000, 200  # samples
 ALONE = (
     "import json, sys; from fedsift import growth; "
@@ -42,6 +43,11 @@ class Sizes:
     parameters: int = 10_000
     rounds: int = 3
 
+    @property
+    def features(self) -> int:
+        """As many as the hidden layer has units, about: its weights are a square."""
+        return isqrt(self.parameters)
+
 
 AXES: dict[str, tuple[int, ...]] = {
     "clients": (1_000, 10_000, 100_000, 1_000_000),
@@ -49,7 +55,7 @@ AXES: dict[str, tuple[int, ...]] = {
     "public": (1_000, 10_000, 100_000, 1_000_000),
     "classes": (10, 32, 100, 316, 1_000),
     "parameters": (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000),
-    "rounds": (3, 10, 32, 100),
+    "rounds": (10, 32, 100),  # here the figures are of all rounds, not of one
 }
 
 
@@ -84,24 +90,27 @@ def fit_exponent(sizes: Sequence[float], values: Sequence[float]) -> float | Non
 
 def _grow_along(axis: str, end: float, report: Callable[[str], object]) -> dict[str, Any]:
     points: list[dict[str, Any]] = []
-    took, left_out = 0.0, dict[int, str]()
+    starting, left_out = 0.0, dict[int, str]()
     for size in AXES[axis]:
         before = points[-1][axis] if points else size
-        playing = points[-1]["round_s"] * (Sizes.rounds + 1) if points else 0.0
-        # the rounds should not grow faster than that; starting a process does not grow
-        needed = max(0.0, took - playing) + playing * size / before
+        # a round should not grow faster than that; starting a process does not grow
+        expected = points[-1]["round_s"] * size / before if points else 0.0
+        fewer = {"rounds": 1} if axis != "rounds" and expected > LONG else {}
+        sizes = Sizes(**({axis: size} | fewer))
+        times = 1 if axis == "rounds" else sizes.rounds + 1  # there it is the time of all rounds
+        needed = starting + expected * times
         if points and time.perf_counter() + needed > end:
             left_out[size] = f"about {needed:.0f} s, more than are left"
             continue
         report(f"{axis} = {size:,}")
         begun = time.perf_counter()
-        sizes = Sizes(**{axis: size})
         try:
             points.append({axis: size} | _run_in_new_process(sizes))
         except UserError as error:
             left_out[size] = str(error)
             break
         took = time.perf_counter() - begun
+        starting = max(0.0, took - points[-1]["round_s"] * times)
     values = {name: [point[name] for point in points] for name in FIGURES}
     where = [point[axis] for point in points]
     return {
@@ -130,13 +139,13 @@ def run_point(asked: dict[str, int]) -> dict[str, Any]:
             marks.append(bench.clocks())
             sent.append(record.bytes)
     wall, cpu = np.diff(marks, axis=0)[1:].T.tolist()
-    totals, whole = ledger.total(sent), sizes.rounds > Sizes.rounds
+    totals, whole = ledger.total(sent[1:]), sizes.rounds > Sizes.rounds
     return {
         "setup_s": setup,
         "round_s": sum(wall) if whole else median(wall),
         "round_cpu_s": sum(cpu) if whole else median(cpu),
         "peak_mib": bench.peak_memory() / 2**20,
-        "bytes": (totals.uplink + totals.downlink) / (1 if whole else len(sent)),
+        "bytes": (totals.uplink + totals.downlink) / (1 if whole else sizes.rounds),
     }
 
 
@@ -146,7 +155,7 @@ def _write_data(sizes: Sizes, path: Path) -> None:
     train = max(PRIVATE, sizes.classes) + sizes.public
     counts = {"": train, "_test": max(TEST, sizes.classes)}
     parts: dict[str, Any] = {
-        f"{kind}{part}": generator.integers(0, 256, (count, FEATURES), np.uint8)
+        f"{kind}{part}": generator.integers(0, 256, (count, sizes.features), np.uint8)
         if kind == "x"
         else np.arange(count) % sizes.classes
         for part, count in counts.items()
@@ -156,7 +165,7 @@ def _write_data(sizes: Sizes, path: Path) -> None:
 
 
 def _settings(sizes: Sizes, data: Path) -> list[str]:
-    hidden = sizes.parameters / (FEATURES + 1 + sizes.classes)
+    hidden = sizes.parameters / (sizes.features + 1 + sizes.classes)
     return [
         f"data.name={data}",
         f"data.private={max(PRIVATE, sizes.classes)}",
@@ -167,6 +176,7 @@ def _settings(sizes: Sizes, data: Path) -> list[str]:
         f"model=mlp(width={max(hidden / 64, 1 / 64):.6f})",
         "budget=100",
         *("partition.kind=views", "local.epochs=1", "distill.epochs=1"),
+        *("local.batch=64", "distill.batch=64"),
     ]
 
 

@@ -310,8 +310,8 @@ def _samples(job: Work) -> Samples:
 
 
 def choose_ops(cuda: bool, precision: str) -> ReferenceOps:
-    """Our own kernels use the matrix units, which round; float32 is left to torch's products. A CPU
-    stores bfloat16 if it can compute with it."""
+    """Our own kernels use the matrix units, which round; float32 is left to torch's products until
+    the parity of its kernels has been seen. A CPU stores bfloat16 if it can compute with it."""
     if cuda and has_triton() and precision != "float32":
         from fedsift.engines.stacked.cuda.ops import TritonOps
 

@@ -309,14 +309,17 @@ def predict(
         program.weights(flat.to(here)),
         {name: value.to(here) for name, value in buffers.items()},
     )
-    pieces = []
-    for piece in at.split(size, 1):
+    outputs = torch.empty(0)
+    for piece, begin in zip(at.split(size, 1), range(0, max(1, at.shape[1]), size), strict=True):
         raise_if_stopped(stop)
         x = inputs.take(piece)
         x = x.expand(len(jobs), *x.shape[1:])
         x = program.arrange(x) if x.ndim == 5 else x
-        pieces.append(program(Pass(weights, kept, training=False), x))
-    return list(torch.cat(pieces, 1)[:, :samples].float().cpu().numpy())
+        found = program(Pass(weights, kept, training=False), x)
+        if not begin:  # one place for all: many small ones between large ones keep memory in pieces
+            outputs = found.new_empty((found.shape[0], at.shape[1], *found.shape[2:]))
+        outputs[:, begin : begin + size] = found
+    return list(outputs[:, :samples].float().cpu().numpy())
 
 
 def check_batches(program: Program, jobs: Sequence[Fit]) -> None:
