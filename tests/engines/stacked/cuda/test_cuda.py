@@ -9,6 +9,7 @@ from torch import nn
 
 from fedsift import models, training
 from fedsift.engines.batched import BatchedEngine
+from fedsift.engines.precision import Precision
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.stacked.ops import ReferenceOps
 from fedsift.engines.stacked.optimizers import correction, make_optimizer
@@ -88,6 +89,17 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize("counts", [(8, 8, 8), (8, 0, 3), (8, 5, 1)], ids=str)
+@pytest.mark.parametrize("model", NETWORKS)
+def test_fused_layers_in_float32_are_the_plain_ones(ops, model, counts):
+    """But for the order of sums, and a ReLU's sign here and there."""
+    *plain, gradient = one_step(model, ReferenceOps(), counts)
+    *found, pulled = one_step(model, ops.TritonOps("float32"), counts)
+    assert all(off(value, exact) < 1e-5 for value, exact in zip(found, plain, strict=True))
+    assert off(pulled, gradient) < 1e-3
+    assert (pulled - gradient).abs().median() < 1e-5 * gradient.square().mean().sqrt()
+
+
+@pytest.mark.parametrize("counts", [(8, 8, 8), (8, 0, 3), (8, 5, 1)], ids=str)
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 @pytest.mark.parametrize("model", NETWORKS)
 def test_fused_layers_are_the_plain_ones(ops, model, precision, counts):
@@ -118,7 +130,43 @@ def test_tensor_cores_cut_off_what_tf32_does_not_hold(ops):
     assert torch.equal(y[..., 0], torch.ones_like(y[..., 0])) and not y[..., 1:].any()
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "kernel", "stride", "padding"),
+    [(3, 16, 3, 1, 1), (16, 16, 3, 1, 1), (16, 32, 3, 2, 1), (64, 64, 3, 1, 1), (32, 64, 1, 2, 0)],
+    ids=str,
+)
+def test_three_short_products_err_as_float32_does(ops, inputs, outputs, kernel, stride, padding):
+    """Values and both gradients beside float64, with cuDNN's float32 as the measure."""
+    geometry = ((kernel,) * 2, (stride,) * 2, (padding,) * 2)
+    images, kernels = cuda(8, inputs, 32, 32), cuda(outputs, inputs, kernel, kernel, seed=1)
+
+    def results(product, x, w):
+        x, w = x.requires_grad_(), w.requires_grad_()
+        y = product(x, w)
+        pull = cuda(*nn.functional.conv2d(images, kernels, None, stride, padding).shape, seed=2)
+        return y, *torch.autograd.grad(y, [x, w], pull.to(y.dtype))
+
+    def plain(x, w):
+        return nn.functional.conv2d(x, w, None, stride, padding)
+
+    def ours(x, w):
+        rows = w.permute(2, 3, 1, 0).reshape(1, -1, outputs)
+        y = ops.Convolution.apply(
+            x.permute(0, 2, 3, 1)[None], rows, None, geometry, "float32", None
+        )
+        return y[0].permute(0, 3, 1, 2)
+
+    with Precision("float32", torch.device("cuda")).products():
+        usual = results(plain, images.clone(), kernels.clone())
+        exact = results(plain, images.double(), kernels.double())
+        found = results(ours, images.clone(), kernels.clone())
+    for name, value, there, truth in zip(("y", "dx", "dw"), found, usual, exact, strict=True):
+        error, measure = off(value.double(), truth), off(there.double(), truth)
+        print(f"{name}: {error:.1e} off, cuDNN {measure:.1e}")
+        assert error < max(2 * measure, 5e-7)
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @pytest.mark.parametrize("model", NETWORKS)
 def test_gradients_written_where_they_are_wanted_have_the_same_bits(ops, model, precision):
     kernels = ops.TritonOps(precision)

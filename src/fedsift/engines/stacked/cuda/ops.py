@@ -37,7 +37,7 @@ class Blocks:
     norm_warps: int = 4
 
 
-BLOCKS = {"tf32": Blocks(), "bfloat16": Blocks()}
+BLOCKS = {"float32": Blocks(), "tf32": Blocks(), "bfloat16": Blocks()}
 # Every program of a batch norm reads the moments of all tiles. Where a batch is so large that these
 # are many, some are merged before.
 MANY_TILES, MERGED_TILES = 1024, 64

@@ -20,10 +20,14 @@ import triton.language as tl
 
 @triton.jit
 def _dot(a, b, acc, PRECISION: tl.constexpr):
+    """float32 is three tf32 products: of the upper halves of both factors, and of each upper half
+    with the other's lower half."""
     if PRECISION == "bfloat16":
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
-    else:
+    elif PRECISION == "tf32":
         return tl.dot(a, b, acc, input_precision="tf32")
+    else:
+        return tl.dot(a, b, acc, input_precision="tf32x3")
 
 
 @triton.jit
