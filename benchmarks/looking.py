@@ -1,11 +1,11 @@
 """What looking costs: the recording of a run, readers of the live page, and the report of a sweep.
 
-python benchmarks/looking.py record --pairs 6     # runs with and without record, in turn
-python benchmarks/looking.py watch --pairs 4      # runs with and without 200 requests a second
+python benchmarks/looking.py record --rounds 200  # with and without record, round by round in turn
+python benchmarks/looking.py watch --rounds 60    # rounds with and without 200 requests a second
 python benchmarks/looking.py live                 # how late a round is shown; kill -9 and resume
 python benchmarks/looking.py report               # 12 cells, 45 rounds, 20 clients: seconds, size
 
-All on the digits with digits-fas, on the CPU. Figures are medians over pairs that were run in turn.
+All on the digits with digits-fas, on the CPU. Figures are medians over pairs of rounds in turn.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -20,59 +21,131 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
+from typing import Any, TypeVar
 
 PROGRAM = [sys.executable, "-m", "fedsift"]
 RATE = 200  # requests a second
 PATIENCE = 300.0  # seconds for a run that is killed and resumed
 Cost = tuple[float, float]  # CPU and wall seconds
-
-
-def run_measured(out: Path, *settings: str) -> Cost:
-    """A run in a process of its own, start and imports included."""
-    words = [*PROGRAM, "run", "digits-fas", "device=cpu", *settings, "--quiet", "--out", str(out)]
-    begun = time.perf_counter()
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"{' '.join(words)} ended with {process.returncode}")
-    return used.ru_utime + used.ru_stime, time.perf_counter() - begun
-
-
-def compare(pairs: int, plain: Callable[[int], Cost], other: Callable[[int], Cost]) -> None:
-    """Both in turn, each first in every second pair; prints all, and the medians of the ratios."""
-    ratios: list[Cost] = []
-    for number in range(pairs):
-        order = [plain, other] if number % 2 else [other, plain]
-        told = {one: one(number) for one in order}
-        (cpu, wall), (cpu_other, wall_other) = told[plain], told[other]
-        ratios.append((cpu_other / cpu, wall_other / wall))
-        load = os.getloadavg()[0]
-        print(
-            f"pair {number + 1}: CPU {cpu:.2f} -> {cpu_other:.2f} s, wall {wall:.2f} -> "
-            f"{wall_other:.2f} s, load {load:.1f}",
-            flush=True,
-        )
-    for place, name in enumerate(("CPU", "wall")):
-        shares = sorted(100 * (ratio[place] - 1) for ratio in ratios)
-        middle = statistics.median(shares)
-        print(f"{name}: {middle:+.1f} % (from {shares[0]:+.1f} to {shares[-1]:+.1f})")
+Result = TypeVar("Result")
 
 
 def measure_recording(home: Path, how: argparse.Namespace) -> None:
-    rounds = f"rounds={how.rounds}"
-    compare(
-        how.pairs,
-        lambda n: run_measured(home / f"off-{n}", rounds, "record=false"),
-        lambda n: run_measured(home / f"on-{n}", rounds),
-    )
-    files = [home / "on-0" / name for name in ("recording.jsonl", "samples.json")]
+    """Two equal runs in one process, one recorded, the other not: round by round in turn.
+
+    Both compute the same bits, so the difference of a round is the recording and noise.
+    """
+    from fedsift import config, runs
+    from fedsift.engines import choose_engine
+
+    def begin(name: str, *settings: str) -> Callable[[], Cost]:
+        words = ["device=cpu", f"rounds={how.rounds}", *settings]
+        experiment = config.read_experiment("digits-fas", words)
+        run, cost = clock(lambda: runs.begin_run(home / name, experiment))
+        print(f"start, {name}: CPU {cost[0]:.3f} s, wall {cost[1]:.3f} s")
+        rounds = runs.Group.of([run]).run_or_raise(choose_engine()[0])
+        return lambda: clock(lambda: next(rounds))[1]
+
+    begin("warm-up")
+    spent = account()
+    plain, recorded = begin("off", "record=false"), begin("on")
+    pairs: list[tuple[Cost, Cost]] = []
+    for number in range(how.rounds):
+        if number % 2:
+            first = plain()
+            pairs.append((first, recorded()))
+        else:
+            first = recorded()
+            pairs.append((plain(), first))
+        if number % 20 == 19:
+            print(f"round {number + 1}: load {os.getloadavg()[0]:.1f}", flush=True)
+    for place, name in enumerate(("CPU", "wall")):
+        usual = statistics.median(one[place] for one, _ in pairs)
+        more = [100 * (other[place] - one[place]) / usual for one, other in pairs]
+        low, high = surround_median(more)
+        print(
+            f"{name}: {usual:.3f} s a round, {statistics.median(more):+.2f} % recorded "
+            f"(95 % interval of the median {low:+.2f} to {high:+.2f}, {len(more)} rounds)"
+        )
+    for place, name in enumerate(("CPU", "wall")):
+        parts = {part: cost[place] for part, cost in spent.items()}
+        rest = sum(other[place] for _, other in pairs) - sum(parts.values())
+        told = ", ".join(f"{part} {1000 * s / how.rounds:.2f} ms" for part, s in parts.items())
+        print(f"{name} of its parts: {100 * sum(parts.values()) / rest:.2f} % of the rest ({told})")
+    files = [home / "on" / name for name in ("recording.jsonl", "samples.json")]
     print("bytes:", {file.name: file.stat().st_size for file in files})
+
+
+def account() -> dict[str, Cost]:
+    """Seconds in what a run does for its recording, from now on, by part.
+
+    All threads count while a part goes on, so CPU seconds are rather too many than too few.
+    """
+    from fedsift.federation import conversations, server_half
+    from fedsift.runs import run
+
+    spent: dict[str, Cost] = {}
+
+    def add(part: str, cost: Cost) -> None:
+        cpu, wall = spent.get(part, (0.0, 0.0))
+        spent[part] = cpu + cost[0], wall + cost[1]
+
+    def count(home: Any, name: str, part: str, only: str = "") -> None:
+        real = getattr(home, name)
+
+        def counted(*given: Any) -> Any:
+            done, cost = clock(lambda: real(*given))
+            if not only or given[0].name == only:
+                add(part, cost)
+            return done
+
+        setattr(home, name, counted)
+
+    def finish(self: Any, *given: Any) -> Any:
+        turn, answer = real_finish(self, *given), None
+        while True:
+            (jobs, told), cost = clock(lambda: advance(turn, answer))  # noqa: B023
+            add("sum up", cost)
+            if jobs is None:
+                return told
+            begun = time.process_time(), time.perf_counter()
+            answer = yield jobs
+            add("ask", (time.process_time() - begun[0], time.perf_counter() - begun[1]))
+
+    listener: Any = conversations.Listener
+    count(listener, "__init__", "listen")
+    count(listener, "add", "listen")
+    count(server_half, "count_parts", "count bytes")
+    count(run, "to_row", "pack")
+    count(run.files, "append_row", "write", run.RECORDING)
+    count(run, "_write_samples", "samples")
+    real_finish, listener.finish_turn = listener.finish_turn, finish
+    return spent
+
+
+def advance(turn: Any, answer: Any) -> tuple[Any, Any]:
+    """The next jobs of a turn, or None and what it returns."""
+    try:
+        return turn.send(answer), None
+    except StopIteration as end:
+        return None, end.value
+
+
+def clock(act: Callable[[], Result]) -> tuple[Result, Cost]:
+    """CPU seconds of all threads of this process, and wall seconds."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    done = act()
+    return done, (time.process_time() - cpu, time.perf_counter() - wall)
+
+
+def surround_median(values: list[float]) -> tuple[float, float]:
+    """An interval of 95 % that holds for any distribution: two of the values in order."""
+    few = max(0, int((len(values) - 1.96 * len(values) ** 0.5) / 2))
+    ordered = sorted(values)
+    return ordered[few], ordered[-1 - few]
 
 
 class Watch:
@@ -103,37 +176,54 @@ class Watch:
         return answer
 
 
-def ask_often(watch: Watch, stop: threading.Event, counts: list[int]) -> None:
-    """RATE requests a second for the data of the page, over one connection."""
-    link, due = watch.connect(), time.perf_counter()
-    counts.append(0)
-    while not stop.is_set():
+def ask_often(port: int, count: Any) -> None:
+    """RATE requests a second for the data of the page, over one connection, for ever."""
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    due = time.perf_counter()
+    while True:
         link.request("GET", "/data.json")
         link.getresponse().read()
-        counts[-1] += 1
-        due += 1 / RATE
+        count.value += 1
+        due = max(due + 1 / RATE, time.perf_counter() - 1 / RATE)  # a pause is not made up for
         time.sleep(max(0.0, due - time.perf_counter()))
 
 
 def measure_watching(home: Path, how: argparse.Namespace) -> None:
-    rounds = f"rounds={how.rounds}"
+    """One run on a live page: in every second round the page is asked, by a process of its own."""
+    from fedsift import config, runs
+    from fedsift.engines import choose_engine
 
-    def asked(number: int) -> Cost:
-        stop, counts = threading.Event(), []
-        with Watch(home / f"asked-{number}") as watch:
-            thread = threading.Thread(target=ask_often, args=(watch, stop, counts))
-            thread.start()
-            cost = run_measured(home / f"asked-{number}" / "run", rounds)
-            stop.set()
-            thread.join()
-        print(f"  {counts[0] / cost[1]:.0f} requests a second", flush=True)
-        return cost
-
-    def watched(number: int) -> Cost:
-        with Watch(home / f"quiet-{number}"):
-            return run_measured(home / f"quiet-{number}" / "run", rounds)
-
-    compare(how.pairs, watched, asked)
+    experiment = config.read_experiment("digits-fas", ["device=cpu", f"rounds={how.rounds}"])
+    away = multiprocessing.get_context("spawn")
+    costs: list[list[Cost]] = [[], []]
+    with Watch(home / "watched") as watch:
+        run = runs.begin_run(home / "watched" / "run", experiment)
+        rounds = runs.Group.of([run]).run_or_raise(choose_engine()[0])
+        next(rounds)
+        count = away.Value("i", 0)
+        asker = away.Process(target=ask_often, args=(watch.port, count), daemon=True)
+        asker.start()
+        assert asker.pid is not None
+        time.sleep(3)  # until it asks
+        before = count.value
+        for number in range(2 * ((how.rounds - 1) // 2)):
+            asked = number % 4 in (1, 2)  # off, on, on, off: a drift meets both
+            os.kill(asker.pid, signal.SIGCONT if asked else signal.SIGSTOP)
+            costs[asked].append(clock(lambda: next(rounds))[1])
+        made = count.value - before
+        asker.kill()
+    seconds = sum(wall for _, wall in costs[True])
+    print(f"{made / seconds:.0f} requests a second, load {os.getloadavg()[0]:.1f}")
+    for place, name in enumerate(("CPU", "wall")):
+        quiet, busy = ([cost[place] for cost in some] for some in costs)
+        usual = statistics.median(quiet)
+        more = [100 * (b - a) / usual for a, b in zip(quiet, busy, strict=True)]
+        low, high = surround_median(more)
+        print(
+            f"{name}: {usual:.3f} s a round, {statistics.median(more):+.2f} % asked "
+            f"(95 % interval of the median {low:+.2f} to {high:+.2f}, {len(more)} pairs); "
+            f"sums {sum(quiet):.2f} and {sum(busy):.2f} s"
+        )
 
 
 def measure_delay(home: Path, how: argparse.Namespace) -> None:
@@ -179,16 +269,18 @@ def measure_delay(home: Path, how: argparse.Namespace) -> None:
 
 def measure_report(home: Path, how: argparse.Namespace) -> None:
     """With the model, the data and the clients of digits-fas, but short trainings."""
-    cells = [f"sampler={s}" for s in ("none", "mixed", "low-entropy", "own-classes")]
-    for cell, seed in product(cells, range(3)):
-        short = ("rounds=45", "local.epochs=1", "distill.epochs=1", "alpha=0.1", cell)
-        run_measured(home / "sweep" / f"{cell}-{seed}", *short, f"seed={seed}")
+    settings = ["rounds=45", "local.epochs=1", "distill.epochs=1", "alpha=0.1", "device=cpu"]
+    cells = ["--seeds", "3", "sweep.sampler=[none,mixed,low-entropy,own-classes]"]
+    out = ["--quiet", "--out", str(home / "sweep")]
+    subprocess.run([*PROGRAM, "run", "digits-fas", *settings, *cells, *out], check=True)
     for _ in range(3):
-        begun = time.perf_counter()
+        begun, used = time.perf_counter(), os.times()
         words = [*PROGRAM, "report", str(home / "sweep"), "-o", str(home / "a.html")]
         subprocess.run(words, check=True)
-        took, load = time.perf_counter() - begun, os.getloadavg()[0]
-        print(f"{took:.1f} s, {(home / 'a.html').stat().st_size:,} bytes, load {load:.1f}")
+        took, now, load = time.perf_counter() - begun, os.times(), os.getloadavg()[0]
+        cpu = now.children_user + now.children_system - used.children_user - used.children_system
+        size = (home / "a.html").stat().st_size
+        print(f"{took:.1f} s, CPU {cpu:.1f} s, {size:,} bytes, load {load:.1f}", flush=True)
 
 
 MEASURES = {
@@ -202,7 +294,6 @@ MEASURES = {
 def main() -> None:
     about = argparse.ArgumentParser(description=__doc__)
     about.add_argument("what", choices=MEASURES)
-    about.add_argument("--pairs", type=int, default=6)
     about.add_argument("--rounds", type=int, default=20)
     how = about.parse_args()
     with tempfile.TemporaryDirectory() as home:

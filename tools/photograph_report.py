@@ -1,6 +1,6 @@
 """Take a picture of a report page, as docs/report.png: needs chromium (`make browser`).
 
-python tools/photograph_report.py REPORT.html PICTURE.png [--dark] [--width 1280] [--section ID]
+python tools/photograph_report.py REPORT.html PICTURE.png [--dark] [--width 1280] [--whole]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ def main() -> None:
     about.add_argument("--width", type=int, default=1280)
     about.add_argument("--height", type=int, default=1150)
     about.add_argument("--section", default="", help="what stands at the top: conversation, ...")
+    about.add_argument("--whole", action="store_true", help="the whole page, however long")
     photograph(about.parse_args())
 
 
@@ -38,7 +39,7 @@ def photograph(how: argparse.Namespace) -> None:
         )
         page.goto(how.report.resolve().as_uri() + (f"#{how.section}" if how.section else ""))
         page.wait_for_selector("#settings")
-        page.screenshot(path=how.picture)
+        page.screenshot(path=how.picture, full_page=how.whole)
         browser.close()
     print(f"wrote {how.picture} ({scheme})")
 

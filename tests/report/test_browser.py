@@ -1,7 +1,10 @@
 """The report in a real browser: headless Chromium, from a file, with the network watched."""
 
+import io
 import json
 import shutil
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -9,15 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedsift import config, runs
 from fedsift.data import DATASETS, make_dataset
 from fedsift.report import pages
+from fedsift.report.live import Board, Server
 from fedsift.report.page_data import describe_page
+from fedsift.report.thumbnails import fit_samples
 from tests.helpers import fake_flower
 from tests.helpers.cli import done
 from tests.helpers.data_files import images
-from tests.helpers.runs import TINY, straight, tiny
+from tests.helpers.runs import TINY, resumed, straight, tiny
+from tests.helpers.sheets import sheet_of
 
 pytestmark = pytest.mark.browser
 
@@ -119,22 +126,137 @@ def test_every_kind_of_run_has_its_page(browser, tmp_path, kind):
     assert len(told) == methods
     done("report", *folders, "-o", str(tmp_path / "page.html"))
     with Tab(browser, tmp_path / "page.html") as page:
-        marks = page.locator("#curve-bytes .mark").evaluate_all(
-            "all => all.map((one) => [one.dataset.name, Number(one.dataset.x)])"
-        )
-        assert dict(marks) == {m["method"]: pytest.approx(m["uplink_bytes"], abs=1) for m in told}
+        check_marks(page, told)
+        check_tips(page, told)
         assert page.locator(f"#talk .card-{sheet}").count() > 0
-        for wide in (1440, 360):
+        seen = page.locator("main").inner_text()
+        for wide, act in ((1440, click), (360, press)):
             page.set_viewport_size({"width": wide, "height": 900})
             assert spills(page) == 0
             assert page.evaluate(CONTRAST) == []
-        seen = page.locator("main").inner_text()
+            check_filters(page, act, methods)
+            check_conversation(page, act)
+            act(page.locator("#theme"))
     if kind == "photographs":
         assert "truth: " in seen and "automobile" in seen
     elif kind == "flower":
         assert "truth:" not in seen and "did not answer" in seen
     elif kind == "thousand":
         assert "of 1,000 clients" in seen
+
+
+# --- what is checked of every kind ---
+
+
+def click(spot: Any) -> None:
+    spot.click()
+
+
+def press(spot: Any) -> None:
+    spot.focus()
+    spot.press("Enter")
+
+
+def check_marks(page: Any, told: list[Any]) -> None:
+    """The points and bars that are drawn have the numbers of `compare --json`."""
+    drawn: dict[str, list[Any]] = {method["method"]: [] for method in told}
+    points = "all => all.map((one) => [one.dataset.name, Number(one.dataset.y)])"
+    for name, y in page.locator("#curve-rounds .mark").evaluate_all(points):
+        drawn[name].append(y)
+    marks = page.locator("#curve-bytes .mark").evaluate_all(
+        "all => all.map((one) => [one.dataset.name, Number(one.dataset.x)])"
+    )
+    bars = page.locator("#bytes-methods rect").evaluate_all(
+        "all => all.map((one) => [one.dataset.row, one.dataset.part, Number(one.dataset.value)])"
+    )
+    rows = page.locator("#overview tbody tr").all_inner_texts()
+    for method, row in zip(told, rows, strict=False):  # states of runs may come after them
+        name, accuracy = method["method"], method["accuracy"]
+        assert name in row and f"{accuracy:.3f}" in row
+        settled = drawn[name][-5:]
+        assert sum(settled) / len(settled) == pytest.approx(accuracy, abs=1e-6)
+        assert dict(marks)[name] == pytest.approx(method["uplink_bytes"], abs=1)  # the last one
+        assert [name, "up", method["uplink_bytes"]] in bars
+        assert [name, "down", method["downlink_bytes"]] in bars or not method["downlink_bytes"]
+
+
+TIP = """all => Object.fromEntries(all.map((one) => {
+    const name = one.querySelector("bdi");
+    return [name.title || name.textContent, one.querySelector(".tip-value").textContent];
+}))"""
+
+
+def check_tips(page: Any, told: list[Any]) -> None:
+    """So have the tooltips: of all rounds by keyboard, of bars and of the last round by mouse."""
+    rounds = page.locator("#curve-rounds .mark").evaluate_all("all => all.map((a) => +a.dataset.x)")
+    page.locator("#curve-rounds svg").focus()
+    page.keyboard.press("End")
+    seen: dict[str, list[float]] = {method["method"]: [] for method in told}
+    for _ in range(min(5, int(max(rounds)))):
+        for name, value in page.locator("#tip .tip-row").evaluate_all(TIP).items():
+            seen[name].append(float(value))
+        page.keyboard.press("ArrowLeft")
+    page.locator("#curve-bytes svg").focus()
+    page.keyboard.press("End")
+    sent = page.locator("#tip .tip-row").evaluate_all(TIP)
+    for method in told:
+        values = seen[method["method"]]
+        assert sum(values) / len(values) == pytest.approx(method["accuracy"], abs=6e-5)
+        assert sent[method["method"]].endswith(f" at {format_bytes(method['uplink_bytes'])}")
+    bar = page.locator("#bytes-methods rect").first
+    bar.scroll_into_view_if_needed()
+    bar.hover(force=True)
+    for way, value in page.locator("#tip .tip-row").evaluate_all(TIP).items():
+        assert value.startswith(f"{format_bytes(told[0][f'{way}link_bytes'])}, ")
+    last = page.locator("#curve-rounds .mark").last
+    last.scroll_into_view_if_needed()
+    last.hover(force=True)
+    tips = page.locator("#tip .tip-row").evaluate_all(TIP)
+    assert tips[last.get_attribute("data-name")] == f"{float(last.get_attribute('data-y')):.4f}"
+    page.mouse.move(1, 1)
+
+
+def format_bytes(count: float) -> str:
+    """As the page does."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def check_filters(page: Any, act: Any, methods: int) -> None:
+    lines, first = page.locator("#curve-rounds polyline"), page.locator(".toggle").first
+    act(first)
+    assert lines.count() == methods - 1 and first.get_attribute("aria-pressed") == "false"
+    act(first)
+    assert lines.count() == methods
+
+
+def check_conversation(page: Any, act: Any) -> None:
+    """The last client of the first round, then samples that are contested, and without a label."""
+    data = json.loads(page.locator("#data").inner_text())
+    said = next(run["said"] for run in data["runs"] if run["said"] and run["said"]["rounds"])
+    number = min(said["rounds"], key=int)
+    row, sheet = said["rounds"][number], data["samples"][said["sheet"]]
+    act(page.locator("#talk-client"))
+    if len(said["rounds"]) > 1:
+        page.locator("#talk-round").press("Home")
+    id, told = max(row["clients"].items(), key=lambda one: int(one[0]))
+    act(page.locator(f"#talk-client-{id}"))
+    text = f"Client {id} uploads {told['rows']} soft labels in round {int(number) + 1}."
+    assert page.locator("#talk-said").inner_text().startswith(text)
+    cards = page.locator("#talk .card")
+    assert cards.evaluate_all("all => all.map((one) => one.dataset.sample)") == list(told["said"])
+    shares = cards.first.locator(".says").first.locator(".bar-row")
+    shown = shares.evaluate_all("all => all.map((one) => [one.dataset.class, one.dataset.share])")
+    pairs = told["said"][cards.first.get_attribute("data-sample")]
+    assert [int(n) for pair in shown for n in pair] == pairs
+    act(page.locator("#talk-disputed"))
+    assert f"On {row['contested']} samples" in page.locator("#talk").inner_text()
+    act(page.locator("#talk-unlabelled"))
+    left = f"{sheet['public'] - row['labelled']:,} of {sheet['public']:,}"
+    assert f"Nobody labels {left}" in page.locator("#talk").inner_text()
 
 
 # --- hostile ones ---
@@ -182,42 +304,6 @@ class Tab:
     def __exit__(self, kind: Any, *_: object) -> None:
         self.context.close()
         assert kind is not None or not self.faults, self.faults
-
-
-def test_charts_have_the_numbers_of_compare(browser, home):
-    folders = [str(home / name) for name in ("fas-0", "fas-1", "avg-0")]
-    told = json.loads(done("compare", *folders, "--json").stdout)
-    with Tab(browser, home / "a.html") as page:
-        rows = page.locator("#overview tbody tr")
-        for place, method in enumerate(told["methods"]):
-            text = rows.nth(place).inner_text()
-            assert method["method"] in text and f"{method['accuracy']:.3f}" in text
-            marks = page.locator(f"#curve-rounds .mark[data-name='{method['method']}']")
-            drawn = marks.evaluate_all("all => all.map((one) => Number(one.dataset.y))")
-            assert sum(drawn) / len(drawn) == pytest.approx(method["accuracy"], abs=1e-6)
-            last = page.locator(f"#curve-bytes .mark[data-name='{method['method']}']").last
-            sent = float(last.get_attribute("data-x"))
-            assert sent == pytest.approx(method["uplink_bytes"], abs=1)
-        parts = page.locator("#bytes-methods rect[data-part='up']")
-        drawn = parts.evaluate_all("all => all.map((one) => Number(one.dataset.value))")
-        assert drawn == [method["uplink_bytes"] for method in told["methods"]]
-
-
-def test_a_tooltip_has_the_number_of_its_round(browser, home):
-    accuracies = [runs.load_run(home / name).accuracies for name in ("fas-0", "fas-1")]
-    with Tab(browser, home / "a.html") as page:
-        page.locator("#curve-rounds svg").scroll_into_view_if_needed()
-        page.locator("#curve-rounds .mark").nth(1).hover(force=True)
-        told = page.locator("#tip").inner_text()
-        assert "round: 2" in told
-        assert f"{(accuracies[0][1] + accuracies[1][1]) / 2:.4f}" in told
-        page.locator("#curve-rounds svg").focus()
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("ArrowRight")
-        told = page.locator("#tip").inner_text()
-        assert "round: 3" in told
-        assert f"{(accuracies[0][2] + accuracies[1][2]) / 2:.4f}" in told
 
 
 def test_methods_and_seeds_are_switched_by_mouse_and_by_keyboard(browser, home):
@@ -285,6 +371,31 @@ def test_the_conversation_by_mouse_and_by_keyboard(browser, home):
         assert f"Nobody labels {left} of 30" in page.locator("#talk").inner_text()
 
 
+def test_a_shared_picture_shows_the_sample_it_stands_for(browser, home, monkeypatch):
+    # Every sample is plain grey, in the shade of its number; the pictures of two seeds are joined.
+    data = describe_page([runs.load_run(home / f"fas-{seed}") for seed in range(2)])
+    samples = range(30)
+    sheet = sheet_of([np.full((8, 8), 8 * sample) for sample in samples], list(samples), 16)
+    counts = [Counter(samples), Counter(samples[:25])]
+    monkeypatch.setattr("fedsift.report.thumbnails.MOST", 600)
+    data["samples"], data["pictures"] = fit_samples([sheet, sheet], counts)
+    data["samples"][0]["tiles"][29] = -1  # as if it did not fit
+    (home / "shared.html").write_text(pages.make_page(data))
+    with Tab(browser, home / "shared.html") as page:
+        assert "Of 1 of 30 samples the page has the number alone" in page.inner_text(
+            "#conversation"
+        )
+        for client in page.locator(".chip").all():
+            client.click()
+            for card in page.locator("#talk .card").all():
+                sample = int(card.get_attribute("data-sample"))
+                spot = card.locator(".thumb")
+                assert spot.count() == (sample != 29)
+                if sample != 29:
+                    seen = Image.open(io.BytesIO(spot.screenshot()))
+                    assert seen.convert("L").getpixel((32, 32)) == 8 * sample
+
+
 def test_a_run_is_chosen(browser, home):
     with Tab(browser, home / "a.html") as page:
         page.locator("#settings select").select_option("1")
@@ -303,14 +414,45 @@ def test_hostile_texts_are_texts(browser, home):
         assert spills(page) == 0
 
 
+# --- live ---
+
+
+def test_a_live_page_follows_a_run(browser, tmp_path):
+    """A round, and what became of the run, without a reload; only its own host is asked."""
+    folder = straight(tmp_path / "run", tiny(), 1)
+    server = Server(Board([folder]), "127.0.0.1", 0, None)
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    page, asked = browser.new_page(), set[str]()
+    try:
+        page.on("request", lambda request: asked.add(request.url.split("?")[0]))
+        page.goto(server.address)
+        page.wait_for_selector("#states .state-stopped")
+        assert page.locator("#curve-rounds .mark").count() == 1
+        resumed(folder)
+        page.wait_for_selector("#states .state-finished")
+        assert "resumed once" in page.inner_text("#states")
+        assert page.locator("#curve-rounds .mark").count() == 3
+    finally:
+        page.close()
+        server.close()
+        thread.join(10)
+    assert asked == {server.address + name for name in ("", "events", "data.json")}
+
+
 # --- how it looks ---
+
+
+SPILLS = """async () => {
+    // charts are drawn anew in the frame after the window has changed
+    for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame);
+    return document.documentElement.scrollWidth - document.documentElement.clientWidth;
+}"""
 
 
 def spills(page: Any) -> int:
     """Pixels that the page is too wide."""
-    found: int = page.evaluate(
-        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    )
+    found: int = page.evaluate(SPILLS)
     return found
 
 

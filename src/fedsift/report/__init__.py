@@ -67,7 +67,8 @@ class Method:
 
         Steps are None where a run does not tell, as one of an earlier version or on Flower. A
         broadcast counts a message that goes to many once. `total_bytes` has a copy of it for
-        each client, `total_bytes_broadcast` has it once.
+        each client, `total_bytes_broadcast` has it once. Bytes between edge servers and the server
+        are apart; None where there are none.
         """
         totals = [ledger.total(run.ledger) for run in self.runs]
         up, down, broadcast = np.mean(
@@ -84,6 +85,8 @@ class Method:
             "downlink_bytes_per_download": _share(down, downloads),
             "broadcast_bytes": round(broadcast),
             "broadcast_bytes_per_round": round(broadcast / rounds),
+            "edge_uplink_bytes": _mean_or_none([t.edge_up for t in totals]),
+            "edge_downlink_bytes": _mean_or_none([t.edge_down for t in totals]),
             "total_bytes": round(up + down),
             "total_bytes_broadcast": round(up + broadcast),
             **self.steps(),
@@ -104,6 +107,11 @@ def _share(total: float, parts: Sequence[Sequence[int]]) -> int:
     """What one of the parts has on average; each seed has a list of them."""
     count = float(np.mean([len(part) for part in parts]))
     return round(total / count) if count else 0
+
+
+def _mean_or_none(sizes: Sequence[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return round(float(np.mean(known))) if known else None
 
 
 def _mean_of_means(values: Sequence[Sequence[int]]) -> float | None:

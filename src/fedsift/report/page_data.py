@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedsift.report import Method, default_target, methods, name_accuracy, unpai
 from fedsift.report.formats import explain_figures, format_gap
 from fedsift.report.gaps import Pairing, pair_methods
 from fedsift.report.palette import colour_methods
+from fedsift.report.thumbnails import fit_samples
 from fedsift.runs import FAILED, LOCK, History, Recording, read_recording, resume_command
 from fedsift.runs.folder import check_object, read_json
 
@@ -40,7 +42,7 @@ def describe_page(histories: Sequence[History], waiting: Sequence[Row] = ()) -> 
     compared = methods(histories)
     paired = pair_methods(compared)
     index = {id(run): number for number, run in enumerate(histories)}
-    shown, sheets = _list_conversations(histories)
+    shown, sheets, pictures = _list_conversations(histories)
     runs = [describe_run(run) | {"said": said} for run, said in zip(histories, shown, strict=True)]
     return {
         "fedsift": __version__,
@@ -58,6 +60,7 @@ def describe_page(histories: Sequence[History], waiting: Sequence[Row] = ()) -> 
         "runs": runs,
         "waiting": list(waiting),
         "samples": sheets,
+        "pictures": pictures,
         "differences": _list_differences(histories),
     }
 
@@ -190,8 +193,13 @@ def _list_differences(histories: Sequence[History]) -> list[Row]:
     """Settings that not all runs share: key, and the value of each run."""
     settings = [config.resolve_values(run.experiment) for run in histories]
     keys = dict.fromkeys(key for values in settings for key in values)
-    rows = [{"key": key, "values": [cut(v.get(key)) for v in settings]} for key in keys]
+    rows = [{"key": key, "values": [_tell(v.get(key)) for v in settings]} for key in keys]
     return [row for row in rows if len(set(row["values"])) > 1]
+
+
+def _tell(value: Any) -> str:
+    """A setting; what a method does not have is a dash."""
+    return "\u2013" if value is None else cut(value)
 
 
 def cut(value: Any, most: int = TEXT) -> str:
@@ -203,11 +211,15 @@ def cut(value: Any, most: int = TEXT) -> str:
 # --- what was said ---
 
 
-def _list_conversations(histories: Sequence[History]) -> tuple[list[Row | None], list[Row]]:
-    """Of each run some rounds, evenly spaced, so that all fit; and the samples, each set once."""
+def _list_conversations(
+    histories: Sequence[History],
+) -> tuple[list[Row | None], list[Row], list[Row]]:
+    """Of each run some rounds, evenly spaced, so that all fit; the samples, each set once; and
+    pictures that sets share."""
     found = [read_recording(run.folder) for run in histories]
     share = SAID // max(1, sum(one is not None for one in found))
     sheets: dict[str, tuple[int, Row]] = {}
+    named: list[Counter[int]] = []
     shown: list[Row | None] = []
     for run, recording in zip(histories, found, strict=True):
         if recording is None:
@@ -215,8 +227,20 @@ def _list_conversations(histories: Sequence[History]) -> tuple[list[Row | None],
             continue
         digest = hashlib.sha256(json.dumps(recording.samples).encode()).hexdigest()
         place, _ = sheets.setdefault(digest, (len(sheets), recording.samples))
-        shown.append(_describe_conversation(recording, len(run.metrics), share) | {"sheet": place})
-    return shown, [sheet for _, sheet in sheets.values()]
+        said = _describe_conversation(recording, len(run.metrics), share) | {"sheet": place}
+        named += [Counter()] * (place == len(named))
+        named[place] += _count_named(said["rounds"].values())
+        shown.append(said)
+    return shown, *fit_samples([sheet for _, sheet in sheets.values()], named)
+
+
+def _count_named(rounds: Iterable[Row]) -> Counter[int]:
+    """Sample -> in how many of these rounds it is shown."""
+    found: Counter[int] = Counter()
+    for row in rounds:
+        picked = {int(sample) for told in row["clients"].values() for sample in told["said"]}
+        found.update(picked.union(row.get("disputed", ()), row.get("unlabelled", ())))
+    return found
 
 
 def _describe_conversation(recording: Recording, rounds: int, most: int) -> Row:

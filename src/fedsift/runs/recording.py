@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,14 +54,15 @@ def to_row(round: int, told: Conversation) -> Row:
     row: Row = {"round": round, "bytes": {"up": asdict(told.up), "down": asdict(told.down)}}
     if not told.rows:
         return row
+    aggregate, student, *said = _pack_labels([told.aggregate, told.student, *told.said.values()])
     clients = {
-        str(id): {"rows": told.rows[id], "said": _pack_labels(labels)}
-        for id, labels in told.said.items()
+        str(id): {"rows": told.rows[id], "said": labels}
+        for id, labels in zip(told.said, said, strict=True)
     }
     return row | {
         "clients": clients,
-        "aggregate": _pack_labels(told.aggregate),
-        "student": _pack_labels(told.student),
+        "aggregate": aggregate,
+        "student": student,
         "labelled": told.labelled,
         "contested": told.contested,
         "unlabelled": list(told.unlabelled),
@@ -68,20 +70,28 @@ def to_row(round: int, told: Conversation) -> Row:
     }
 
 
-def _pack_labels(labels: SoftLabels | None) -> dict[str, list[int]]:
-    """Sample -> class, thousandths, class, thousandths, ...: the likeliest first."""
-    if labels is None or not len(labels):
-        return {}
-    probs: Array = np.nan_to_num(np.asarray(labels.probs, np.float64))
+def _pack_labels(sets: Sequence[SoftLabels | None]) -> list[dict[str, list[int]]]:
+    """Of each set sample -> class, thousandths, class, thousandths, ...: the likeliest first.
+
+    All sets at once: many small ones would cost more.
+    """
+    there = [labels for labels in sets if labels is not None and len(labels)]
+    if not there:
+        return [{} for _ in sets]
+    probs: Array = np.nan_to_num(
+        np.concatenate([labels.probs for labels in there], dtype=np.float64)
+    )
     few = min(CLASSES, probs.shape[1])
     top = np.argpartition(-probs, few - 1, 1)[:, :few]
     top = np.take_along_axis(top, np.argsort(-np.take_along_axis(probs, top, 1), 1), 1)
     shares = np.clip(np.rint(THOUSAND * np.take_along_axis(probs, top, 1)), 0, THOUSAND)
-    pairs = np.stack([top, shares.astype(np.int64)], 2).reshape(len(probs), -1)
-    return {
-        str(sample): _drop_zeros(pair)
-        for sample, pair in zip(labels.index.tolist(), pairs.tolist(), strict=True)
-    }
+    pairs = iter(np.stack([top, shares.astype(np.int64)], 2).reshape(len(probs), -1).tolist())
+    return [
+        {}
+        if labels is None
+        else {str(sample): _drop_zeros(next(pairs)) for sample in labels.index.tolist()}
+        for labels in sets
+    ]
 
 
 def _drop_zeros(pairs: list[int]) -> list[int]:

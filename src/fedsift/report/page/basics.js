@@ -50,7 +50,7 @@ function paintOf(colour) {
   if (document.documentElement.dataset.theme !== "dark" || !/^#[0-9a-f]{6}$/i.test(colour)) return colour;
   const parts = [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
   const bright = 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
-  return bright < 90 ? `color-mix(in srgb, ${colour} 50%, white)` : colour;
+  return bright < 100 ? `color-mix(in srgb, ${colour} 50%, white)` : colour;
 }
 
 function formatBytes(count) {

@@ -246,9 +246,11 @@ function paintBars(holder, width, how, rows) {
   const svg = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": how.label });
   rows.forEach((one, i) => {
     const y = i * row + 4 + row - thick;
-    const told = squeeze(one.name, Math.floor((above ? width : left - 8) / 6.6));
-    svg.append(draw("text", above ? { class: "tick", x: 0, y: y - 4 } : { class: "tick", x: left - 8, y: y + thick / 2 + 2, "text-anchor": "end" }, told));
+    const name = squeeze(one.name, Math.floor((above ? width : left - 8) / 6.6));
+    svg.append(draw("text", above ? { class: "tick", x: 0, y: y - 4 } : { class: "tick", x: left - 8, y: y + thick / 2 + 2, "text-anchor": "end" }, name));
     let x = left;
+    // All parts of a row in one tip: a part may be too thin to be pointed at.
+    const told = one.parts.map((part, p) => ({ name: how.parts[p].name, value: `${how.format(part)}, ${formatPercent(part / (sums[i] || 1))}` })).filter((_, p) => one.parts[p]);
     const scale = (n) => (n / (how.shares ? sums[i] || 1 : most)) * (width - left - 74);
     one.parts.forEach((part, p) => {
       if (!part) return;
@@ -256,7 +258,7 @@ function paintBars(holder, width, how, rows) {
         class: `part part-${p}`, x, y, width: Math.max(0.5, scale(part)), height: thick - 7,
         fill: how.parts[p].colour || null, "data-row": one.name, "data-part": how.parts[p].name, "data-value": part,
       });
-      hoverOf(rect, [{ head: true, name: one.name }, { name: how.parts[p].name, value: `${how.format(part)}, ${formatPercent(part / sums[i])}` }]);
+      hoverOf(rect, [{ head: true, name: one.name }, ...told]);
       svg.append(rect);
       x += scale(part);
     });

@@ -13,9 +13,13 @@ function conversation(data) {
   const sheet = data.samples[said.sheet];
   const places = new Map(sheet.samples.map((sample, place) => [sample, place]));
   if (!rounds.includes(talk.round)) talk.round = rounds[rounds.length - 1];
-  const stage = make("div", { id: "talk" });
   const longest = Math.max(1, ...run.classes.map((name) => name.length));
+  const stage = make("div", { id: "talk", class: longest > 7 ? "long-names" : null });
   stage.style.setProperty("--name", `${Math.max(1.6, Math.min(5.8, 0.62 * longest)).toFixed(1)}em`);
+  if (sheet.kind === "images") {
+    const from = sheet.tiles ? data.pictures[sheet.shared] : sheet;
+    stage.style.setProperty("--pictures", `url("data:image/${from.sheet === "png" ? "png" : "jpeg"};base64,${from.picture}")`);
+  }
   const controls = make("div", { class: "controls" });
   const paint = () => {
     const row = said.rounds[talk.round];
@@ -26,10 +30,17 @@ function conversation(data) {
   };
   paint();
   const some = rounds.length < said.recorded ? ` ${rounds.length} of ${said.recorded} rounds are in this page, evenly spaced, to keep it small.` : "";
+  const left = countLeftOut(sheet);
+  const without = left ? ` Of ${formatCount(left)} of ${formatCount(sheet.samples.length)} samples the page has the number alone, to keep it small.` : "";
   return section("conversation", "The conversation", "conversation", [
-    make("p", { class: "note" }, `A client chooses public samples and says what it thinks of them. The server makes one soft label of all that is said, and teaches it. Kept of a round: at most 16 clients with 16 soft labels each, three classes of each.${some}`),
+    make("p", { class: "note" }, `A client chooses public samples and says what it thinks of them. The server makes one soft label of all that is said, and teaches it. Kept of a round: at most 16 clients with 16 soft labels each, three classes of each.${some}${without}`),
     controls, stage,
   ]);
+}
+
+function countLeftOut(sheet) {
+  const shown = sheet.kind === "images" ? sheet.tiles || [] : sheet[sheet.kind];
+  return shown.filter((one) => one === null || one < 0).length;
 }
 
 function talkControls(run, rounds, clients, paint) {
@@ -102,17 +113,20 @@ function saysRow(run, who, label, truth) {
 }
 
 function showSample(sheet, place) {
+  if (sheet.kind !== "images" && sheet[sheet.kind][place] === null) return null;
   if (sheet.kind === "texts") return make("p", { class: "sample-text", dir: "auto" }, sheet.texts[place]);
   if (sheet.kind === "rows") {
     return make("dl", { class: "sample-row" }, sheet.rows[place].map(([name, value]) => make("div", {}, make("dt", {}, quote(name, 24)), make("dd", {}, quote(value, 24)))));
   }
   if (sheet.kind === "series") return showSeries(sheet.series[place]);
+  const from = sheet.tiles ? page.data.pictures[sheet.shared] : sheet;
+  const spotted = sheet.tiles ? sheet.tiles[place] : place;
+  if (spotted < 0) return null;
   const [width, height] = sheet.tile;
   const size = window.innerWidth <= 640 ? 48 : 64, scale = size / width;
   const spot = make("span", { class: "thumb", role: "img", "aria-label": `picture of public sample` });
-  spot.style.backgroundImage = `url("data:image/${sheet.sheet === "png" ? "png" : "jpeg"};base64,${sheet.picture}")`;
-  spot.style.backgroundSize = `${sheet.columns * width * scale}px auto`;
-  spot.style.backgroundPosition = `-${(place % sheet.columns) * size}px -${Math.floor(place / sheet.columns) * height * scale}px`;
+  spot.style.backgroundSize = `${from.columns * width * scale}px auto`;
+  spot.style.backgroundPosition = `-${(spotted % from.columns) * size}px -${Math.floor(spotted / from.columns) * height * scale}px`;
   spot.style.width = `${size}px`;
   spot.style.height = `${height * scale}px`;
   return spot;

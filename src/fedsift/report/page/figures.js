@@ -57,7 +57,7 @@ function headline(data) {
 
 function explain(data) {
   const unfair = data.unpaired.length ? ` Not a paired comparison: the runs differ in ${data.unpaired.join(", ")}.` : "";
-  return `Accuracy is the ${data.settled}. What the figures are: ${data.explain}${unfair}`;
+  return `Accuracy is ${data.settled.startsWith("mean") ? "the" : "that"} ${data.settled}. What the figures are: ${data.explain}${unfair}`;
 }
 
 function listStates(data) {
@@ -223,7 +223,7 @@ function classes(data) {
     const more = run.by_class.classes > names.length ? ` (${names.length} of ${run.by_class.classes} classes)` : "";
     parts.push(figure("class-rounds", `Accuracy of each class over rounds${more}`, heatChart(
       { label: "Accuracy of each class over rounds", rowName: "class", columnName: "round", format: (v) => formatShare(v) },
-      names, run.by_class.at.map((number) => String(number + 1)), cells), make("p", { class: "note" }, "Darker is better.")));
+      names, run.by_class.at.map((number) => String(number + 1)), cells), make("p", { class: "note" }, "The stronger the colour, the better.")));
   }
   if (run.confusion) {
     const names = run.confusion.map((_, c) => nameClass(run, c));
@@ -250,7 +250,7 @@ function partition(data) {
   const chart = heatChart({ label: "Private samples of each client by class", rowName: "", columnName: "class", format: (v) => `${formatCount(v)} samples`, shade: (v) => Math.sqrt(v / most) },
     known.map(nameClient), names, known.map((client) => client.labels.map((n) => n || null)));
   return section("partition", "Clients and their data", "partition", [
-    figure("partition-chart", `${shown}: private samples of each class`, chart, make("p", { class: "note" }, `Darker is more; ${formatCount(most)} is the most of one class at one client.`)),
+    figure("partition-chart", `${shown}: private samples of each class`, chart, make("p", { class: "note" }, `The stronger the colour, the more; ${formatCount(most)} is the most of one class at one client.`)),
   ]);
 }
 
@@ -286,7 +286,7 @@ function missing(data) {
   if (!count) return section("missing", "Missing clients", null, [make("p", { class: "empty" }, "Every client that was asked has answered.")]);
   const some = rows.length < count ? ` The last ${formatCount(rows.length)} are listed.` : "";
   return section("missing", "Missing clients", null, [
-    make("p", {}, `${formatCount(count)} times a client did not answer, or its upload was refused or left out.${some}`),
+    make("p", {}, `${count === 1 ? "Once" : `${formatCount(count)} times`} a client did not answer, or its upload was refused or left out.${some}`),
     makeTable("Missing clients", ["run", "round", "client", "why"], rows.slice(-200), [1, 2]),
   ]);
 }
