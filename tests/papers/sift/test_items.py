@@ -80,7 +80,7 @@ def test_opponents_with_parts_have_all_that_they_can_use(plan):
 def test_systems_are_given_the_same_data_clients_and_local_epochs(plan):
     free = (
         *("name", "algorithm.", "partition.alpha", "distill.", "start", "data.public"),
-        *("local.prior", "local.prox", "local.ntd", "local.lr"),
+        *("local.prior", "local.prox", "local.ntd", "local.lr", "local.milestones"),
     )
     first, *others = (plan.experiment(cell, 0) for cell in ITEMS["main"].cells(plan))
     changed = {key for other in others for key in config.differences(first, other)}
@@ -124,10 +124,12 @@ def test_more_rounds_scale_the_decays_and_equal_steps_halve_the_epochs():
     long = IMAGES.experiment(Cell("fedavg+long", 0.1), 0)
     assert (long.rounds, long.local.milestones) == (36, (360, 600))
     ours = IMAGES.experiment(Cell("sift-1500+long-labels", 0.1), 0)
-    assert (ours.rounds, ours.local.milestones, ours.distill.milestones) == (36, (360, 600), ())
+    assert (ours.rounds, ours.local.milestones, ours.distill.milestones) == (36, (), ())
     assert DIGITS.experiment(Cell("fedavg+long", 0.1), 0).rounds == 45
-    half = IMAGES.experiment(Cell("sift-1500+half", 0.1), 0)
+    half = IMAGES.experiment(Cell("fedavg-parts+half", 0.1), 0)
     assert (half.local.epochs, half.local.milestones) == (10, (90, 150))
+    ours = IMAGES.experiment(Cell("sift-1500+half-labels", 0.1), 0)
+    assert (ours.local.epochs, ours.local.milestones) == (10, ())
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ TRIALS: dict[str, Sequence[str]] = {
 
 REFINED = {
     "sift-1500": (
-        *("", "keep-lr", "all-uploads"),
-        *("keep-lr+all-uploads", "all-uploads+spread-3"),
+        *("", "decays", "all-uploads"),
+        *("decays+all-uploads", "decays+all-uploads+spread-3"),
     ),
     "sift-150": ("", "spread-3", "all-uploads", "all-uploads+spread-3", "all-uploads+ema-7"),
 }
@@ -208,12 +208,14 @@ def _more_rounds() -> Item:
 
 def _equal_steps() -> Item:
     def cells(plan: Plan) -> list[Cell]:
-        doubled = [_pick(plan, SMALL), "fedavg-parts", "fedpaq-4-parts"]
+        small = _pick(plan, SMALL)
+        ours = [small, f"{small}+half-labels"]
+        doubled = ["fedavg-parts", "fedpaq-4-parts"]
         halves = [name for curve in doubled for name in (curve, f"{curve}+half")]
-        return make_cells([FEDAVG, FAS, *halves], [STRONG])
+        return make_cells([FEDAVG, FAS, *ours, *halves], [STRONG])
 
     def claims(plan: Plan) -> list[Claim]:
-        half, plain = Cell(f"{_pick(plan, SMALL)}+half", STRONG), Cell(FEDAVG, STRONG)
+        half, plain = Cell(f"{_pick(plan, SMALL)}+half-labels", STRONG), Cell(FEDAVG, STRONG)
         text = "sift is ahead of plain FedAvg at equal steps of the clients"
         return [Claim(text, (Above(half, plain),))]
 
