@@ -81,14 +81,15 @@ dist: $(DEV) ## Build wheel and sdist into dist/; prove that the wheel alone run
 bench: $(PACKAGE) ## Measure index codes and the engines on this machine
 	$(BIN)/python benchmarks/bench.py
 
-peers: $(PEERS)/.installed ## The same round in Flower, pfl-research, a plain loop and fedsift (a quarter of an hour)
+peers: $(PEERS)/.installed ## The same round in Flower, pfl-research, BlazeFL, FedJAX, a plain loop and fedsift (20 minutes)
 	$(PEERS)/bin/python benchmarks/peers.py
 
 $(PEERS)/.installed: benchmarks/peers-constraints.txt
 	rm -rf $(PEERS)
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python $(PIP) -c benchmarks/peers-constraints.txt setuptools
-	$(PEERS)/bin/python $(PIP) -c benchmarks/peers-constraints.txt --no-build-isolation -e . 'flwr[simulation]' pfl
+	$(PEERS)/bin/python $(PIP) -c benchmarks/peers-constraints.txt --no-build-isolation -e . 'flwr[simulation]' pfl fedjax
+	$(PEERS)/bin/python $(PIP) -c benchmarks/peers-constraints.txt --no-deps --ignore-requires-python blazefl
 	touch $@
 
 clean: ## Remove the environments, caches and built packages; runs/ is left alone

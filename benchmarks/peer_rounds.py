@@ -1,15 +1,16 @@
 """One federated round, the same work in every way: a plain loop, Flower's simulation, pfl-research,
-fedsift.
+BlazeFL, FedJAX, fedsift.
 
 20 clients of 100 images, ResNet-8 with batch norm, one local epoch in batches of 8, Adam, then the
 average of the weights; nobody evaluates. PEERS_MODEL=cnn makes it the small CNN on 8x8 images, and
 PEERS_CLIENTS=100 makes it more clients. Batches are drawn by fedsift's names for all, so all must
 end with the same weights. A way is a function (rounds, done) that calls `done(weights)` at the end
-of every round; `weights` makes a state dict when called. Flower and pfl are imported only by the
-way that needs them.
+of every round; `weights` makes a state dict when called. A peer is imported only by the way that
+needs it.
 """
 
 import os
+import sys
 from functools import cache, partial
 
 import numpy as np
@@ -203,6 +204,96 @@ def pfl(rounds, done, threads):
     )
 
 
+def fedjax(rounds, done):
+    """FedJAX's federated averaging. Its clients have parameters only, so it has no batch norm."""
+    if NAME != "cnn":
+        sys.exit("FedJAX keeps no running figures of a batch norm: only the CNN is the same work")
+    import fedjax as fj
+    import jax
+    import jax.numpy as jnp
+    from fedjax.algorithms import fed_avg
+
+    places = ("NCHW", "OIHW", "NCHW")
+
+    def logits(p, x):
+        for layer in ("0", "3"):
+            x = jax.lax.conv_general_dilated(
+                x, p[f"{layer}.weight"], (1, 1), [(1, 1)] * 2, dimension_numbers=places
+            )
+            x = jax.nn.relu(x + p[f"{layer}.bias"][:, None, None])
+            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+        return x.reshape(len(x), -1) @ p["7.weight"].T + p["7.bias"]
+
+    def loss(p, batch):
+        return -(batch["y"] * jax.nn.log_softmax(logits(p, batch["x"]))).sum(1).mean()
+
+    def dataset(client, number):
+        """In the order of this round's batches, as FedJAX is told not to shuffle."""
+        order, data = torch.cat(batches(client, number)), federation()[client].data
+        x, y = data.samples.tensor()[order], data.targets[order]
+        return fj.ClientDataset({"x": x.numpy(), "y": y.numpy()})
+
+    algorithm = fed_avg.federated_averaging(
+        jax.grad(lambda p, batch, key: loss(p, batch)),
+        fj.optimizers.adam(learning_rate=RECIPE.lr, b1=0.9, b2=0.999, eps=1e-8),
+        fj.optimizers.sgd(learning_rate=1.0),
+        fj.ShuffleRepeatBatchHParams(RECIPE.batch, num_epochs=1, skip_shuffle=True),
+    )
+    state = algorithm.init({name: jnp.asarray(value.numpy()) for name, value in start().items()})
+    key = jax.random.PRNGKey(SEED)
+    for number in range(rounds):
+        clients = [(client, dataset(client, number), key) for client in range(CLIENTS)]
+        state, _ = algorithm.apply(state, clients)
+        params = jax.block_until_ready(state.params)
+        done(lambda p=params: {name: torch.from_numpy(np.array(v)) for name, v in p.items()})
+
+
+def blazefl_client(config, payload, device, stop_event, *, shm_buffer=None):
+    """The plain loop's client in a process of BlazeFL's pool; its weights go back by the buffer."""
+    from blazefl.core.utils import process_tensors_in_object
+
+    client, number, threads = config
+    torch.set_num_threads(threads)
+    for name, value in trained(payload, client, number).items():
+        shm_buffer[name].copy_(value)
+    return process_tensors_in_object(shm_buffer, mode="replace")
+
+
+def blazefl(rounds, done, processes):
+    """BlazeFL's pool of processes with shared memory, forked: spawned ones import torch anew in
+    every round.
+    """
+    from blazefl.core import IPCMode, ProcessPoolClientTrainer
+    from torch.multiprocessing import Manager
+
+    class Clients(ProcessPoolClientTrainer):
+        worker = staticmethod(blazefl_client)
+
+        def __init__(self, stop):
+            self.num_parallels, self.device, self.device_count = processes, "cpu", 0
+            self.ipc_mode, self.stop_event = IPCMode.SHARED_MEMORY, stop
+            self.cache, self.number = [], 0
+
+        def get_client_config(self, cid):
+            return cid, self.number, CORES // processes
+
+        def prepare_uplink_package_buffer(self):
+            return {name: torch.empty_like(value) for name, value in start().items()}
+
+    torch.set_num_threads(1)
+    trained(start(), 0, 0)  # forked processes then have the data, and what torch imports late
+    with Manager() as manager:
+        clients, state = Clients(manager.Event()), start()
+        for number in range(rounds):
+            clients.number, clients.cache = number, []
+            clients.local_process(state, list(range(CLIENTS)))
+            state = {
+                name: torch.stack([s[name] for s in clients.cache]).float().mean(0)
+                for name in state
+            }
+            done(lambda state=state: state)
+
+
 WAYS = {
     "fedsift": fedsift,
     "fedsift, bfloat16": partial(fedsift, precision="bfloat16"),
@@ -213,5 +304,7 @@ WAYS = {
     "Flower, 2 actors, tuned client": partial(flower, actors=2, tuned=True),
     "pfl, 2 processes of 1 thread": partial(pfl, threads=1),
     "pfl, 1 process of 2 threads": partial(pfl, threads=2),
+    "BlazeFL, 2 processes of 1 thread": partial(blazefl, processes=2),
+    "FedJAX": fedjax,
 }
 PROCESSES = {"pfl, 2 processes of 1 thread": 2}  # started by torch's launcher

@@ -1,5 +1,5 @@
-"""The same federated round in fedsift, a plain loop, Flower's simulation and pfl-research, side by
-side in one run.
+"""The same federated round in fedsift, a plain loop, Flower's simulation, pfl-research, BlazeFL and
+FedJAX, side by side in one run.
 
     make peers            (or: python benchmarks/peers.py --json, with the peers installed)
     python benchmarks/peers.py --model cnn --clients 100
@@ -129,7 +129,10 @@ def name_end(code, said):
     """In words. torch's launcher ends with a code of its own, and says which signal it saw."""
     if told := re.findall(r"Signal \d+ \((SIG\w+)\)", said):
         return f"ended by {told[-1]}"
-    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    last = said.strip().rpartition("\n")[2]
+    return f"ended with code {code}: {last[:120]}"
 
 
 def watch(process, mark, deadline):
@@ -332,7 +335,7 @@ def table(found):
 
 def environment():
     note = choose_engine("auto", "cpu")[1]
-    peers = {name: installed(name) for name in ("flwr", "ray", "pfl")}
+    peers = {name: installed(name) for name in ("flwr", "ray", "pfl", "blazefl", "fedjax", "jax")}
     return (
         runs.environment(note)
         | peers
