@@ -3,6 +3,7 @@ GPU.
 """
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,16 @@ settings.load_profile("fedsift")
 
 
 def pytest_configure() -> None:
-    """For fixtures that outlive a test: parallel workers have a COLUMNS, a plain pytest none."""
+    """For fixtures that outlive a test: parallel workers have a COLUMNS, a plain pytest none.
+    What nohup or a shell in the background ignores, programs that tests start would ignore, too."""
     os.environ.pop("COLUMNS", None)
+    usual: dict[int, Any] = {
+        signal.SIGHUP: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+    }
+    for number, handler in usual.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -64,6 +64,12 @@ def network(name, shape=(3, 8, 8)):
 # --- parity ---
 
 
+def count_flips(name):
+    """Signs flip in one of four networks, in which ones depends on the processor: only in deep
+    networks and in those with group norm have any been seen."""
+    return int(name.startswith("resnet20") or "group" in name)
+
+
 def test_every_network_is_tested_here_or_with_tokens_and_series():
     here = {name.partition("(")[0] for name in NETWORKS}
     assert here | {"bag", "text-cnn", "series-cnn"} == set(models.MODELS)
@@ -74,9 +80,8 @@ def test_every_network_is_tested_here_or_with_tokens_and_series():
 def test_every_network_and_optimiser(engine, reference, name, recipe):
     model = network(name)
     assert engine.describe(model).startswith(f"{name}: stacked (known layers")
-    # seen in one of four networks, without AVX-512
-    flips = int((name, recipe) == ("resnet20(width=0.25)", "nesterov"))
-    parity.agree(engine, reference, parity.fits(model, recipe=RECIPES[recipe]), flips)
+    jobs = parity.fits(model, recipe=RECIPES[recipe])
+    parity.agree(engine, reference, jobs, count_flips(name))
 
 
 VARIATIONS: dict[str, dict[str, Any]] = {
@@ -109,7 +114,7 @@ def test_every_variation_of_a_recipe(engine, reference, name, variation):
         engine,
         reference,
         parity.fits(network(name), **VARIATIONS[variation]),
-        flips=int("group" in name),
+        count_flips(name),
     )
 
 

@@ -106,7 +106,8 @@ def test_the_walk_of_the_page_ends_with_a_table(tmp_path, new_machine):
     ports = {"server.example:8443": f"127.0.0.1:{door}", "--port 8000": f"--port {link}"}
     where = f"--listen 127.0.0.1:{door} --link 127.0.0.1:{link}"
     ports |= {"--host server.example": f"--host 127.0.0.1 {where}"}
-    server = new_machine("server", ports | {"cohort=2": f"cohort=2 {TINY}"})
+    slow = {"--supervise": f"--supervise --run-config wait={PATIENCE:.1f}"}  # so are tests beside
+    server = new_machine("server", ports | {"cohort=2": f"cohort=2 {TINY}"} | slow)
     nodes = []
     for number in range(2):
         own = {

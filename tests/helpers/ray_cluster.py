@@ -49,18 +49,15 @@ def main(folder):
     joined = []
 
     def homes():
-        return {ray.get(worker.started) for worker in crew._ready}
+        return {worker.node for worker in crew._ready}
 
     def is_dead():
-        try:
-            return not ray.get([worker._actor.hello.remote() for worker in crew._ready])
-        except ray.exceptions.RayError:
-            return True
+        return doomed.node_id not in {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
     def kill():
         assert doomed.node_id in homes() and len(crew._ready) == 3
         os.kill(doomed.all_processes["raylet"][0].process.pid, signal.SIGKILL)
-        wait_until(is_dead)  # the engine is not told
+        wait_until(is_dead)  # as Ray sees it; the engine is not told
 
     def join():
         assert doomed.node_id not in homes()  # it has noticed

@@ -116,6 +116,7 @@ class RayCrew:
 
     def workers(self, count: int) -> list[Worker]:
         """Those that are ready; all are waited for if there are none yet."""
+        self._forget_lost()
         wanted = self.count()
         while len(self._ready) + len(self._starting) < wanted:
             self._starting.append(RayWorker(self))
@@ -158,17 +159,27 @@ class RayCrew:
             worker = waiting[reference]
             self._starting.remove(worker)
             try:
-                ray.get(reference)
+                worker.node = ray.get(reference)
                 self._ready.append(worker)
             except ray.exceptions.RayTaskError as error:
                 raise UserError(f"a Ray worker cannot start: {error.cause}") from error
             except ray.exceptions.RayError:
                 worker.kill()
 
+    def _forget_lost(self) -> None:
+        """Workers on nodes that are gone: in a place among the ready ones they would keep others
+        from being started."""
+        alive = {node["NodeID"] for node in _living_nodes()}
+        for worker in [worker for worker in self._ready if worker.node not in alive]:
+            worker.kill()
+            self._ready.remove(worker)
+
     def _count_room(self) -> int:
-        ray = _ray()
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        return sum(_room_on(resources, self._gpus) for resources in nodes)
+        return sum(_room_on(node["Resources"], self._gpus) for node in _living_nodes())
+
+
+def _living_nodes() -> list[dict[str, Any]]:
+    return [node for node in _ray().nodes() if node["Alive"]]
 
 
 def _room_on(resources: dict[str, float], gpus: float) -> int:
@@ -188,6 +199,7 @@ class RayWorker:
         self._stored, self._known = crew.stored, set[int]()
         self._actor = crew.start()
         self.started = self._actor.hello.remote()
+        self.node = ""  # known once it has started
 
     def do(self, parcel: Parcel, stores: Stores) -> Answer:
         ray = _ray()

@@ -114,15 +114,18 @@ def _must(title: str, rules: Sequence[str], attacks: Sequence[str]) -> Item:
         found, run = [], curves(plan)
         for size, (count, share, loss) in sizes.items():
             honest = Cell(f"fas+mean+{size}", USUAL)
-            for attack in attacks:
-                if (curve := f"fas+trust+{size}+{attack}+{share}") in run:
-                    text = (
-                        f"Must: 1 of {count} `{attack}`, trust costs at most {loss * 100:g} points"
-                    )
-                    found.append(Claim(text, (Keeps(Cell(curve, USUAL), honest, loss),)))
-            trusted = Cell(f"fas+trust+{size}", USUAL)
-            text = f"Must: with {count} honest clients, trust costs at most 1 point"
-            found.append(Claim(text, (Keeps(trusted, honest, 0.01),)))
+            for rule in [rule for rule in rules if rule.startswith("trust")]:
+                trusted = f"fas+{rule}+{size}"
+                for attack in attacks:
+                    if (curve := f"{trusted}+{attack}+{share}") in run:
+                        what = (
+                            f"1 of {count} `{attack}`, {rule} costs at most {loss * 100:g} points"
+                        )
+                        keeps = Keeps(Cell(curve, USUAL), honest, loss)
+                        found.append(Claim(f"Must: {what}", (keeps,)))
+                what = f"with {count} honest clients, {rule} costs at most 1 point"
+                keeps = Keeps(Cell(trusted, USUAL), honest, 0.01)
+                found.append(Claim(f"Must: {what}", (keeps,)))
         return found
 
     return Item(
@@ -254,6 +257,11 @@ ITEMS = {
         "One of five and one of ten with other attacks, all clients in every round",
         ("trust",),
         OTHERS,
+    ),
+    "must-limit": _must(
+        "One of five and one of ten where contradictions are limited",
+        ("trust-limit",),
+        ("wrong", *OTHERS),
     ),
     "grid": _grid(),
     "classical": _classical(),
