@@ -201,6 +201,30 @@ def test_adaptive_without_a_choice_of_rows_keeps_to_the_rate_on_all_samples():
     assert (said.probs.argmax(1) == 1).sum() == 20
 
 
+@pytest.mark.parametrize(
+    ("rare", "right", "lies"),
+    [
+        (2, 7, 55),  # a contradiction counts 3 x 2 / 100 = .06: slack limits first
+        (20, 8, 33),  # counts .6: a share of .2 / .6 is left alone
+        (20, 10, 25),  # honest clients never contradict: .15 / .6
+    ],
+)
+def test_adaptive_that_knows_the_penalty_names_the_rarest_class(rare, right, lies):
+    _, shown = adaptive_scene(right)
+    predicted = np.repeat([[0.8, 0.15, 0.05], [0.1, 0.8, 0.1]], 50, axis=0)
+    predicted[-rare:] = [0.1, 0.1, 0.8]
+    heard = {
+        client: SoftLabels(said.index, np.hstack([said.probs, np.zeros((10, 1))]))
+        for client, said in shown.honest.items()
+    }
+    shown = replace(shown, listen=lambda: heard, student=predicted)
+    said = attack("adaptive(slack=0.25, lie=rarest)")(LabelAnswer(predicted, predicted, 20), shown)
+    lied = np.flatnonzero(said.probs.argmax(1) != predicted.argmax(1))
+    assert len(lied) == lies
+    named = said.probs[lied].argmax(1)
+    assert set(named[predicted[lied].argmax(1) != 2]) == {2}
+
+
 def test_adaptive_sends_rows_also_where_it_agrees_with_the_student_nowhere():
     own, shown = adaptive_scene(5)
     other = replace(shown, student=np.tile([0.2, 0.8], (100, 1)))
@@ -244,6 +268,7 @@ def test_every_attack_says_probabilities_on_rows_that_exist(name, seed, voters):
         ("fixed(-1)", "fixed takes a class, 0 or more, not -1"),
         ("hips(lmao)", "unknown goal 'lmao'; did you mean 'lma'?"),
         ("hollow(0)", "hollow takes a hair above 0 up to 1, not 0"),
+        ("adaptive(lie=nxt)", "unknown lie 'nxt'; did you mean 'next'?"),
         ("adaptive(2)", "adaptive takes a slack between -1 and 1, not 2"),
         ("sleeper(wrong, round=-1)", "sleeper takes a round, 0 or more, not -1"),
         ("false-answers(poison)", "false-answers takes an attack on labels, not 'poison'"),

@@ -55,7 +55,8 @@ def limit_contradictions(
     heard: the same rows as they were sent, before they were softened
     penalty: rows that do not count for each row above the usual number, beside that row
     """
-    known = _find_known(predictions)
+    named = np.bincount(predictions.argmax(1), minlength=predictions.shape[1])
+    known = weigh_classes(named)
     found = {id: _compare(heard[id], predictions, known) for id, _ in votes}
     rates = np.array([one.agreeing_share for one in found.values()])
     weights = np.array([one.total * trust[id] for id, one in found.items()])
@@ -70,12 +71,14 @@ def limit_contradictions(
     return kept
 
 
-def _find_known(predictions: Array) -> Array:
-    """How well the students know each class: 1 where they name it at least as often as an even
-    share of the samples, less where they do so less often. [C]"""
-    samples, classes = predictions.shape
-    named = np.bincount(predictions.argmax(1), minlength=classes)
-    return np.minimum(named * classes / samples, 1)
+def weigh_classes(named: Array) -> Array:
+    """How much a contradiction counts, by the class that it names: 1 where the students name that
+    class at least as often as an even share of the samples, less where they do so less often.
+
+    named: how many samples the students take for each class, [C]
+    """
+    weights: Array = np.minimum(named * len(named) / named.sum(), 1)
+    return weights
 
 
 def _compare(labels: SoftLabels, predictions: Array, known: Array) -> _Compared:

@@ -14,12 +14,14 @@ from typing import ClassVar
 import numpy as np
 
 from fedsift import registry
+from fedsift.aggregators.contradictions import ALWAYS, weigh_classes
 from fedsift.attacks.scene import Scene, next_class, one_hot
 from fedsift.checks import check_number, check_whole
 from fedsift.types import Array, LabelAnswer, SoftLabels, UserError
 
 LEAST = 1e-12  # a probability below this is none
 GOALS = ("lma", "cpa")
+LIES = ("next", "rarest")
 
 
 def random(answer: LabelAnswer, scene: Scene) -> LabelAnswer:
@@ -156,6 +158,8 @@ class Adaptive:
     """Knows the rule `trust`: wrong on so many rows that it agrees as often as honest clients do.
 
     slack: what is added to the share of wrong rows
+    lie: "next" names the class after the likeliest one; "rarest" the class that the student names
+        least, and knows `penalty` of trust: no more wrong rows than it leaves alone
 
     Agreement is with the student that it received. A client that chooses its rows is wrong where no
     honest client uploads anything, so that nobody contradicts it. One that cannot choose also holds
@@ -163,6 +167,7 @@ class Adaptive:
     """
 
     slack: float = 0.0
+    lie: str = "next"
 
     sees_student: ClassVar[bool] = True
 
@@ -170,20 +175,34 @@ class Adaptive:
         check_number("slack", self.slack)
         if not -1 < self.slack < 1:
             raise UserError(f"adaptive takes a slack between -1 and 1, not {self.slack}")
+        registry.lookup(dict.fromkeys(LIES), "lie", self.lie, " or ".join(LIES))
 
     def __call__(self, answer: LabelAnswer, scene: Scene) -> LabelAnswer:
         own, student = answer.predicted.argmax(1), scene.find_student().argmax(1)
         _, votes = scene.honest_mean(answer.predicted)
-        share = float(np.clip(1 - self._find_rate(answer, scene) + self.slack, 0, 1))
+        share = self._find_share(answer, scene)
         order = scene.shared.permutation(len(own))
         if (own == student).any():  # a student that knows nothing may agree nowhere
             order = order[own[order] == student[order]]  # a lie there is a lie, the truth no news
         free = order[votes[order] == 0] if answer.chooses else order
         lies = free[: int(share * len(order))]
+        named = next_class(answer.predicted)
+        if self.lie == "rarest":
+            rarest = _count_named(scene).argmin()
+            named = np.where(own == rarest, named, rarest)
         probs = np.array(answer.predicted)
-        probs[lies] = one_hot(next_class(answer.predicted)[lies], probs.shape[1])
+        probs[lies] = one_hot(named[lies], probs.shape[1])
         rest = order[~np.isin(order, lies)]
         return replace(answer, probs=probs, rows=_interleave(lies, rest, share))
+
+    def _find_share(self, answer: LabelAnswer, scene: Scene) -> float:
+        """Of its rows that are wrong."""
+        usual = 1 - self._find_rate(answer, scene)
+        share = usual + self.slack
+        if self.lie == "rarest":
+            weight = float(weigh_classes(_count_named(scene)).min())
+            share = min(share, max(usual, ALWAYS) / max(weight, LEAST))
+        return float(np.clip(share, 0, 1))
 
     def _find_rate(self, answer: LabelAnswer, scene: Scene) -> float:
         """How often honest clients agree with the student, and the others: the median over them."""
@@ -223,6 +242,12 @@ def _find_similarity(mean: Array, scene: Scene) -> Array:
     rows = np.concatenate(heard) if heard else mean
     similarity: Array = np.cov(rows.astype(np.float64), rowvar=False, bias=True)
     return similarity
+
+
+def _count_named(scene: Scene) -> Array:
+    """How many public samples the student takes for each class, [C]."""
+    student = scene.find_student()
+    return np.bincount(student.argmax(1), minlength=student.shape[1])
 
 
 def _find_agreement(uploads: Iterable[SoftLabels], predictions: Array) -> float:

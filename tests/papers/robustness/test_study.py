@@ -91,7 +91,7 @@ def test_every_curve_on_cifar10_is_an_experiment():
         assert experiment.attackers in (None, 0.2)
 
 
-@pytest.mark.parametrize(("name", "cells"), [("must", 12), ("must-others", 12)])
+@pytest.mark.parametrize(("name", "cells"), [("must", 12), ("must-others", 14)])
 def test_what_must_be_shown_is_one_of_five_and_one_of_ten(name, cells):
     item = PAPER.items[name]
     found = item.cells(WHOLE)

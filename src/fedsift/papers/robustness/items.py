@@ -29,7 +29,7 @@ ATTACKS = (
     "poison",
 )
 # of one client of five or ten, beside `wrong`; the adaptive ones know the rule
-OTHERS = ("adaptive", "adaptive-bold", "hollow", "colluding")
+OTHERS = ("adaptive", "adaptive-bold", "adaptive-rarest", "hollow", "colluding")
 # in items of their own, not in the grid
 CLASSICAL = ("mean", "median", "trimmed", "geometric", "cronus", "filter", "expguard")
 JUDGES = ("trust", "trust-cap")
@@ -54,7 +54,7 @@ def list_rules(algorithms: Sequence[str] = tuple(RULES)) -> list[str]:
 
 def honest_curve(curve: str) -> str:
     """The same algorithm and rule, and the same setting, with honest clients."""
-    hostile = {*ATTACKS, *AUDIT_ATTACKS, *WEIGHT_ATTACKS, *SHARES}
+    hostile = {*ATTACKS, *OTHERS, *AUDIT_ATTACKS, *WEIGHT_ATTACKS, *SHARES}
     return "+".join(part for part in curve.split("+") if part not in hostile)
 
 
