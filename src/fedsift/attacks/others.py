@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedsift import registry
-from fedsift.attacks.scene import DATA, LABELS, Scene, altered_part, next_class
+from fedsift.attacks.scene import DATA, LABELS, Scene, altered_part, next_class, resolve_inner
 from fedsift.checks import check_whole
 from fedsift.types import LabelAnswer, Labelled, UserError
 
@@ -41,12 +40,10 @@ class Sleeper:
     """
 
     def __init__(self, inner: Any = "wrong", round: int = 5) -> None:
-        from fedsift.attacks import ATTACKS  # here, as the table holds what looks into it
-
         check_whole("round", round)
         if round < 0:
             raise UserError(f"sleeper takes a round, 0 or more, not {round}")
-        self.inner, self.round = registry.resolve(ATTACKS, "attack", inner), round
+        self.inner, self.round = resolve_inner("sleeper", inner), round
         self.alters = altered_part(self.inner)
         self.sees_student = bool(getattr(self.inner, "sees_student", False))
 
@@ -63,11 +60,7 @@ class FalseAnswers:
     """
 
     def __init__(self, inner: Any = "wrong") -> None:
-        from fedsift.attacks import ATTACKS  # here, as the table holds what looks into it
-
-        self.inner = registry.resolve(ATTACKS, "attack", inner)
-        if altered_part(self.inner) != LABELS:
-            raise UserError(f"false-answers takes an attack on labels, not {inner!r}")
+        self.inner = resolve_inner("false-answers", inner, LABELS)
         self.sees_student = bool(getattr(self.inner, "sees_student", False))
 
     def __call__(self, answer: LabelAnswer, scene: Scene) -> LabelAnswer:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsift import seeding
+from fedsift import registry, seeding
 from fedsift.types import Array, Client, Round, SoftLabels, UserError
 
 Attack = Callable[[Any, "Scene"], Any]
@@ -28,6 +28,16 @@ LABELS, WEIGHTS, DATA = "labels", "weights", "data"
 def altered_part(attack: Attack) -> str:
     """What an attack alters: "labels", unless it says otherwise."""
     return str(getattr(attack, "alters", LABELS))
+
+
+def resolve_inner(who: str, inner: Any, part: str | None = None) -> Attack:
+    """The attack inside another one, by name or as an object; on that part, where it is named."""
+    from fedsift.attacks import ATTACKS  # here, as the table holds what looks into it
+
+    attack: Attack = registry.resolve(ATTACKS, "attack", inner)
+    if part is not None and altered_part(attack) != part:
+        raise UserError(f"{who} takes an attack on {part}, not {inner!r}")
+    return attack
 
 
 @dataclass(frozen=True, eq=False)

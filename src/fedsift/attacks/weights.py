@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedsift import registry
-from fedsift.attacks.scene import WEIGHTS, Scene, altered_part
+from fedsift.attacks.scene import WEIGHTS, Scene, resolve_inner
 from fedsift.checks import check_number
 from fedsift.codecs.weights import is_statistic
 from fedsift.types import UserError, WeightAnswer
@@ -99,11 +98,7 @@ class InflatedCounts:
     alters: ClassVar[str] = WEIGHTS
 
     def __init__(self, inner: Any = "sign-flip") -> None:
-        from fedsift.attacks import ATTACKS  # here, as the table holds what looks into it
-
-        self.inner = registry.resolve(ATTACKS, "attack", inner)
-        if altered_part(self.inner) != WEIGHTS:
-            raise UserError(f"inflated-counts takes an attack on weights, not {inner!r}")
+        self.inner = resolve_inner("inflated-counts", inner, WEIGHTS)
 
     def __call__(self, answer: WeightAnswer, scene: Scene) -> WeightAnswer:
         altered: WeightAnswer = self.inner(answer, scene)
