@@ -161,18 +161,16 @@ def _add_usual(
     compared, agreed = (np.stack(parts) for parts in zip(*found.values(), strict=True))
     weights = compared * np.array([trust[id] for id in found])[:, None]
     rate = (agreed + 1 / classes) / (compared + 1)
-    counts = {}
-    for i, (id, (n, a)) in enumerate(found.items()):
-        others = np.arange(len(found)) != i
-        usual = _find_usual(rate[others], weights[others], 1 / classes)
-        counts[id] = Counts(n, a, usual * n)
-    return counts
+    usual = np.stack([find_usual(*kind) for kind in zip(rate.T, weights.T, strict=True)], 1)
+    usual = usual.clip(1 / classes, max(1 / classes, MOST))
+    return {id: Counts(n, a, u * n) for (id, (n, a)), u in zip(found.items(), usual, strict=True)}
 
 
-def _find_usual(rate: Array, weights: Array, chance: float) -> Array:
-    """The median over clients, by kind; chance where nobody was compared. [KINDS]"""
-    usual = [
-        lower_median(rate[:, kind], weights[:, kind]) if (weights[:, kind] > LEAST).any() else 0
-        for kind in range(len(KINDS))
-    ]
-    return np.clip(usual, chance, max(chance, MOST))
+def find_usual(rates: Array, weights: Array) -> Array:
+    """For each client the weighted median over the others; 0 where none counts. [clients]"""
+    found = np.zeros(len(rates))
+    for place in range(len(rates)):
+        others = np.arange(len(rates)) != place
+        if (weights[others] > LEAST).any():
+            found[place] = lower_median(rates[others], weights[others])
+    return found

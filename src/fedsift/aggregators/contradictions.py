@@ -10,12 +10,11 @@ as a contradiction.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from fedsift.aggregators.agreement import LEAST, find_claims
-from fedsift.numerics import lower_median
+from fedsift.aggregators.agreement import LEAST, find_claims, find_usual
 from fedsift.types import Array, SoftLabels
 
 ALWAYS = 0.15  # the share of its rows with which a client may contradict, however few others do
@@ -60,15 +59,11 @@ def limit_contradictions(
     found = {id: _compare(heard[id], predictions, known) for id, _ in votes}
     rates = np.array([one.agreeing_share for one in found.values()])
     weights = np.array([one.total * trust[id] for id, one in found.items()])
-    kept = []
-    for place, (id, labels) in enumerate(votes):
-        others = np.arange(len(rates)) != place
-        rows = np.ones(len(labels), bool)
-        if (weights[others] > LEAST).any():
-            usual = 1 - lower_median(rates[others], weights[others])
-            rows = _choose(found[id], max(usual, ALWAYS), penalty)
-        kept.append((id, _select(labels, rows)))
-    return kept
+    usual = 1 - find_usual(rates, weights)
+    return [
+        (id, labels.keep(_choose(found[id], max(most, ALWAYS), penalty)))
+        for (id, labels), most in zip(votes, usual, strict=True)
+    ]
 
 
 def weigh_classes(named: Array) -> Array:
@@ -99,8 +94,3 @@ def _choose(one: _Compared, usual: float, penalty: float) -> Array:
     order = order[np.argsort(-one.likeness[order], kind="stable")]
     rows[order[one.against[order].cumsum() <= allowed - penalty * excess + LEAST]] = True
     return rows
-
-
-def _select(labels: SoftLabels, rows: Array) -> SoftLabels:
-    weight = None if labels.weight is None else labels.weight[rows]
-    return replace(labels, index=labels.index[rows], probs=labels.probs[rows], weight=weight)

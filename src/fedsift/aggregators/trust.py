@@ -213,8 +213,7 @@ class Trust:
         """Without its rows once nobody compares with them any more: memory stays bounded."""
         if last.round > r.number - self.rounds or not len(last.labels):
             return last
-        nothing = SoftLabels(last.labels.index[:0], last.labels.probs[:0])
-        return replace(last, labels=nothing)
+        return replace(last, labels=last.labels.keep(np.arange(0)))
 
 
 def _check_memory(memory: TrustMemory, r: Round) -> None:

@@ -44,9 +44,7 @@ def cap_classes(labels: SoftLabels, cap: float) -> SoftLabels:
     _, first = np.unique(named[order], return_index=True)
     counts = np.diff([*first, len(order)])
     place = np.arange(len(order)) - np.repeat(first, counts)
-    kept = np.sort(order[place < most])
-    weight = None if labels.weight is None else labels.weight[kept]
-    return SoftLabels(labels.index[kept], labels.probs[kept], weight)
+    return labels.keep(np.sort(order[place < most]))
 
 
 def _find_sureness(labels: SoftLabels) -> float:

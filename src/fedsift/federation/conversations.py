@@ -80,7 +80,7 @@ class Listener:
             chosen = np.sort(np.argsort(rank, kind="stable")[:PICKS])
             chosen = chosen[rank[chosen] < WATCHED]
             self._rows[client] = len(index)
-            self._said[client] = SoftLabels(index[chosen], labels.probs[chosen])
+            self._said[client] = labels.keep(chosen)
 
     def finish_turn(
         self, server: Server, models: Iterable[Model], sent: Conversation
@@ -144,7 +144,4 @@ def _ask_students(
 
 def _take(labels: SoftLabels | None, samples: Array) -> SoftLabels | None:
     """The rows of these samples, of those that there are."""
-    if labels is None:
-        return None
-    rows = np.flatnonzero(np.isin(labels.index, samples))
-    return SoftLabels(labels.index[rows], labels.probs[rows])
+    return None if labels is None else labels.keep(np.isin(labels.index, samples))

@@ -108,6 +108,11 @@ class SoftLabels:
     def __len__(self) -> int:
         return len(self.index)
 
+    def keep(self, rows: Array) -> SoftLabels:
+        """Some of the rows, by position or by a mask, with their votes."""
+        weight = None if self.weight is None else self.weight[rows]
+        return SoftLabels(self.index[rows], self.probs[rows], weight)
+
     def on(self, public: Samples) -> Labelled:
         return Labelled(public[self.index], torch.from_numpy(self.probs.astype(np.float32)))
 
