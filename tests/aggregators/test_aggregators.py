@@ -24,7 +24,7 @@ from fedsift.aggregators import (
     mean,
     median,
 )
-from fedsift.aggregators.means import LEAST
+from fedsift.aggregators.means import LEAST_VOTE
 from fedsift.samplers import entropy
 from fedsift.types import SoftLabels, UserError
 
@@ -167,7 +167,7 @@ def test_a_client_that_knows_nothing_counts_next_to_nothing():
     uploads = by_client(upload({0: SURE}), upload({0: UNSURE}))
     labels = certainty(uploads, 1, 4)
     assert labels.probs == pytest.approx(np.array([SURE]), abs=1e-6)
-    assert labels.probs[0, 1] == pytest.approx(LEAST / 4 / (1 + LEAST))
+    assert labels.probs[0, 1] == pytest.approx(LEAST_VOTE / 4 / (1 + LEAST_VOTE))
     assert mean(uploads, 1, 4).probs[0].tolist() == [0.625, 0.125, 0.125, 0.125]
 
 
@@ -325,7 +325,7 @@ def test_certainty_is_what_a_plain_loop_computes(uploads):
     for i, row in zip(labels.index, labels.probs, strict=True):
         votes = [u.probs[u.index == i][0] for _, u in uploads if i in u.index]
         sure = [
-            max(1 + sum(p * math.log(p) for p in vote if p > 0) / math.log(CLASSES), LEAST)
+            max(1 + sum(p * math.log(p) for p in vote if p > 0) / math.log(CLASSES), LEAST_VOTE)
             for vote in votes
         ]
         assert row == pytest.approx(

@@ -17,7 +17,7 @@ from fedsift.types import Array, Round, SoftLabels
 
 KINDS = ("students", "overlaps", "audits", "answers")
 MOST = 0.8  # as a usual rate: where all agree, a few rows of one are not yet suspicious
-LEAST = 1e-6  # votes below this are none
+NEGLIGIBLE = 1e-6  # votes, rows and comparisons below this are none
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ def _compare_answers(answered: Array, said: AuditAnswers | None, own: float) -> 
 
 def _count(others: Array, agree: Array, claims: Array) -> tuple[float, float]:
     """A sample is one comparison, or less where its voters are doubted or the row says little."""
-    there = others > LEAST
+    there = others > NEGLIGIBLE
     weights = np.minimum(others, 1)[there] * claims[there]
     agreed = float(weights @ (agree[there] / others[there]))
     return float(weights.sum()), float(np.clip(agreed, 0, weights.sum()))
@@ -171,6 +171,6 @@ def find_usual(rates: Array, weights: Array) -> Array:
     found = np.zeros(len(rates))
     for place in range(len(rates)):
         others = np.arange(len(rates)) != place
-        if (weights[others] > LEAST).any():
+        if (weights[others] > NEGLIGIBLE).any():
             found[place] = lower_median(rates[others], weights[others])
     return found

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsift.aggregators.agreement import LEAST, find_claims, find_usual
+from fedsift.aggregators.agreement import NEGLIGIBLE, find_claims, find_usual
 from fedsift.types import Array, SoftLabels
 
 ALWAYS = 0.15  # the share of its rows with which a client may contradict, however few others do
@@ -39,7 +39,7 @@ class _Compared:
 
     @property
     def agreeing_share(self) -> float:
-        return 1 - self.contradicting / self.total if self.total > LEAST else 0.0
+        return 1 - self.contradicting / self.total if self.total > NEGLIGIBLE else 0.0
 
 
 def limit_contradictions(
@@ -87,10 +87,10 @@ def _choose(one: _Compared, usual: float, penalty: float) -> Array:
     """Which rows count, [m]: all that agree, and of the others the likeliest up to the limit."""
     allowed = usual * one.total
     excess = one.contradicting - allowed
-    if excess <= LEAST:
+    if excess <= NEGLIGIBLE:
         return np.ones(len(one.claims), bool)
     rows = one.against <= 0
     order = np.flatnonzero(~rows)
     order = order[np.argsort(-one.likeness[order], kind="stable")]
-    rows[order[one.against[order].cumsum() <= allowed - penalty * excess + LEAST]] = True
+    rows[order[one.against[order].cumsum() <= allowed - penalty * excess + NEGLIGIBLE]] = True
     return rows

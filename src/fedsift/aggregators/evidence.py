@@ -6,7 +6,7 @@ from math import lgamma
 
 import numpy as np
 
-from fedsift.aggregators.agreement import KINDS, LEAST, Counts
+from fedsift.aggregators.agreement import KINDS, NEGLIGIBLE, Counts
 
 PRIOR = float(np.log(9))  # log odds before any evidence: nine of ten clients are honest
 
@@ -18,7 +18,7 @@ def find_evidence(counts: Counts, alike: float, classes: int) -> float:
     """
     evidence = 0.0
     for kind, n, a, usual in zip(KINDS, *counts.parts, strict=True):
-        if n > LEAST:
+        if n > NEGLIGIBLE:
             honest = _beta_binomial(a, n, alike, usual / n)
             hostile = _beta_binomial(a, n, alike, 1 / classes)
             evidence += min(honest - hostile, 0.0 if kind == "answers" else np.inf)

@@ -19,7 +19,7 @@ from fedsift.aggregators.rules import Aggregator, Uploads, resolve_inner
 from fedsift.checks import check_number
 from fedsift.types import Round, SoftLabels, UserError
 
-LEAST = 1e-9  # of a vote: a sample that only a bad client has answered still has a mean
+LEAST_WEIGHT = 1e-9  # of a vote: a sample that only a bad client has answered still has a mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class ExpGuard:
             id: memory.by_client.get(id, 0.0) + self.eta * far for id, far in distances.items()
         }
         least = min((losses[id] for id in heard), default=0.0)
-        weights = {id: max(exp(least - losses[id]), LEAST) for id in heard}
+        weights = {id: max(exp(least - losses[id]), LEAST_WEIGHT) for id in heard}
         votes = ((id, _weigh(labels, weights[id])) for id, labels in heard.items())
         return mean(votes, *shape), Losses(losses)
 

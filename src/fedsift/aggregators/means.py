@@ -35,7 +35,7 @@ def certainty(uploads: Uploads, samples: int, classes: int) -> SoftLabels:
 def _weigh_by_certainty(uploads: Uploads) -> Iterator[tuple[int, SoftLabels]]:
     for client, upload in uploads:
         sure = 1 - entropy(upload.probs) / np.log(upload.probs.shape[1])
-        votes = np.maximum(sure, LEAST)
+        votes = np.maximum(sure, LEAST_VOTE)
         yield (
             client,
             replace(upload, weight=votes if upload.weight is None else votes * upload.weight),
@@ -70,7 +70,7 @@ def _leave_votes(uploads: Uploads) -> Uploads:
     return uploads
 
 
-LEAST = 1e-6  # of a vote: a sample of which nobody is certain still has a mean
+LEAST_VOTE = 1e-6  # of a vote: a sample of which nobody is certain still has a mean
 WEIGHTS = {"equal": _leave_votes, "certainty": _weigh_by_certainty}
 
 

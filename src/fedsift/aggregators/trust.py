@@ -31,7 +31,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsift.aggregators.agreement import KINDS, LEAST, Counts, count_agreement
+from fedsift.aggregators.agreement import KINDS, NEGLIGIBLE, Counts, count_agreement
 from fedsift.aggregators.contradictions import limit_contradictions
 from fedsift.aggregators.evidence import find_evidence, find_trust
 from fedsift.aggregators.memory import Remembered, is_of_earlier_round
@@ -231,6 +231,6 @@ def _fits(parts: Iterable[Array]) -> bool:
         part.shape == (len(KINDS),) and np.isfinite(part).all() and (part >= 0).all()
         for part in (compared, agreed, usual)
     ) and bool(
-        (agreed <= compared + LEAST).all()
-        and ((usual > 0) & (usual < compared) | (compared <= LEAST)).all()
+        (agreed <= compared + NEGLIGIBLE).all()
+        and ((usual > 0) & (usual < compared) | (compared <= NEGLIGIBLE)).all()
     )
