@@ -75,5 +75,5 @@ def test_metrics_and_show_say_who_is_trusted(tmp_path):
     for row in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()):
         assert row["trust"].keys() == row["steps"].keys()
         assert all(0 <= value <= 1 for value in row["trust"].values())
-        assert row["false_alarms"] == len(set(row["rested"]) - set(row["hostile"]))
+        assert row["false_alarms"] == len(set(row["voteless"]) - set(row["hostile"]))
     assert "without a vote: " in done("show", str(folder)).stdout

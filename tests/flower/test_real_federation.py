@@ -184,7 +184,7 @@ def test_trust_with_audits_on_three_nodes_equals_a_simulation_with_its_secret(
     for here, there in zip(
         lines(folder / runs.METRICS), lines(tmp_path / "simulated" / runs.METRICS), strict=True
     ):
-        assert all(here[name] == there[name] for name in ("accuracies", "trust", "rested"))
+        assert all(here[name] == there[name] for name in ("accuracies", "trust", "voteless"))
     # up: 8 answers of 10 classes in 27 bits
     # down: how many are asked about, which 8 of 30 in 23 bits (30 over 8 is 5,852,925), a checksum
     for way, more in (("up", 4), ("down", 1 + 3 + 4)):

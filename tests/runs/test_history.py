@@ -48,6 +48,18 @@ def test_a_run_of_any_name_can_be_read_back(name, tmp_path):
     assert runs.load_run(straight(tmp_path / "run", experiment)).experiment == experiment
 
 
+def test_clients_without_a_vote_are_found_under_their_older_name(tmp_path):
+    folder = straight(tmp_path / "run", tiny(rounds=2))
+    rows = list(zip(lines(folder / METRICS), ([1, 2], [2]), strict=True))
+    for key in ("rested", "voteless"):
+        text = "".join(json.dumps(row | {key: clients}) + "\n" for row, clients in rows)
+        (folder / METRICS).write_text(text)
+        found = runs.load_run(folder).metrics
+        assert [row["voteless"] for row in found] == [[1, 2], [2]]
+        assert not any("rested" in row for row in found)
+        assert "client 1 in 1 rounds, client 2 in 2 rounds" in done("show", str(folder)).stdout
+
+
 # --- damaged files ---
 
 VERBS = [["show"], ["compare"], ["plot", "-o", "plot.png"], ["run", "--resume", "--out"]]

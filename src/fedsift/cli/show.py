@@ -131,7 +131,7 @@ def _describe_labels(counts: list[int], names: tuple[str, ...], elsewhere: bool)
 
 def _describe_voteless(metrics: list[Any]) -> str:
     """Who had no vote in how many rounds, where the aggregator judges clients."""
-    judged = [row["rested"] for row in metrics if isinstance(row.get("rested"), list)]
+    judged = [row["voteless"] for row in metrics if isinstance(row.get("voteless"), list)]
     if not judged:
         return ""
     times = Counter(client for voteless in judged for client in voteless)

@@ -43,6 +43,7 @@ from fedsift.runs.states import last_state
 from fedsift.types import UserError
 
 UNKNOWN = {"engine": "unknown engine", "torch": "unknown", "processor": "unknown processor"}
+RENAMED = {"rested": "voteless"}  # keys of metrics, as folders made before 0.3.0 was out have them
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,7 +162,13 @@ def rounds_in_all(folder: Path) -> tuple[list[Row], list[Row], list[Row]]:
     done = min(map(len, every.values()))
     for name, rows in every.items():
         check_rows(folder / name, rows[:done])
-    return every[METRICS][:done], every[LEDGER][:done], every[TIMING][:done]
+    metrics = [_rename_keys(row) for row in every[METRICS][:done]]
+    return metrics, every[LEDGER][:done], every[TIMING][:done]
+
+
+def _rename_keys(row: Row) -> Row:
+    """A row of metrics with the names of today."""
+    return {RENAMED.get(key, key): value for key, value in row.items()}
 
 
 def has_a_round(folder: Path) -> bool:

@@ -149,7 +149,7 @@ class Run:
         alarms = {"false_alarms": len(set(voteless) - set(record.hostile))}
         return {
             "trust": {id: round(one.trust, 4) for id, one in record.verdicts.items()},
-            "rested": voteless,
+            "voteless": voteless,
             **(alarms if self.federation.threat else {}),
         }
 

@@ -123,8 +123,8 @@ def run(rows: list[dict[str, Any]]) -> Any:
 def test_alarms_are_shares_of_turns():
     trust = {"1": 0.9, "2": 0.3, "3": 0.1}
     rows = [
-        {"hostile": [3], "trust": trust, "rested": [2, 3]},
-        {"hostile": [3], "trust": trust, "rested": []},
+        {"hostile": [3], "trust": trust, "voteless": [2, 3]},
+        {"hostile": [3], "trust": trust, "voteless": []},
     ]
     assert count_alarms([run(rows)]) == {"false_alarms": 0.25, "caught": 0.5}
     assert count_alarms([run([{"hostile": [3]}])]) == {"false_alarms": None, "caught": None}

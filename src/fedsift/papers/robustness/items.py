@@ -237,7 +237,7 @@ def count_alarms(runs: Sequence[History]) -> Mapping[str, Any]:
     turns, voteless = {True: 0, False: 0}, {True: 0, False: 0}
     for run in runs:
         for row in run.metrics:
-            hostile, without_vote = set(row.get("hostile", [])), set(row.get("rested", []))
+            hostile, without_vote = set(row.get("hostile", [])), set(row.get("voteless", []))
             for client in map(int, row.get("trust", {})):
                 turns[client in hostile] += 1
                 voteless[client in hostile] += client in without_vote
