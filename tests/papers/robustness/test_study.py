@@ -91,17 +91,27 @@ def test_every_curve_on_cifar10_is_an_experiment():
         assert experiment.attackers in (None, 0.2)
 
 
-@pytest.mark.parametrize(("name", "cells"), [("must", 12), ("must-others", 14)])
-def test_what_must_be_shown_is_one_of_five_and_one_of_ten(name, cells):
+@pytest.mark.parametrize(
+    ("name", "rules", "attacks"),
+    [
+        ("must", RULES["fas"], {"wrong"}),
+        ("must-others", ["trust"], set(OTHERS)),
+        ("must-limit", ["trust-limit"], {"wrong", *OTHERS}),
+    ],
+)
+def test_what_must_be_shown_is_one_of_five_and_one_of_ten(name, rules, attacks):
     item = PAPER.items[name]
     found = item.cells(WHOLE)
-    assert len(found) == len(set(found)) == cells
+    # five and ten clients: each rule with honest ones and each attack, and the mean as reference
+    cells = len(rules) * (1 + len(attacks)) + ("mean" not in rules)
+    assert len(found) == len(set(found)) == 2 * cells
     compared = {
         cell for claim in item.claims(WHOLE) for one in claim.comparisons for cell in one.cells
     }
     assert compared <= set(found)
     attacked = {c.curve.split("+")[3] for c in compared if c.curve.count("+") > 2}
-    assert attacked == ({"wrong"} if name == "must" else set(OTHERS))
+    assert attacked == attacks
+    assert len(item.claims(WHOLE)) == 2 * (1 + len(attacks))  # of the one rule that judges
     for cell in found:
         experiment = WHOLE.experiment(cell, 0)
         hostile = (experiment.attackers or 0) * experiment.clients.count
@@ -130,8 +140,8 @@ def test_alarms_are_shares_of_turns():
     assert count_alarms([run([{"hostile": [3]}])]) == {"false_alarms": None, "caught": None}
 
 
-def cell(label: str, alpha: float, accuracy: float, gap: float | None = None, **more: Any) -> Any:
-    of = {} if gap is None else {"gap": {"mean": gap}}
+def cell(label: str, alpha: float, accuracy: float, mean: float | None = None, **more: Any) -> Any:
+    of = {} if mean is None else {"gap": {"mean": mean, "by_seed": [mean, mean]}}
     return {"label": label, "alpha": alpha, "accuracy": accuracy} | of | more
 
 
