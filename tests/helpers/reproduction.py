@@ -121,6 +121,7 @@ def a_report(**changes: Any) -> dict[str, Any]:
                         "comparison": "mixed above none",
                         "verdict": "open",
                         "gap": -0.0504,
+                        "gaps": [-0.064542, -0.036258],
                         "sd": 0.02,
                         "paper": 0.0036,
                     },

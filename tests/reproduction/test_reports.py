@@ -156,18 +156,6 @@ def test_the_markdown_of_one_seed_without_claims_is_a_list():
     )
 
 
-def test_evidence_is_the_comparison_that_decides():
-    bytes_ = {
-        "comparison": "a with fewer bytes than b",
-        "gap": -15303.5,
-        "sd": 2.0,
-        "unit": "bytes",
-    }
-    claim = {"decided_by": 0, "evidence": [bytes_]}
-    assert reports.describe_evidence(claim) == "a with fewer bytes than b: -15,304 bytes"
-    assert reports.describe_evidence({"decided_by": None, "evidence": []}) == ""
-
-
 @given(st.floats(0, 1), st.none() | st.floats(0, 0.9))
 def test_an_accuracy_told_reads_back(accuracy, sd):
     value, *spread = map(float, tables.format_accuracy(accuracy, sd).split(" ± "))
@@ -247,6 +235,10 @@ def test_a_report_that_is_kept_reads_as_it_was_written(tmp_path):
     assert keep(tmp_path) == a_report(item="table1")
 
 
+BEYOND = {"comparison": "a above b", "gap": 0.0, "gaps": [1e308] * 3, "sd": None}
+HUGE = {"claim": "a is ahead", "verdict": "holds", "decided_by": 0, "evidence": [BEYOND]}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -259,6 +251,7 @@ def test_a_report_that_is_kept_reads_as_it_was_written(tmp_path):
         ({"cells": [{"label": "none"}]}, r"is not a whole report on table1 \(KeyError"),
         ({"seeds": "many"}, r"is not a whole report on table1 \(TypeError"),
         ({"left_out": []}, r"is not a whole report on table1 \(AttributeError"),
+        ({"claims": [HUGE]}, r"is not a whole report on table1 \(OverflowError"),
     ],
 )
 def test_a_report_that_is_not_what_was_asked_for_is_refused(tmp_path, changes, said):

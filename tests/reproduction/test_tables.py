@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import pytest
+
 from fedsift.reproduction import tables
+from fedsift.reproduction.verdicts import Above, Claim, Keeps, judge_claim
+from tests.helpers.reproduction import A, B, by_hand
 
 
 def cell(curve: str, alpha: float, by_seed: list[float], largest: int = 100) -> dict[str, Any]:
@@ -45,6 +49,57 @@ def test_a_gap_is_taken_seed_by_seed_at_the_same_skew():
 def test_a_gap_below_and_one_of_a_single_seed():
     one, other = cell("a", 0.1, [0.25]), cell("b", 0.1, [0.5])
     assert tables.format_gap(tables.add_gap(one, [one, other], "b", [0])) == "-.250, 0 of 1"
+
+
+def test_evidence_is_the_comparison_that_decides():
+    bytes_ = {
+        "comparison": "a with fewer bytes than b",
+        "gap": -15303.5,
+        "sd": 2.0,
+        "unit": "bytes",
+    }
+    claim = {"decided_by": 0, "evidence": [bytes_]}
+    assert tables.describe_evidence(claim) == "a with fewer bytes than b: -15,304 bytes"
+    assert tables.describe_evidence({"decided_by": None, "evidence": []}) == ""
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"),
+    [
+        (0.1, "holds"),
+        (0.05, "holds in the mean; the interval reaches -.080"),
+        (0.02, "does not hold in the mean; the interval reaches +.020"),
+        (-0.03, "does not hold"),
+    ],
+)
+def test_a_claim_on_the_mean_says_where_the_interval_crosses_its_limit(loss, verdict):
+    """Gaps -.01, -.03 and -.05: mean -.03, deviation .02, and 4.3027 x .02 / sqrt(3) = .0497. So
+    the interval is -.0797 to +.0197."""
+    keeps = Keeps(A, B, loss)
+    told = judge_claim(Claim("", (keeps,)), by_hand(a=[0.5, 0.4, 0.3], b=[0.51, 0.43, 0.35]), {})
+    assert tables.describe_verdict(told) == verdict
+    assert tables.describe_evidence(told) == f"{keeps}: -.030, 95 % interval -.080 to +.020"
+    of_seeds = judge_claim(Claim("", (Above(A, B),)), by_hand(a=[0.2, 0.4, 0.6], b=[0.1] * 3), {})
+    assert (
+        tables.describe_verdict(of_seeds) == "holds"
+    )  # in every seed, though its interval is wide
+    assert tables.describe_evidence(of_seeds).endswith(": +.300, 95 % interval -.197 to +.797")
+
+
+def test_of_two_seeds_no_interval_is_told():
+    told = judge_claim(Claim("", (Keeps(A, B, 0.05),)), by_hand(a=[0.4, 0.5], b=[0.4, 0.52]), {})
+    assert tables.describe_verdict(told) == "holds"
+    assert tables.describe_evidence(told).endswith("in the mean: -.010 ± .014")
+
+
+def test_gaps_of_three_seeds_have_a_column_with_their_interval():
+    one, other = cell("a", 0.1, [0.7, 0.5, 0.6]), cell("b", 0.1, [0.5, 0.5, 0.5])
+    lines = tables.list_cells({"cells": [other, tables.add_gap(one, [one, other], "b", range(3))]})
+    assert lines[0].startswith(
+        "| | alpha | accuracy | against its reference, seeds ahead | 95 % interval | bytes"
+    )
+    assert "| +.100 ± .100, 2 of 3 | -.148 to +.348 |" in lines[3]
+    assert lines[2].startswith("| B | 0.1 | .500 ± .250 |  |  | ")
 
 
 def test_the_best_for_a_budget_is_the_highest_whose_every_upload_fits():

@@ -443,7 +443,7 @@ def _print_cells(report: dict[str, Any]) -> None:
 
 
 def _print_claims(report: dict[str, Any]) -> None:
-    from fedsift.reproduction.reports import describe_evidence
+    from fedsift.reproduction.tables import describe_evidence, describe_verdict
 
     doubt = "one seed" if report.get("seeds") == 1 else ""
     doubt = "unfinished" if report.get("unfinished") else doubt
@@ -451,11 +451,11 @@ def _print_claims(report: dict[str, Any]) -> None:
     if (get_width() or WIDE) < WIDE:
         say(wrap_lines(f"{title}; below each, what decides it (the paper's gap)\n"))
         for claim in report["claims"]:
-            say(wrap_lines(f"{claim['verdict']}: {claim['claim']}", "  "))
+            say(wrap_lines(f"{describe_verdict(claim)}: {claim['claim']}", "  "))
             say(wrap_lines(f"    {describe_evidence(claim)}", "    "))
         return
     table = new_table(title, "claim", "verdict", "decided by (the paper's gap)")
     for claim in report["claims"]:
-        table.add_row(claim["claim"], claim["verdict"], describe_evidence(claim))
+        table.add_row(claim["claim"], describe_verdict(claim), describe_evidence(claim))
     table.columns[2].no_wrap = False
     print_table(table)

@@ -36,6 +36,14 @@ def find_student_t(freedom: int) -> float:
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
+def find_interval(gaps: Sequence[float], fewest: int = 2) -> tuple[float, float] | None:
+    """The confidence interval of the mean of paired gaps, of `fewest` seeds at least."""
+    if len(gaps) < fewest:
+        return None
+    mean, half = fmean(gaps), find_student_t(len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps))
+    return mean - half, mean + half
+
+
 @dataclass(frozen=True)
 class Gap:
     """The accuracy of a method minus that of a baseline, for each seed that both have."""
@@ -59,10 +67,7 @@ class Gap:
 
         It says what other seeds would change, not what other data would.
         """
-        if self.sd is None:
-            return None
-        half = find_student_t(len(self.seeds) - 1) * self.sd / math.sqrt(len(self.seeds))
-        return self.mean - half, self.mean + half
+        return find_interval(self.by_seed)
 
     @property
     def ahead(self) -> int:

@@ -264,7 +264,7 @@ def markdown(report: Mapping[str, Any], item: Item | None = None) -> str:
         once = " (one seed: none for good)" if seeds == 1 else ""
         lines += ["", f"| claim | verdict{once} | decided by (the paper's gap) |", "|---|---|---|"]
         lines += [
-            f"| {c['claim']} | **{c['verdict']}** | {describe_evidence(c)} |"
+            f"| {c['claim']} | **{tables.describe_verdict(c)}** | {tables.describe_evidence(c)} |"
             for c in report["claims"]
         ]
     where = made.get("gpu") or made.get("processor")
@@ -336,24 +336,6 @@ def _format_grid(report: Mapping[str, Any]) -> list[str]:
     return rows
 
 
-def describe_evidence(claim: Mapping[str, Any]) -> str:
-    """The comparison that decides a claim, with its gap."""
-    if isinstance(claim["evidence"], str):  # of a report that needs no runs
-        return claim["evidence"]
-    if claim["decided_by"] is None:
-        return ""
-    row = claim["evidence"][claim["decided_by"]]
-    return f"{row['comparison']}: {_format_gap(row)}"
-
-
-def _format_gap(row: Mapping[str, Any]) -> str:
-    if row.get("unit") == "bytes":
-        return f"{row['gap']:+,.0f} bytes"
-    sd = "" if row["sd"] is None else f" ± {row['sd']:.3f}".replace("0.", ".")
-    paper = f" ({row['paper']:+.3f})".replace("0.", ".") if "paper" in row else ""
-    return f"{row['gap']:+.3f}".replace("0.", ".") + sd + paper
-
-
 # --- files ---
 
 
@@ -396,7 +378,7 @@ def read_report(plan: Plan, name: str, out: Path) -> dict[str, Any]:
             for cell in report["cells"]:  # a grid does not show all that a terminal does
                 f"{cell['label']} {cell['alpha']:g} {cell['uplink_bytes_per_upload']:,}"
                 tables.format_figure(cell)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise UserError(f"{file} is not a whole report on {name} ({what})") from None
     _check_made_with(report, plan, file)

@@ -7,7 +7,9 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from fedsift.report.gaps import Gap
+from fedsift.report.formats import format_signed
+from fedsift.report.gaps import Gap, find_interval
+from fedsift.reproduction.verdicts import ENOUGH
 
 Cell = dict[str, Any]  # as a report describes it
 
@@ -87,6 +89,37 @@ def format_gap(cell: Mapping[str, Any]) -> str:
     return f"{gap['mean']:+.3f}".replace("0.", ".") + f"{sd}, {ahead}"
 
 
+def format_interval(gaps: Sequence[float]) -> str:
+    """ "+.036 to +.100": the 95 % interval of the mean gap; of too few seeds nothing."""
+    return " to ".join(map(format_signed, find_interval(gaps, ENOUGH) or ()))
+
+
+def describe_verdict(claim: Mapping[str, Any]) -> str:
+    """The verdict; where it is by the mean alone, that too, and how far the interval reaches."""
+    verdict: str = claim["verdict"]
+    rows = [] if isinstance(claim["evidence"], str) else claim["evidence"]
+    for row in rows:
+        if "reaches" in row and verdict.startswith(row["verdict"]):
+            return f"{verdict} in the mean; the interval reaches {format_signed(row['reaches'])}"
+    return verdict
+
+
+def describe_evidence(claim: Mapping[str, Any]) -> str:
+    """The comparison that decides a claim, with its gap."""
+    if isinstance(claim["evidence"], str):  # of a report that needs no runs
+        return claim["evidence"]
+    if claim["decided_by"] is None:
+        return ""
+    row = claim["evidence"][claim["decided_by"]]
+    if row.get("unit") == "bytes":
+        return f"{row['comparison']}: {row['gap']:+,.0f} bytes"
+    spread = "" if row["sd"] is None else f" ± {row['sd']:.3f}".replace("0.", ".")
+    if interval := format_interval(row["gaps"]):
+        spread = f", 95 % interval {interval}"
+    paper = f" ({format_signed(row['paper'])})" if "paper" in row else ""
+    return f"{row['comparison']}: {format_signed(row['gap'])}{spread}{paper}"
+
+
 def list_cells(report: Mapping[str, Any]) -> list[str]:
     """One row per cell. Older reports have no costs, and few have a reference."""
     cells = report["cells"]
@@ -97,6 +130,8 @@ def list_cells(report: Mapping[str, Any]) -> list[str]:
     }
     if any("gap" in cell for cell in cells):
         columns["against its reference, seeds ahead"] = format_gap
+    if any(map(_format_interval_of, cells)):
+        columns["95 % interval"] = _format_interval_of
     columns |= {
         "bytes per upload": lambda cell: f"{cell['uplink_bytes_per_upload']:,}",
         "the largest": lambda cell: f"{cell['uplink_bytes_largest']:,}",
@@ -151,6 +186,10 @@ def list_chosen(report: Mapping[str, Any]) -> list[str]:
         words = [row["system"], str(row["trials"]), row["label"], *figures]
         lines.append(f"| {' | '.join(words)} |")
     return lines
+
+
+def _format_interval_of(cell: Mapping[str, Any]) -> str:
+    return format_interval(cell["gap"]["by_seed"]) if "gap" in cell else ""
 
 
 def _format_megabytes(count: int) -> str:

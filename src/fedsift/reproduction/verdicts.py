@@ -2,7 +2,8 @@
 
 Runs are compared seed by seed: same split, same clients, same cohorts. A comparison holds, or
 fails, only if every seed says so; where they disagree it is open. One seed is no final verdict,
-which the report says beside it. A gap of one seed that rounding alone could cause is open.
+which the report says beside it. A gap of one seed that rounding alone could cause is open. What is
+said of the mean is judged by the mean, with the interval of it that reaches beyond the limit.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, ClassVar, Protocol
 
+from fedsift.report.gaps import find_interval
 from fedsift.reproduction.plans import Cell
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "open", "not run"
 PARTLY = "holds where it was run"
 # the same experiment, batched with others, may differ by so much or a little more
 ROUNDING = 0.015
+ENOUGH = 3  # seeds of which a 95 % interval is told
 Figures = Mapping[Cell, Sequence[float]]  # one figure per seed, in order
 
 
@@ -193,6 +196,15 @@ def judge_comparison(comparison: Comparison, gaps: Sequence[float]) -> str:
     return _agree(margins)
 
 
+def find_reach(comparison: Comparison, gaps: Sequence[float]) -> float | None:
+    """The end of the interval that is on the other side of the limit than the mean is."""
+    if not getattr(comparison, "of_mean", False):
+        return None
+    held = comparison.margin(fmean(gaps)) >= 0
+    ends = find_interval(gaps, ENOUGH) or ()
+    return next((end for end in ends if (comparison.margin(end) >= 0) != held), None)
+
+
 def _agree(margins: Sequence[float]) -> str:
     if all(margin > 0 for margin in margins):
         return HOLDS
@@ -267,4 +279,6 @@ def _describe_comparison(
         "gap": round(fmean(found), 6),
         "gaps": [round(g, 6) for g in found],
     }
+    reach = find_reach(comparison, found)
+    row |= {} if reach is None else {"reaches": round(reach, 6)}
     return row | {"sd": round(stdev(found), 6) if len(found) > 1 else None}

@@ -173,6 +173,16 @@ def test_the_tables_say_what_an_attack_costs_and_what_gets_through():
     assert text.count("| FAS | wrong |") == 0  # it does not get through
 
 
+def test_what_gets_through_in_three_seeds_has_an_interval():
+    """.05, .10 and .15 lost: mean .1, deviation .05, and 4.3027 x .05 / sqrt(3) = .124."""
+    lost = {"mean": -0.1, "by_seed": [-0.05, -0.1, -0.15]}
+    cells = [cell("FAS, trust", 1.0, 0.8), cell("FAS, trust, lma, 20 %", 1.0, 0.7, gap=lost)]
+    lines = tables.list_grid({"cells": cells})
+    columns = "| | attack | hostile | alpha | points | 95 % interval |"
+    assert f"{columns} hostile turns without a vote |" in lines
+    assert lines[-1] == "| FAS | lma | 20 % | 1 | 10.0 | -2.4 to 22.4 |  |"
+
+
 def test_next_to_nothing_is_no_loss():
     assert tables.format_points(-0.0004) == "0.0" and tables.format_points(-0.0004, 0) == "0"
     assert tables.format_points(0.1234) == "12.3" and tables.format_points(-0.012, 0) == "-1"

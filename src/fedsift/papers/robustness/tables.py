@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedsift.report.gaps import find_interval
 from fedsift.report.plots import save
+from fedsift.reproduction.verdicts import ENOUGH
 
 Report = Mapping[str, Any]
 Entry = dict[str, Any]
@@ -99,15 +101,22 @@ def _list_through(entries: Sequence[Entry]) -> list[str]:
         return [f"No attack costs `trust` more than {points}."]
     found.sort(key=find_loss, reverse=True)
     lines = [f"What costs `trust` more than {points} in the mean:", ""]
-    lines += [
-        "| | attack | hostile | alpha | points | hostile turns without a vote |",
-        "|---" * 6 + "|",
-    ]
+    intervals = ["95 % interval"] * any(map(_format_interval, found))
+    columns = ["", "attack", "hostile", "alpha", "points", *intervals]
+    columns.append("hostile turns without a vote")
+    lines += [f"| {' | '.join(columns)} |".replace("|  |", "| |"), "|---" * len(columns) + "|"]
     for e in found:
         caught = "" if e.get("caught") is None else f"{100 * e['caught']:.0f} %"
         words = [e["algorithm"], e["attack"], e["share"], f"{e['alpha']:g}"]
-        lines.append(f"| {' | '.join(words)} | {format_points(find_loss(e))} | {caught} |")
+        words += [format_points(find_loss(e)), *[_format_interval(e) for _ in intervals], caught]
+        lines.append(f"| {' | '.join(words)} |")
     return lines
+
+
+def _format_interval(entry: Entry) -> str:
+    """Of the points lost, from what the seeds lose; of too few seeds nothing."""
+    losses = [-gap for gap in entry["gap"]["by_seed"]]
+    return " to ".join(map(format_points, find_interval(losses, ENOUGH) or ()))
 
 
 def _names(entries: Sequence[Entry], key: str) -> list[Any]:
