@@ -164,7 +164,7 @@ def list_keys(section: Any) -> Iterator[tuple[str, str, str]]:
 def parts_page() -> str:
     parts = ["# Names of parts\n\nMade from the registries, as `fedsift ls`.\n\n"]
     for kind, entries in list_parts().items():
-        rows = ((code(name), cell(re.sub(r": here$", "", text))) for name, text in entries.items())
+        rows = ((code(name), cell(text)) for name, text in entries.items())
         parts.append(f"## {kind}\n\n" + table(("name", "what it is"), rows))
     return "".join(parts)
 

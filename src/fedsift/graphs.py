@@ -38,7 +38,7 @@ def grid(clients: int, generator: np.random.Generator) -> Edges:
 class Regular:
     """Random with equal degrees: a circle of near neighbours, its edges switched at random."""
 
-    degree: int = 4
+    degree: int = 4  # neighbours of each client, 2 or more
 
     def __call__(self, clients: int, generator: np.random.Generator) -> Edges:
         if not 2 <= self.degree < clients or clients * self.degree % 2:
@@ -57,7 +57,7 @@ class Regular:
 class ErdosRenyi:
     """Every pair with the same probability; drawn again until it is connected."""
 
-    p: float = 0.3
+    p: float = 0.3  # the probability of an edge, above 0
 
     def __call__(self, clients: int, generator: np.random.Generator) -> Edges:
         if not 0 < self.p <= 1:
@@ -72,7 +72,7 @@ class ErdosRenyi:
 class EdgeList:
     """Edges as you write them: "0-1 1-2 2-0"."""
 
-    edges: str
+    edges: str  # pairs of clients, numbered from 0, with spaces between them
 
     def __call__(self, clients: int, generator: np.random.Generator) -> Edges:
         try:

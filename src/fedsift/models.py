@@ -31,7 +31,10 @@ from fedsift.types import ESTIMATOR, REMOTE, Model, Samples, UserError, Weights
 
 
 def mlp(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
-    """One hidden layer of 64 units; takes inputs of any shape."""
+    """One hidden layer of 64 units; takes inputs of any shape.
+
+    width: a factor on the number of units; 0.5 halves it
+    """
     hidden = _scale_width(64, width)
     inputs = int(torch.Size(shape).numel())
     return nn.Sequential(
@@ -40,7 +43,10 @@ def mlp(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
 
 
 def cnn(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
-    """Two 3x3 convolutions (16, 32 channels) + ReLU + 2x2 pooling; 6,090 parameters on 8x8x1."""
+    """Two 3x3 convolutions (16, 32 channels) + ReLU + 2x2 pooling; 6,090 parameters on 8x8x1.
+
+    width: a factor on the numbers of channels; 0.5 halves them
+    """
     channels, height, side = _image(shape, "cnn")
     a, b = _scale_width(16, width), _scale_width(32, width)
     layers: list[nn.Module] = []
@@ -54,14 +60,22 @@ def cnn(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
 def resnet8(
     shape: tuple[int, ...], classes: int, norm: str = "batch", width: float = 1.0
 ) -> nn.Module:
-    """CIFAR ResNet, 1 block a stage, widths 16/32/64; 78,042 parameters on 32x32x3, 10 classes."""
+    """CIFAR ResNet, 1 block a stage, widths 16/32/64; 78,042 parameters on 32x32x3, 10 classes.
+
+    norm: "batch", or "group" with about eight channels in a group
+    width: a factor on the numbers of channels; 0.5 halves them
+    """
     return CifarResNet(shape, classes, 1, norm, width)
 
 
 def resnet20(
     shape: tuple[int, ...], classes: int, norm: str = "batch", width: float = 1.0
 ) -> nn.Module:
-    """CIFAR ResNet, three blocks a stage, widths 16/32/64."""
+    """CIFAR ResNet, three blocks a stage, widths 16/32/64.
+
+    norm: "batch", or "group" with about eight channels in a group
+    width: a factor on the numbers of channels; 0.5 halves them
+    """
     return CifarResNet(shape, classes, 3, norm, width)
 
 
@@ -112,21 +126,31 @@ class BasicBlock(nn.Module):
 def bag(
     shape: tuple[int, ...], classes: int, vocabulary: int | None = None, width: float = 1.0
 ) -> nn.Module:
-    """For token ids: the mean of 32 numbers per word, whatever the order, then a linear layer."""
+    """For token ids: the mean of 32 numbers per word, whatever the order, then a linear layer.
+
+    vocabulary: how many token ids there are (default: what the data say)
+    width: a factor on the numbers per word; 0.5 halves them
+    """
     return BagOfWords(_tokens(shape, vocabulary, "bag"), classes, _scale_width(32, width))
 
 
 def text_cnn(
     shape: tuple[int, ...], classes: int, vocabulary: int | None = None, width: float = 1.0
 ) -> nn.Module:
-    """For token ids: 32 numbers per word, 32 convolutions each over 3, 4 and 5 words, their
-    largest values (Kim 2014)."""
+    """For token ids: 32 convolutions each over 3, 4 and 5 words, their largest values (Kim 2014).
+
+    vocabulary: how many token ids there are (default: what the data say)
+    width: a factor on the numbers per word, 32, and on the convolutions; 0.5 halves both
+    """
     words, size = _tokens(shape, vocabulary, "text-cnn"), _scale_width(32, width)
     return TextCnn(words, shape[0], classes, size)
 
 
 def series_cnn(shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
-    """For series (steps, features): two convolutions over time (32, 64 channels) and their mean."""
+    """For series (steps, features): two convolutions over time (32, 64 channels) and their mean.
+
+    width: a factor on the numbers of channels; 0.5 halves them
+    """
     if len(shape) != 2:
         raise UserError(
             f"series-cnn needs series (steps, features), but samples have shape {shape}; "

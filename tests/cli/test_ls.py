@@ -1,5 +1,6 @@
 """`fedsift ls`: every kind and every name."""
 
+import json
 import re
 
 import pytest
@@ -120,3 +121,45 @@ def test_an_unknown_kind_names_the_nearest():
         complaint("ls", "sampler")
         == "error: unknown kind 'sampler'; did you mean 'samplers'? (fedsift ls)\n"
     )
+
+
+def test_every_part_says_in_a_line_what_it_is():
+    parts = json.loads(done("ls", "--json").stdout)
+    assert {one["kind"] for one in parts} == set(PARTS)
+    faults = [
+        one["name"]
+        for one in parts
+        if not 10 <= len(one["about"]) <= 110 or one["about"] != " ".join(one["about"].split())
+    ]
+    assert faults == []
+    meanings = {one["name"]: one["about"] for one in parts}
+    assert meanings["digits"] == "1,797 handwritten digits, 8x8 with 17 grey levels."
+
+
+def test_every_option_has_a_meaning_a_type_and_a_default_or_is_required():
+    options = [
+        (f"{part['name']}({option['name']})", option)
+        for part in json.loads(done("ls", "--json").stdout)
+        for option in part["options"]
+    ]
+    assert len(options) > 200
+    for name, option in options:
+        about = option["about"] or ""
+        assert 4 < len(about) <= 100 and about == " ".join(about.split()), (name, about)
+        assert option["type"] not in ("", "<class 'inspect._empty'>"), name
+        if option["required"] or option["default"] is None:  # None, and infinity, are null
+            allowed = option["required"] or "None" in option["type"] or option["type"] == "float"
+            assert option["default"] is None and allowed, name
+
+
+@pytest.mark.parametrize(
+    ("part", "option", "meaning"),
+    [
+        ("rotation", "lr", "the largest learning rate, of Adam"),  # of a field with a description
+        ("enhanced-era", "inner", "the rule that is sharpened"),  # a comment behind a field
+        ("topk", "k", "how many of a row, 1 to 63"),  # a line of a docstring
+    ],
+)
+def test_a_meaning_is_read_wherever_it_stands(part, option, meaning):
+    (found,) = [one for one in json.loads(done("ls", "--json").stdout) if one["name"] == part]
+    assert {one["name"]: one["about"] for one in found["options"]}[option] == meaning

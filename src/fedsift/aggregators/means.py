@@ -111,8 +111,8 @@ class EnhancedEra:
     """
 
     beta: float = 2.0  # above 1 sharpens
-    weights: str = "equal"
-    inner: str | Aggregator = "mean"
+    weights: str = "equal"  # equal, or certainty
+    inner: str | Aggregator = "mean"  # the rule that is sharpened
 
     def __post_init__(self) -> None:
         check_number("beta", self.beta)

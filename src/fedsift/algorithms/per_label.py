@@ -366,8 +366,9 @@ def fd_jeong(
     gamma: float = 1.0,
     local: Recipe | None = None,
 ) -> JeongFD:
-    """FD of Jeong et al. 2018: per-label mean soft labels up, the mean of the others down as a
-    regulariser; no public set.
+    """FD of Jeong et al. 2018: per-label mean soft labels up, those of others down; no public set.
+
+    What comes down pulls on a client's training.
 
     codec: of the uplink (fedsift ls codecs)
     down_codec: of the downlink
@@ -389,8 +390,9 @@ def mix2fld(
     local: Recipe | None = None,
     distill: Recipe | None = None,
 ) -> Mix2FLD:
-    """Mix2FLD (Oh et al. 2020): per-label soft labels up, mixtures of samples up once, weights
-    down; the server learns on what it un-mixes.
+    """Mix2FLD (Oh et al. 2020): per-label soft labels and, once, mixed samples up; weights down.
+
+    The server learns on what it un-mixes.
 
     codec: of the uplink (fedsift ls codecs)
     down_codec: of the downlink: float32, float16 or updates(bits)

@@ -248,29 +248,22 @@ def sift(
     """sift, fedsift's own: labels of a client's own classes or quantised weights, by the bytes.
 
     bytes: the most bytes of an upload
-    mode: what is uploaded: "labels", "weights", or "auto": weights if there are bits enough and
-        weights travel down
+    mode: "labels", "weights", or "auto": weights if the bytes are enough and weights travel down
     codec: of the labels (default: by the bytes there are for each public sample)
     sampler: which public samples a client labels (fedsift ls samplers)
     aggregator: how the server joins labels (fedsift ls aggregators)
-    replay: public samples a client adds to its own in training, labelled by the model it received
-        (default: as many as it has itself)
+    replay: public samples a client adds to its own, labelled by the model it got (default: as many)
     prior: strength of the local prior, 0: none; a local.prior above 0 wins
     mixup: of the distillation, 0: none; a distill.mixup above 0 wins
     ema: share of its old weights that the server keeps each round
-    votes: how much a client's word counts: "equal", by its "expertise", or by expertise found from
-        its label "histogram", which tells the server what data it has
+    votes: how much a row counts: "equal", by "expertise", or by the client's label "histogram"
     vote_bits: bits per row in which expertise is sent, 4 to 8
-    audit: samples of earlier uploads that all clients are asked about every round, 0 to 64; for
-        mode=labels and the aggregator trust
+    audit: mode=labels: samples of earlier uploads that all are asked about, 0 to 64; for trust
     counts: mode=weights: what a client counts in the average: the samples it has "claimed", or
         "equal"
-    clip: mode=weights: the longest update, in medians of the cohort; longer ones are shortened
-        (default: none)
-    average: mode=weights: of every weight: "mean", or against hostile clients "median" or
-        "trimmed-mean", where every client counts once
-    public_weight: soft labels down: what a public row counts in the training set of a client whose
-        model is no network; a row of its own counts 1
+    clip: mode=weights: the longest update, in medians of the cohort; longer shrink (default: none)
+    average: mode=weights: "mean"; against hostile clients "median" or "trimmed-mean", a vote each
+    public_weight: soft labels down, no network: what a public row counts in training; an own row: 1
     download: what travels down, "weights" or "soft-labels"
     down_codec: of the downlink
     local: how clients train

@@ -499,7 +499,8 @@ def fd(
 ) -> SoftLabelFD:
     """The FD meta-algorithm: soft labels up, averaged per sample, distilled at the server.
 
-    Samplers, aggregators and codecs are given by name or as objects of your own.
+    Samplers, aggregators and codecs are given by name or as objects of your own. The server finds
+    expertise from a label histogram too, but then knows what data each client has.
 
     budget: soft labels a client uploads per round
     sampler: which public samples a client uploads (fedsift ls samplers)
@@ -514,13 +515,10 @@ def fd(
     pool: public samples to choose from, drawn again every round (default: all)
     replay: public samples a client adds to its own in training, labelled by the model it received
     bytes: the most bytes of an upload; fewer soft labels than the budget are sent if need be
-    votes: how much a client's word counts: "equal", by its "expertise", or by expertise found from
-        its label "histogram", which tells the server what data it has
+    votes: how much a row counts: "equal", by "expertise", or by the client's label "histogram"
     vote_bits: bits per row in which expertise is sent, 4 to 8
-    audit: samples of earlier uploads that all clients are asked about every round, 0 to 64; for the
-        aggregator trust
-    public_weight: soft labels down: what a public row counts in the training set of a client whose
-        model is no network; a row of its own counts 1
+    audit: samples of earlier uploads that all are asked about each round, 0 to 64; for trust
+    public_weight: soft labels down, no network: what a public row counts in training; an own row: 1
     local: how clients train
     distill: how soft labels are distilled
     """

@@ -238,8 +238,7 @@ def fedavg(
     ema: share of its old weights that the server keeps each round
     counts: what a client counts in the average: the samples it has "claimed", or "equal"
     clip: the longest update, in medians of the cohort; longer ones are shortened (default: none)
-    average: of every weight: "mean", or against hostile clients "median" or "trimmed-mean", where
-        every client counts once
+    average: of a weight: "mean"; against hostile clients "median" or "trimmed-mean", a vote each
     local: how clients train
     """
     down = down_weight_codec(down_codec)
@@ -274,8 +273,7 @@ def feddf(
     ema: share of its old weights that the server keeps each round
     counts: what a client counts in the average: the samples it has "claimed", or "equal"
     clip: the longest update, in medians of the cohort; longer ones are shortened (default: none)
-    average: of every weight: "mean", or against hostile clients "median" or "trimmed-mean", where
-        every client counts once
+    average: of a weight: "mean"; against hostile clients "median" or "trimmed-mean", a vote each
     local: how clients train
     distill: how the ensemble of client models is distilled
     """

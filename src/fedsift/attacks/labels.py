@@ -82,8 +82,9 @@ def cpa(answer: LabelAnswer, scene: Scene) -> LabelAnswer:
 class Hips:
     """Hide in the hull: on every sample the row of the honest client that does most harm.
 
-    goal: "lma" for the largest loss CE(t, (1 - s) t + s y) of an honest row y, s the hostile share
-        of the cohort; "cpa" for the least similarity to the top class of t
+    goal: what harms: "lma", the loss CE(t, (1 - s) t + s y); "cpa", being unlike t's top class
+
+    y is the row of an honest client, and s the hostile share of the cohort.
     """
 
     goal: str = "lma"

@@ -29,6 +29,7 @@ def ls(
         if as_json:
             print_json(describe_parts({name: kinds[name] for name in chosen}))
             return
+        kinds["datasets"] |= _say_what_is_here()
         for name in chosen:
             if not kind:
                 say(f"{name}:")
@@ -80,13 +81,14 @@ def list_registries() -> dict[str, dict[str, Any]]:
 def list_parts() -> dict[str, dict[str, str]]:
     """Kind -> name -> one line."""
     from fedsift import codecs, config
+    from fedsift.data.catalogue import CATALOGUE
 
     soft = {name: _describe(getattr(part, "values", part)) for name, part in codecs.CODECS.items()}
     weights = {
         name: _describe(part) for name, part in codecs.WEIGHT_CODECS.items() if name not in soft
     }
     found = {kind: _describe_all(parts) for kind, parts in list_registries().items()}
-    found["datasets"] |= _list_published() | _OWN_DATA
+    found["datasets"] |= {name: known.about for name, known in CATALOGUE.items()} | _OWN_DATA
     found["codecs"] = soft | weights
     found["starts"] |= _OWN_START
     found["presets"] = {
@@ -124,7 +126,7 @@ _OWN_DATA = {
 }
 
 
-def _list_published() -> dict[str, str]:
+def _say_what_is_here() -> dict[str, str]:
     """The published data sets, and whether they are here."""
     from fedsift.data import cache
     from fedsift.data.catalogue import CATALOGUE

@@ -41,11 +41,17 @@ def _describe_option(part: Any, option: inspect.Parameter) -> dict[str, Any]:
 
 
 def _find_meaning(part: Any, option: str) -> str | None:
-    """What the docstring says of it, "name: ...", or else the comment behind the field."""
+    """What the docstring says of it, "name: ...", or else its field, or the comment behind that."""
+    from fedsift import registry
+
     part = getattr(part, "func", part)  # of a partial
-    said = re.search(rf"^{option}: (.+(?:\n    .+)*)", inspect.getdoc(part) or "", re.MULTILINE)
-    said = said or re.search(rf"^\s+{option}: .*?  # (.+)$", _read_source(part), re.MULTILINE)
-    return " ".join(said[1].split()) if said else None
+    if said := registry.read_arguments(part).get(option):
+        return said
+    field = getattr(part, "__dataclass_fields__", {}).get(option)
+    if field and "about" in field.metadata:
+        return str(field.metadata["about"])
+    comment = re.search(rf"^\s+{option}: .*?  # (.+)$", _read_source(part), re.MULTILINE)
+    return comment[1] if comment else None
 
 
 def _read_source(part: Any) -> str:

@@ -18,17 +18,26 @@ from fedsift.types import UserError
 
 
 def quantized(bits: int = 4) -> SoftLabelCodec:
-    """b bits per entry on the simplex grid, entropy-coded if shorter; 1 bit is the hard label."""
+    """b bits per entry on the simplex grid, entropy-coded if shorter; 1 bit is the hard label.
+
+    bits: of an entry, 1 to 8
+    """
     return SoftLabelCodec(Quantized(bits))
 
 
 def topk(k: int = 3) -> SoftLabelCodec:
-    """The k largest probabilities as float16; the rest of a row is spread evenly."""
+    """The k largest probabilities as float16; the rest of a row is spread evenly.
+
+    k: how many of a row, 1 to 63
+    """
     return SoftLabelCodec(TopK(k))
 
 
 def delta(inner: str | SoftLabelCodec = "quantized(1)") -> SoftLabelCodec:
-    """Only rows changed since this client sent them, inner-coded; both ends keep the reference."""
+    """Only rows changed since this client sent them, inner-coded; both ends keep the reference.
+
+    inner: the codec of the changed rows, e.g. "quantized(1)" or "float16"
+    """
     codec = soft_label_codec(inner)
     if not isinstance(codec, SoftLabelCodec):
         raise UserError(

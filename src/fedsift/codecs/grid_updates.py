@@ -29,6 +29,8 @@ _SAMPLES = struct.Struct("<I")  # private samples behind the weights; 0 from the
 class Updates:
     """Differences of weights on a grid, at most `bits` per weight and update.
 
+    bits: per weight of an update, the most on average, 0.1 to 16
+
     All weights are rounded to multiples of one step. It is the smallest power of two at which the
     update fits; pieces of the largest tensors may have twice the step. Down, to the nearest: the
     server measures the next update from where the last one led, so what rounding leaves is sent

@@ -19,9 +19,11 @@ _SAMPLES, _TENSOR = struct.Struct("<I"), struct.Struct("<fI")  # norm, bytes of 
 
 @dataclass(frozen=True)
 class Qsgd:
-    """QSGD per tensor: |x| sign(x) level / s, s = 2^(bits - 1) - 1, the level rounded at random so
-    that E[Q(x)] = x.
+    """QSGD: each weight of an update as one of 2s + 1 levels, rounded at random; unbiased.
 
+    bits: of a level with its sign, 2 to 8, before entropy coding
+
+    Per tensor Q(x) = |x| sign(x) level / s, s = 2^(bits - 1) - 1, and E[Q(x)] = x.
     Running statistics and integer buffers are sent as they are: a variance must not become negative
     by chance.
     """

@@ -16,16 +16,20 @@ from fedsift.types import Array, UserError
 
 
 def digits() -> Dataset:
-    """1,797 handwritten digits, 8x8 with 17 grey levels. E. Alpaydin and C. Kaynak, Optical
-    Recognition of Handwritten Digits, UCI Machine Learning Repository (1998),
-    doi.org/10.24432/C50P49, CC BY 4.0."""
+    """1,797 handwritten digits, 8x8 with 17 grey levels.
+
+    E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
+    Repository (1998), doi.org/10.24432/C50P49, CC BY 4.0.
+    """
     return make_dataset(*_read_packed("digits.npz"))
 
 
 def breast_cancer() -> Dataset:
-    """569 tumours, benign or malignant, by 30 measures of cell nuclei. W. Wolberg, O. Mangasarian,
-    N. Street and W. Street, Breast Cancer Wisconsin (Diagnostic), UCI Machine Learning Repository
-    (1993), doi.org/10.24432/C5DW2B, CC BY 4.0."""
+    """569 tumours, benign or malignant, by 30 measures of cell nuclei.
+
+    W. Wolberg, O. Mangasarian, N. Street and W. Street, Breast Cancer Wisconsin (Diagnostic), UCI
+    Machine Learning Repository (1993), doi.org/10.24432/C5DW2B, CC BY 4.0.
+    """
     x, y = _read_packed("breast_cancer.npz")
     return make_dataset(x, np.array(["benign", "malignant"])[y])
 

@@ -125,10 +125,9 @@ class LazyParts(Sequence[Array]):
 
 @dataclass(frozen=True)
 class Views:
-    """Any number of clients: each sees `samples` samples in Dirichlet(alpha, ..., alpha)
-    proportions, drawn on demand.
+    """Any number of clients: each sees `samples` samples in Dirichlet(alpha) proportions.
 
-    A client's view is a function of its number and one number drawn for them all. So a million
+    A client's view is drawn on demand, from its number and one number for them all. So a million
     clients take no more room than ten. Its samples are distinct, but other clients may see them
     too. Where a class is too small, the client fills its place as in `Dirichlet`.
     """

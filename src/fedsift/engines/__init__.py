@@ -24,7 +24,12 @@ __all__ = ["DEVICES", "ENGINES", "PRECISIONS", "Router", "check_engine", "choose
 def make_auto_engine(
     device: str = "cpu", precision: str = "float32", memory: float | None = None
 ) -> Engine:
-    """The best engine for any work: today the batched one."""
+    """The best engine for any work: today the batched one.
+
+    device: as torch names it, e.g. "cpu", "cuda" or "cuda:1"
+    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
+    memory: GiB for stacked networks (default: 1, on CUDA half of what is free)
+    """
     return BatchedEngine(device, precision=precision, memory=memory)
 
 

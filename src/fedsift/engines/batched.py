@@ -50,11 +50,14 @@ GIB, INT32 = 2**30, 2**31 - 1  # kernels count values of an activation in 32 bit
 
 
 class BatchedEngine:
-    """Stacks equal networks and runs them as one program; the rest goes to the sequential engine,
-    with a warning.
+    """Stacks equal networks and runs them as one program; the rest goes to the sequential engine.
 
-    `memory` bounds what a program may use, in GiB (default: 1 on a CPU, half of what is free on a
-    GPU).
+    device: as torch names it, e.g. "cpu", "cuda" or "cuda:1"
+    threads: programs run at a time on a CPU (default: as many as cores)
+    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
+    memory: GiB for stacked networks (default: 1, on CUDA half of what is free)
+
+    What cannot be stacked is told in a warning.
     """
 
     def __init__(

@@ -26,11 +26,11 @@ PREDICT_BATCH = 512
 
 
 class SequentialEngine:
-    """The reference: any nn.Module, job by job with torch.optim, spread over the cores of a CPU or
-    on one GPU.
+    """The reference: any nn.Module, job by job with torch.optim, on the cores of a CPU or one GPU.
 
-    `device` as torch names it; `threads` defaults to the number of cores on a CPU, and is 1
-    elsewhere; `precision` is that of matrix products (fedsift.engines.precision).
+    device: as torch names it, e.g. "cpu", "cuda" or "cuda:1"
+    threads: networks trained at a time on a CPU (default: as many as cores)
+    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
     """
 
     def __init__(

@@ -37,10 +37,14 @@ _LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost):")
 
 
 class RayEngine(SpreadEngine):
-    """Groups of equal networks go to Ray workers, on this machine or on a cluster at `address`.
+    """Groups of equal networks go to Ray workers, on this machine or on a cluster.
 
-    `workers` defaults to all there is room for. Each takes a core, and on CUDA `gpus` of a GPU:
-    with 0.5, two workers share one.
+    device: of the workers, "cpu" or "cuda"
+    workers: how many (default: as many as there is room for); each takes a core
+    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
+    memory: GiB for stacked networks in each (default: 1, on CUDA half of what is free)
+    address: of the cluster, e.g. "10.0.0.1:6379" (default: Ray is started on this machine)
+    gpus: what a worker takes of a GPU on CUDA; with 0.5 two share one (default: 1)
     """
 
     def __init__(

@@ -34,10 +34,14 @@ GIB = 2**30
 
 
 class WorkerEngine(SpreadEngine):
-    """Groups of equal networks go to worker processes on this machine, each with a batched engine;
-    data and weights are in shared memory.
+    """Groups of equal networks go to worker processes on this machine, with batched engines.
 
-    `workers` defaults to the number of cores, on CUDA to the number of GPUs.
+    device: as torch names it, e.g. "cpu" or "cuda"
+    workers: how many processes (default: as many as cores, on CUDA as GPUs)
+    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
+    memory: GiB for stacked networks in each (default: 1, on CUDA half of what is free)
+
+    Data and weights are in shared memory.
     """
 
     def __init__(
