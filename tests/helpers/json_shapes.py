@@ -1,8 +1,11 @@
 """docs/json.md read as a schema: the tables of its shapes, and whether a document has one."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+?) \|", re.MULTILINE)
@@ -19,14 +22,26 @@ SIMPLE = {
 
 def read_commands() -> dict[str, str]:
     """Command -> what it prints."""
-    table = PAGE.read_text().split("## What a command prints")[1].split("\n## ")[0]
-    return dict(ROW.findall(table))
+    return _read_rows(PAGE.read_text().split("## What a command prints")[1].split("\n## ")[0])
 
 
-def read_shapes() -> dict[str, dict[str, str]]:
-    """Shape -> field -> type."""
-    parts = re.split(r"^### ", PAGE.read_text(), flags=re.MULTILINE)[1:]
-    return {part.split("\n")[0]: dict(ROW.findall(part)) for part in parts}
+def read_shapes(text: str | None = None) -> dict[str, dict[str, str]]:
+    """Shape -> field -> type, of the page or of another text."""
+    parts = re.split(r"^### ", text or PAGE.read_text(), flags=re.MULTILINE)[1:]
+    return _make_dict((part.split("\n")[0], _read_rows(part)) for part in parts)
+
+
+def _read_rows(table: str) -> dict[str, str]:
+    return _make_dict(ROW.findall(table))
+
+
+def _make_dict(pairs: Iterable[tuple[str, Value]]) -> dict[str, Value]:
+    """A name that stands twice would hide what it meant the first time."""
+    found: dict[str, Value] = {}
+    for name, value in pairs:
+        assert name not in found, f"{name} stands twice on the page"
+        found[name] = value
+    return found
 
 
 def find_faults(value: Any, kind: str, where: str = "it") -> list[str]:
