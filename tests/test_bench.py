@@ -1,7 +1,5 @@
 """What a benchmark says must be consistent; how fast anything is, is no matter of tests."""
 
-import json
-
 import pytest
 import torch
 
@@ -11,6 +9,7 @@ from fedsift.engines import ENGINES
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.types import UserError
 from tests.helpers.cli import complaint, done, rows
+from tests.helpers.json_shapes import read_printed
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +118,7 @@ def test_bench_engines_prints_a_table_or_json():
     assert rows(table)[0][0] == "plain loop" and rows(table)[0][-1] == "1"
     as_json = done("bench", "engines", *sizes, "--epochs", "3", "--json")
     assert as_json.stderr == ""
-    (case,) = json.loads(as_json.stdout)["cases"]
+    (case,) = read_printed("bench engines", as_json.stdout)["cases"]
     assert (
         case["clients"],
         case["samples"],
@@ -192,6 +191,10 @@ def test_bench_scale_prints_a_table(monkeypatch):
     figures = ["0.5", "2", "1.5", "300"]  # no range where there is none
     assert rows(text) == [["1,000", *figures], ["2,000", *figures]]
     assert "a round with 2,000 clients takes 1 times one with 1,000," in text
+    as_json = done("bench", "scale", "--clients", "2000", "--repeats", "1", "--json").stdout
+    told = read_printed("bench scale", as_json)
+    assert [one["peak_mib"]["median"] for one in told["federations"]] == [300, 300]
+    assert (told["repeats"], told["round_ratio"]["median"]) == (1, 1)
 
 
 def test_a_run_that_fails_is_one_sentence(monkeypatch):

@@ -10,6 +10,7 @@ from fedsift.models import initial_state, make_model
 from fedsift.report import growth_plot
 from fedsift.types import UserError
 from tests.helpers.cli import complaint, done, rows
+from tests.helpers.json_shapes import read_printed
 
 
 def test_exponents_by_hand():
@@ -91,6 +92,8 @@ def test_the_command_prints_exponents_and_draws_them(monkeypatch, tmp_path):
     assert rows(text)[0] == ["rounds", "10", "100", "2.00 (2.00)", "0.00 (0.00)", "0.00 (0.00)"]
     assert "grows faster than linearly: CPU seconds per round with rounds (2.00)" in text
     assert file.read_text().startswith("<?xml")
+    told = read_printed("bench scale", done("bench", "scale", "--over", "rounds", "--json").stdout)
+    assert told["axes"]["rounds"]["exponents"]["round_cpu_s"] == 2
 
 
 def test_the_command_complains_in_words(tmp_path):

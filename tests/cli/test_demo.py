@@ -19,6 +19,7 @@ from tests.helpers.cli import (
     program,
     rows,
 )
+from tests.helpers.json_shapes import read_printed
 from tests.helpers.runs import bits, rounds_in
 
 
@@ -66,6 +67,11 @@ def test_the_demo_names_its_runs_and_its_picture(shown):
     }
     assert runs_line.split()[1] == f"{Path(picture).parent}/digits-*"
     assert all(rounds_in(path) == 2 for path in home.iterdir() if path.is_dir())
+    again = done("demo", "--seeds", "1", "--rounds", "2", "--out", str(home), "--json")
+    told = read_printed("demo", again.stdout)
+    assert (told["folder"], told["picture"]) == (str(home), str(folder / picture))
+    table = {cells[0]: cells[2] for cells in rows(result.stdout)}
+    assert {one["method"]: f"{one['accuracy']:.3f}" for one in told["methods"]} == table
 
 
 @pytest.mark.slow

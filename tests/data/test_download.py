@@ -26,6 +26,7 @@ from fedsift.data.catalogue import CATALOGUE
 from fedsift.data.published import File, ImageSet, Package
 from fedsift.types import UserError
 from tests.helpers.data_files import archive, batch, bytes_like, images, pictures, write_idx
+from tests.helpers.json_shapes import read_printed
 
 X, Y = bytes_like(5, 28, 28), np.array([3, 1, 4, 1, 5], np.uint8)
 ARRAYS = {"x": X[:4, None], "y": Y[:4], "x_test": X[4:, None], "y_test": Y[4:]}
@@ -520,6 +521,12 @@ def test_get_says_where_it_is_and_the_second_time_that_it_was_there(monkeypatch,
     )
     assert first.stdout.endswith(f"in {target}, from published\n")
     assert second.stdout == f"mnist is here already: {target}\n"
+    about = {"name": "mnist", "path": str(target), "bytes": target.stat().st_size}
+    (third,) = read_printed("data get", fedsift("data", "get", "mnist", "--json").stdout)
+    assert third == about | {"source": None}
+    target.unlink()
+    fetched = fedsift("data", "get", "mnist", "--from", "published", "--json").stdout
+    assert read_printed("data get", fetched) == [about | {"source": "published"}]
 
 
 def test_get_into_another_folder_says_how_to_use_it(monkeypatch, tmp_path):

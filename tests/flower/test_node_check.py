@@ -1,6 +1,5 @@
 """`fedsift flower check`: what it finds on a node in order, and on others."""
 
-import json
 import ssl
 import sys
 import threading
@@ -15,6 +14,7 @@ import pytest
 from fedsift.flower import certificates, keys, project
 from fedsift.flower.node_check import Finding, judge_clock, look_at_server
 from tests.helpers.cli import fedsift
+from tests.helpers.json_shapes import read_printed
 
 NODE = "partition-id=0"
 PUBLIC = "config.build_task(experiment).public"
@@ -42,7 +42,7 @@ def check(*words, code=0):
     sys.modules.pop("task", None)
     done = fedsift("flower", "check", "app", *words, "--json")
     assert done.exit_code == code, (done.stdout, done.stderr, done.exception)
-    found = [Finding(**values) for values in json.loads(done.stdout)]
+    found = [Finding(**values) for values in read_printed("flower check", done.stdout)]
     assert (code == 1) == any(finding.level == "error" for finding in found)
     return {finding.about: finding for finding in found}
 

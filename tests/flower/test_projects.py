@@ -25,7 +25,8 @@ from fedsift.flower.site import make_site
 from fedsift.types import UserError
 from tests.helpers.cli import fedsift
 from tests.helpers.fake_flower import TINY, a_task, federation, overrides, play, same_server
-from tests.helpers.runs import lines
+from tests.helpers.json_shapes import read_printed
+from tests.helpers.runs import lines, straight, tiny
 
 
 def test_plain_arrays_are_enough(task, tmp_path, monkeypatch):
@@ -219,6 +220,26 @@ def test_the_command_that_resumes_names_each_setting_once(words, tmp_path, monke
         assert done.exit_code == 130
         assert shlex.split(done.stderr.splitlines()[-1]) == again
         out.rmdir()
+
+
+class PlayedDeployment(StoppedDeployment):
+    """The run is played at once, in this process."""
+
+    def submit(self, folder, how, count):
+        straight(Path(how["folder"]), tiny(rounds=5))
+        return "17"
+
+
+def test_up_prints_what_the_run_came_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local_deployment, "Deployment", PlayedDeployment)
+    project.create(Path("app"))
+    done = fedsift("flower", "up", "app", "--out", "mine", "--json")
+    assert done.exit_code == 0, (done.stderr, done.exception)
+    told = read_printed("flower up", done.stdout)
+    assert (told["run"], told["rounds"]) == (str(tmp_path / "mine"), 5)
+    sent = [sum(row["up"].values()) for row in lines(tmp_path / "mine" / runs.LEDGER)]
+    assert told["uplink_bytes"] == sum(sent) > 0
 
 
 PICK = """

@@ -18,6 +18,7 @@ from fedsift.flower.proxy import Proxy
 from fedsift.flower.superlink import SuperLink
 from fedsift.types import UserError
 from tests.helpers.cli import fedsift
+from tests.helpers.json_shapes import read_printed
 
 
 def read_certificate(path):
@@ -287,12 +288,20 @@ def test_the_commands_admit_list_and_revoke(tmp_path, monkeypatch):
     done = fedsift("flower", "nodes", folder)
     assert done.stdout == f"client 3  {fingerprint}  node {2**63}  registered\n"
     assert "node 77 (online) has no client" in done.stderr
+    told = read_printed("flower nodes", fedsift("flower", "nodes", folder, "--json").stdout)
+    seat = {"client": 3, "node": 2**63, "fingerprint": fingerprint}
+    assert told == {"nodes": [seat | {"status": "registered"}], "without_client": {"77": "online"}}
     link.nodes, link.keys = {}, set()
     assert "run this again with --register" in fedsift("flower", "nodes", folder).stdout
     assert fedsift("flower", "nodes", folder, "--register").stdout.endswith("registered\n")
-    assert fedsift("flower", "revoke", folder, "3").exit_code == 0
+    done = fedsift("flower", "revoke", folder, "3", "--json")
+    assert read_printed("flower revoke", done.stdout) == {"revoked": 3}
     assert fedsift("flower", "nodes", folder).stdout == ""
     assert fedsift("flower", "revoke", folder, "3").exit_code == 2
+    new = keys.create_key(tmp_path / "new.key")
+    told = fedsift("flower", "admit", folder, "3", str(tmp_path / "new.key.pub"), "--json").stdout
+    seat = {"client": 3, "node": max(link.nodes), "fingerprint": new.fingerprint}
+    assert read_printed("flower admit", told) == seat
 
 
 def test_two_commands_do_not_change_the_table_at_once(register, tmp_path):

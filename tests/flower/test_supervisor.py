@@ -14,6 +14,7 @@ from fedsift.flower.superlink import RunEnded
 from fedsift.flower.supervisor import Patience, supervise
 from fedsift.types import UserError
 from tests.helpers.cli import fedsift
+from tests.helpers.json_shapes import read_printed
 
 CRASH = RunEnded("finished:failed", "see server.log")
 
@@ -192,8 +193,10 @@ def test_submit_finds_superlink_and_seats_in_the_folder_of_certificates(tmp_path
     monkeypatch.setattr(superlink, "SuperLink", Recorder)
     monkeypatch.setattr(Recorder, "asked", [])
     project.create(Path("app"))
-    done = fedsift("flower", "submit", "app", "--certs", "certs", "--out", "mine")
+    done = fedsift("flower", "submit", "app", "--certs", "certs", "--out", "mine", "--json")
     assert done.exit_code == 0, done.stderr
+    told = read_printed("flower submit", done.stdout)
+    assert told == {"flower_run": "17", "run": str(tmp_path / "mine")}
     ((_, how),) = Recorder.asked
     assert how["seats"] == str(tmp_path / "certs" / "nodes.json")
     refused = fedsift("flower", "submit", "app", "--certs", "app", "--out", "mine")

@@ -1,5 +1,6 @@
 """docs/json.md read as a schema: the tables of its shapes, and whether a document has one."""
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +24,15 @@ SIMPLE = {
 def read_commands() -> dict[str, str]:
     """Command -> what it prints."""
     return _read_rows(PAGE.read_text().split("## What a command prints")[1].split("\n## ")[0])
+
+
+def read_printed(command: str, text: str) -> Any:
+    """What a command printed with --json: one line of ASCII, and as the page says."""
+    (line,) = text.splitlines()
+    assert line.isascii()
+    document = json.loads(line)
+    assert find_faults(document, read_commands()[command]) == []
+    return document
 
 
 def read_shapes(text: str | None = None) -> dict[str, dict[str, str]]:
