@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedsift import __version__, cli
-from tests.helpers.cli import done, fedsift, program
+from tests.helpers.cli import done, fedsift, list_commands, program
 
 VERBS = [
     "demo",
@@ -91,6 +91,26 @@ def test_the_help_of_a_verb_names_all_it_takes(verb, words):
     text = done(verb, "--help").stdout
     assert f"Usage: root {verb}" in text
     assert [word for word in words if word not in text] == []
+
+
+def test_help_says_of_every_argument_and_option_what_it_means():
+    without = [
+        (name, option.name)
+        for name, command in list_commands()
+        for option in command.params
+        if not (option.hidden or option.help)
+    ]
+    assert without == []
+
+
+def test_no_word_of_a_help_text_is_taken_for_a_colour(monkeypatch):
+    """As what stands in square brackets would be: sweep.sampler=[none,mixed]."""
+    monkeypatch.setenv("COLUMNS", "120")
+    for name, command in list_commands():
+        shown = done(*name.split(), "--help").stdout
+        written = " ".join([command.help, *(one.help for one in command.params if not one.hidden)])
+        words = written.replace("\\[", "[").split()
+        assert [word for word in words if word not in shown] == [], name
 
 
 def test_without_a_verb_the_help_is_shown():

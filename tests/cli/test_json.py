@@ -3,29 +3,16 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import typer
 
-from fedsift.cli import app
 from fedsift.cli.json_output import make_plain
-from tests.helpers.cli import FAS, done
+from tests.helpers.cli import FAS, done, list_commands
 from tests.helpers.json_shapes import find_faults, read_commands, read_printed, read_shapes
 
 SERVING = {"watch"}  # a server; it prints where it listens
-
-
-def list_commands() -> Iterator[tuple[str, Any]]:
-    root: Any = typer.main.get_command(app)
-    for name, command in root.commands.items():
-        if hasattr(command, "commands"):
-            yield from ((f"{name} {verb}", inner) for verb, inner in command.commands.items())
-        else:
-            yield name, command
 
 
 def test_every_command_has_it_and_is_on_the_page():

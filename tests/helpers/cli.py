@@ -11,9 +11,13 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from fedsift.cli import app
 from tests.helpers.runs import KINDS, PROGRAM, cli
 
 fedsift = cli
@@ -46,6 +50,16 @@ def program(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*PROGRAM, *words], capture_output=True, text=True, timeout=100, **options
     )
+
+
+def list_commands() -> Iterator[tuple[str, Any]]:
+    """The words that name a command, and the command."""
+    root: Any = typer.main.get_command(app)
+    for name, command in root.commands.items():
+        if hasattr(command, "commands"):
+            yield from ((f"{name} {verb}", inner) for verb, inner in command.commands.items())
+        else:
+            yield name, command
 
 
 def done(*words: str) -> Any:

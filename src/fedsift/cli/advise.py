@@ -39,14 +39,20 @@ def advise(
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option("--alpha", help="Or a guess of its Dirichlet alpha.", show_default=False),
+        typer.Option(
+            "--alpha",
+            help="In place of --skew: the Dirichlet alpha, or a guess.",
+            show_default=False,
+        ),
     ] = None,
     models: Annotated[
         str, typer.Option("--models", help="one (all clients have the same) or mixed.")
     ] = "one",
     weights: Annotated[
         int | None,
-        typer.Option("--weights", min=1, help="How many the model has.", show_default=False),
+        typer.Option(
+            "--weights", min=1, help="How many weights the model has.", show_default=False
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write the setting: FILE.toml")

@@ -45,7 +45,7 @@ def audit(
 ) -> None:
     """Measure what a curious server learns of its clients' labels, in simulation.
 
-    For example: fedsift audit digits-fas alpha=0.1 sweep.sampler=[none,mixed]
+    For example: fedsift audit digits-fas alpha=0.1 sweep.sampler=\\[none,mixed]
     """
     with error_handler():
         from fedsift import sweeps

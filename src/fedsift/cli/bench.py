@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 Repeats = Annotated[
-    int, typer.Option("--repeats", min=1, help="Times everything is measured, in turn.")
+    int, typer.Option("--repeats", min=1, help="How often everything is measured, in turn.")
 ]
 
 
@@ -43,7 +43,8 @@ def engines(
         str, typer.Option("--precision", help="Of the engines: float32, tf32, bfloat16.")
     ] = "float32",
     clients: Annotated[
-        int | None, typer.Option("--clients", min=1, help="Models in the cohort.")
+        int | None,
+        typer.Option("--clients", min=1, help="Clients in the cohort, with a model each."),
     ] = None,
     samples: Annotated[
         int | None, typer.Option("--samples", min=2, help="Samples per client.")

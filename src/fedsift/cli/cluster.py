@@ -18,7 +18,8 @@ app = typer.Typer(
 @app.command()
 def up(
     cores: Annotated[
-        int | None, typer.Option("--cores", min=1, help="Workers it has room for (default: all).")
+        int | None,
+        typer.Option("--cores", min=1, help="Workers it has room for (default: as many as cores)."),
     ] = None,
     memory: Annotated[
         float, typer.Option("--memory", min=0.1, help="GiB that hold data sets.")

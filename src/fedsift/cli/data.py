@@ -11,7 +11,7 @@ import typer
 
 from fedsift.cli.console import error_handler, format_bytes, new_table, print_table, say, warn
 from fedsift.cli.json_output import print_json
-from fedsift.cli.options import Json
+from fedsift.cli.options import Json, Quiet
 
 app = typer.Typer(no_args_is_help=True, help="Published data sets: list them, get them.")
 
@@ -63,14 +63,15 @@ def list_datasets(
 @app.command()
 def get(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="fedsift data ls", show_default=False)
+        list[str],
+        typer.Argument(metavar="NAME...", help="As in: fedsift data ls", show_default=False),
     ],
     folder: Folder = None,
     source: Annotated[
         Path | None,
         typer.Option("--from", help="A folder or .tar.gz you have, in the official format."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Fetch data sets once, check them, and keep them; what is here already is left alone."""

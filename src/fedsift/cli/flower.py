@@ -13,7 +13,7 @@ from fedsift.cli.comparison import print_comparison
 from fedsift.cli.console import error_handler, say, user_error, warn
 from fedsift.cli.flower_check import check
 from fedsift.cli.flower_runs import keep_last, read_project, show_rounds, tell_written
-from fedsift.cli.flower_submit import Supervise, Tries, submit
+from fedsift.cli.flower_submit import NoTable, Supervise, Tries, submit
 from fedsift.cli.flower_units import units
 from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json, Overrides, Project, Track
@@ -66,7 +66,7 @@ def up(
     supervised: Supervise = False,
     tries: Tries = 10,
     track: Track = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
+    quiet: NoTable = False,
     as_json: Json = False,
 ) -> None:
     """Run a project on this machine: start SuperLink and SuperNodes, run, stop all."""

@@ -24,6 +24,9 @@ Tries = Annotated[
     int,
     typer.Option("--tries", min=1, help="With --supervise: tries without a finished round."),
 ]
+NoTable = Annotated[
+    bool, typer.Option("--quiet", help="No progress display and no table at the end.")
+]
 
 
 def submit(
@@ -58,7 +61,7 @@ def submit(
     supervised: Supervise = False,
     tries: Tries = 10,
     track: Track = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
+    quiet: NoTable = False,
     as_json: Json = False,
 ) -> None:
     """On the server: give a project to its SuperLink. An unfinished run in --out is resumed."""

@@ -79,7 +79,8 @@ def certs(
 
 def key(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="For the private key.", show_default=False)
+        Path,
+        typer.Argument(metavar="FILE", help="Where to write the private key.", show_default=False),
     ],
     as_json: Json = False,
 ) -> None:

@@ -14,11 +14,15 @@ from fedsift.cli.parts import describe_part
 
 def ls(
     kind: Annotated[
-        str | None, typer.Argument(help="datasets, models, samplers, ...", show_default=False)
+        str | None,
+        typer.Argument(help="One kind alone: datasets, models, samplers, ...", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List what there is to choose from."""
+    """List what there is to choose from.
+
+    With --json also the options of every part: their types, defaults and meanings.
+    """
     with error_handler():
         from fedsift import registry
 

@@ -13,7 +13,7 @@ from fedsift.cli.options import Json
 
 
 def new(
-    preset: Annotated[str, typer.Argument(help="fedsift ls presets")],
+    preset: Annotated[str, typer.Argument(help="As in: fedsift ls presets")],
     file: Annotated[Path, typer.Argument(help="The TOML file to write.")],
     as_json: Json = False,
 ) -> None:

@@ -43,15 +43,20 @@ Project = Annotated[
     Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[key=value]...", show_default=False)
+    list[str] | None,
+    typer.Argument(
+        metavar="[key=value]...",
+        help="Settings in place of those that are written there, as in alpha=0.1",
+        show_default=False,
+    ),
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", help="No progress display; `run` prints only its folder.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress display.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 Track = Annotated[
     str | None,
-    typer.Option("--track", metavar="NAMES", help="csv, tensorboard, mlflow, wandb; or some: a,b"),
+    typer.Option(
+        "--track", metavar="NAMES", help="Write to csv, tensorboard, mlflow or wandb; or some: a,b"
+    ),
 ]
 RoundName = Annotated[str, typer.Option("--round", help="last, or best by the validation samples.")]
 ModelName = Annotated[

@@ -30,7 +30,7 @@ def plot(
 ) -> None:
     """Draw runs: accuracy against rounds and uplink bytes, and the labels of the clients.
 
-    With --kind one of these and others, as wide as a column or a page of a paper.
+    With --kind one picture of that kind, as wide as a column or a page of a paper.
     """
     with error_handler():
         from fedsift.report import pictures, plots

@@ -16,7 +16,8 @@ from fedsift.cli.options import Json, ModelName, RoundName
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     source: Annotated[
-        Path, typer.Argument(metavar="FILE", help="x in FILE.npz, FILE.npy, or pictures.")
+        Path,
+        typer.Argument(metavar="FILE", help="The samples: FILE.npz (its x), FILE.npy or pictures."),
     ],
     file: Annotated[Path, typer.Option("-o", "--output", help="FILE.csv")],
     round: RoundName = "last",

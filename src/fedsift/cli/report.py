@@ -19,7 +19,7 @@ def report(
 ) -> None:
     """Write a page on runs: accuracy, bytes, and what clients said to the server.
 
-    It is one file that opens in any browser, offline, and asks no host.
+    It is one file that opens in any browser, offline, and loads nothing else.
     """
     with error_handler():
         from fedsift.files import write_atomic

@@ -129,7 +129,7 @@ def reproduce(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Reproduce a paper: run what is missing, then paper | ours | verdict.
+    """Reproduce a paper: run what is missing, then print its figures, ours and verdicts.
 
     For example: fedsift reproduce fas-icc2022 table1 --quick. The same command again resumes.
     """

@@ -20,7 +20,6 @@ from fedsift.cli.options import (
     Out,
     Overrides,
     PrecisionName,
-    Quiet,
     Track,
     Workers,
     name_engine,
@@ -98,7 +97,9 @@ def run(
     watch: Annotated[
         bool, typer.Option("--watch", help="Serve a live page on it, as fedsift watch does.")
     ] = False,
-    quiet: Quiet = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="No progress display; print only the folder.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run an experiment: fedsift run digits-fas alpha=0.1 sampler=low-entropy seed=3

@@ -20,7 +20,7 @@ def theory(
         int, typer.Option("--dimension", min=10, help="Dimension of the Gaussian mixture.")
     ] = 20_000,
     trials: Annotated[int, typer.Option("--trials", min=2, help="Simulations per row.")] = 100,
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random numbers.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Theorem 1 of the paper: closed form against simulation, and the best threshold."""
