@@ -75,7 +75,7 @@ class Trust:
     rounds: how many rounds a client's last upload can be compared with
     cap: even shares of a client's rows that may name one class, the surest; for example 2
         (None: all count)
-    penalty: rows lost besides each that contradicts the students too often (None: not even it)
+    penalty: rows lost besides each above the usual number of contradictions (None: none are lost)
 
     It wants the students' predictions on the public set: one prediction more per round.
     """
