@@ -34,6 +34,14 @@ def test_a_folder_of_runs_stands_for_them_and_each_counts_once(home):
     assert loaded(every[1], home, every[1]) == ([names[1], names[0], *names[2:]], [])
 
 
+def test_the_folder_of_a_reproduction_stands_for_its_runs(tmp_path, home):
+    """They are in its folder `runs`, beside reports and pictures."""
+    (tmp_path / "table1.md").write_text("")
+    names = [path.name for path in sorted(home.iterdir())]
+    assert home.parent == tmp_path
+    assert loaded(tmp_path) == loaded(home) == loaded(*tmp_path.iterdir()) == (names, [])
+
+
 def test_files_beside_runs_are_passed_over_and_a_file_alone_is_not(home):
     (home / "sweep.toml").write_text("")
     every = sorted(home.iterdir())

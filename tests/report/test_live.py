@@ -2,13 +2,15 @@
 
 import http.client
 import json
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from fedsift import runs
-from fedsift.report.live import Board, Server, find_runs
+from fedsift.report import live
+from fedsift.report.live import Board, Server, find_newest
 from tests.helpers.cli import complaint
 from tests.helpers.runs import play, straight, tiny
 
@@ -97,11 +99,15 @@ def test_states_of_a_run_are_seen(folder):
     assert board.refresh() and b'"name":"failed"' in board.data
 
 
-def test_runs_are_found_below_a_folder(folder, tmp_path):
-    straight(tmp_path / "runs" / "sweep" / "seed-0", tiny(rounds=1))
-    names = {path.name for path in find_runs([tmp_path / "runs"])}
-    assert names == {"one", "seed-0"}
-    assert find_runs([folder]) == [folder]
+def test_of_many_runs_the_newest_are_shown_each_once(folder, tmp_path, monkeypatch):
+    sweep = tmp_path / "runs" / "sweep"
+    for seed, age in enumerate((30, 10, 20)):
+        (sweep / f"seed-{seed}").mkdir(parents=True)
+        (sweep / f"seed-{seed}" / runs.CONFIG).touch()
+        os.utime(sweep / f"seed-{seed}" / runs.CONFIG, (age, age))
+    assert find_newest([folder, folder.parent]) == [folder, *sorted(sweep.iterdir())]
+    monkeypatch.setattr(live, "MOST_RUNS", 2)
+    assert find_newest([folder, folder.parent]) == [folder, sweep / "seed-0"]
 
 
 def test_a_damaged_or_empty_run_is_listed_and_the_others_are_shown(folder, tmp_path):

@@ -305,6 +305,16 @@ def test_where_the_server_keeps_no_model_a_run_says_so(tmp_path, algorithm):
         history.network()
 
 
+def test_a_run_stands_for_itself_and_a_folder_for_runs_at_most_two_levels_below(tmp_path):
+    for name in ("mine", "sweep/seed-0", "mine/inside", "out/runs/deeper"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / runs.CONFIG).touch()
+    assert runs.find_runs(tmp_path / "mine") == [tmp_path / "mine"]
+    assert runs.find_runs(tmp_path / "out") == [tmp_path / "out/runs/deeper"]
+    assert runs.find_runs(tmp_path) == [tmp_path / "mine", tmp_path / "sweep/seed-0"]
+    assert runs.find_runs(tmp_path / "none") == []
+
+
 def test_a_folder_of_runs_names_one_of_them(tmp_path):
     for seed in (0, 1):
         straight(tmp_path / "many" / f"seed-{seed}", tiny("digits-fas", f"seed={seed}", rounds=1))

@@ -12,8 +12,8 @@ from fedsift.types import UserError
 
 
 def load_runs(folders: list[Path], note: Callable[[str], None]) -> list[History]:
-    """Each run once. A folder that holds runs, such as the demo's, stands for them. Files beside
-    the runs of a sweep are ignored. `note` gets a line on what is left out, and why.
+    """Each run once. A folder that holds runs stands for them. Files beside the runs of a sweep are
+    ignored. `note` gets a line on what is left out, and why.
     """
     found: dict[Path, Path] = {}
     beside = [
@@ -22,8 +22,7 @@ def load_runs(folders: list[Path], note: Callable[[str], None]) -> list[History]
         if path.is_file() and any(p.is_dir() and p.parent == path.parent for p in folders)
     ]
     for folder in (path for path in folders if path not in beside):
-        inner = sorted(path.parent for path in folder.glob(f"*/{runs.CONFIG}"))
-        for one in inner if inner and not (folder / runs.CONFIG).is_file() else [folder]:
+        for one in runs.find_runs(folder) or [folder]:
             if runs.has_a_round(one) or not (one / runs.CONFIG).is_file() or folders == [one]:
                 found.setdefault(one.resolve(), one)
             else:

@@ -32,20 +32,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 SEEN = (runs.METRICS, runs.LEDGER, runs.TIMING, runs.RECORDING, runs.FAILED, runs.CONFIG)
 
 
-def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """The run folders among these, or one or two levels below them: runs and sweeps of runs."""
-    found: dict[Path, Path] = {}
-    for folder in folders:
-        itself = [folder] if (folder / runs.CONFIG).is_file() else []
-        below = sorted(path.parent for depth in ("*", "*/*") for path in _glob(folder, depth))
-        for one in itself or below:
-            found.setdefault(one.resolve(), one)
+def find_newest(folders: Sequence[Path]) -> list[Path]:
+    """The run folders that these stand for, each once; of many the newest."""
+    found = {one.resolve(): one for folder in folders for one in runs.find_runs(folder)}
     newest = sorted(found.values(), key=_age)[:MOST_RUNS]
     return [one for one in found.values() if one in newest]
-
-
-def _glob(folder: Path, depth: str) -> list[Path]:
-    return [path for path in folder.glob(f"{depth}/{runs.CONFIG}") if path.is_file()]
 
 
 def _age(folder: Path) -> float:
@@ -68,7 +59,7 @@ class Board:
 
     def refresh(self) -> bool:
         """Look again; whether there is something new."""
-        found = find_runs(self.folders)
+        found = find_newest(self.folders)
         seen = [_look(folder) for folder in found]
         if seen == self._seen:
             return False

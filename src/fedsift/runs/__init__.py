@@ -43,6 +43,7 @@ from fedsift.runs.group import is_finished_as as is_finished_as
 from fedsift.runs.history import History as History
 from fedsift.runs.history import blame_version as blame_version
 from fedsift.runs.history import drop_model as drop_model
+from fedsift.runs.history import find_runs as find_runs
 from fedsift.runs.history import has_a_round as has_a_round
 from fedsift.runs.history import is_finished as is_finished
 from fedsift.runs.history import load_run as load_run

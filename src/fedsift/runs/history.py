@@ -201,6 +201,17 @@ def _rounds_finished(folder: Path) -> Any:
     return read_json(folder / FINISHED, check_object).get("rounds")
 
 
+def find_runs(folder: Path, levels: int = 2) -> list[Path]:
+    """The runs that a folder stands for: itself, or those so many levels below it.
+
+    A sweep has its runs one level below, a reproduction two.
+    """
+    if (folder / CONFIG).is_file():
+        return [folder]
+    inner = sorted(path for path in folder.glob("*") if path.is_dir()) if levels else []
+    return [run for one in inner for run in find_runs(one, levels - 1)]
+
+
 def read_config(folder: Path | str) -> Experiment:
     """The experiment of a run folder."""
     folder = Path(folder)
@@ -214,7 +225,7 @@ def read_config(folder: Path | str) -> Experiment:
 
 def _explain_no_run(folder: Path) -> UserError:
     """A folder of runs is not a run, but it has some to choose from."""
-    inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+    inner = find_runs(folder)
     if not inner:
         return UserError(f"{folder} is not a run folder: it has no {CONFIG}")
     kind = "sweep" if (folder / SWEEP).is_file() else "folder"
