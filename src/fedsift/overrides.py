@@ -149,9 +149,11 @@ def is_too_deep(value: Any) -> bool:
     Python's own stack may not be deep enough.
     """
     level = [value]
-    for _ in range(DEEPEST):
-        level = [inner for outer in level for inner in _children(outer)]
-    return bool(level)
+    for _ in range(DEEPEST - 1):  # numbers and texts, which are many, are not looked into
+        level = [
+            inner for outer in level for inner in _children(outer) if isinstance(inner, dict | list)
+        ]
+    return any(level)
 
 
 def _children(value: Any) -> Iterable[Any]:

@@ -3,16 +3,17 @@
 import http.client
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
-from fedsift import runs
+from fedsift import files, runs
 from fedsift.report import live
 from fedsift.report.live import Board, Server, find_newest
 from tests.helpers.cli import complaint
-from tests.helpers.runs import play, straight, tiny
+from tests.helpers.runs import resumed, straight, tiny
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_a_round_is_told_and_shown(server, folder):
     stream = link.getresponse()
     first = [stream.readline() for _ in range(4)]
     assert first[1:3] == [b"event: news\n", b"data: 1\n"]
-    play(runs.begin_run(folder, runs.read_config(folder), resume=True))
+    resumed(folder)
     seen = -1
     while seen < 3:  # every change is told; the last one has all rounds
         assert stream.readline() == b"event: news\n"
@@ -97,6 +98,38 @@ def test_states_of_a_run_are_seen(folder):
     assert board.refresh() and b'"name":"stopped"' in board.data
     (folder / runs.FAILED).write_text('{"error": "<b>no disk"}')
     assert board.refresh() and b'"name":"failed"' in board.data
+
+
+@pytest.fixture
+def files_read(monkeypatch) -> list[Path]:
+    """Which files have been read since."""
+    read, seen = files.read_bounded, []
+
+    def spy(path: Path, most: int) -> bytes:
+        seen.append(path)
+        return read(path, most)
+
+    monkeypatch.setattr(files, "read_bounded", spy)
+    return seen
+
+
+def test_only_the_run_that_changed_is_read_and_each_file_of_it_once(folder, files_read):
+    other = straight(folder.parent / "two", tiny("digits-fas", "seed=1"), 1)
+    board = Board([folder.parent])
+    resumed(folder)
+    files_read.clear()
+    assert board.refresh()
+    assert {path.parent for path in files_read} == {folder}
+    names = [path.name for path in files_read]
+    assert len(set(names)) == len(names) and {runs.METRICS, runs.RECORDING} <= set(names)
+    shown = [(run["rounds"], run["state"]["resumed"]) for run in json.loads(board.data)["runs"]]
+    assert shown == [(3, 1), (1, 0)]
+    files_read.clear()
+    assert not board.refresh()
+    shutil.rmtree(other)
+    assert board.refresh() and files_read == []
+    (run,) = json.loads(board.data)["runs"]
+    assert run["folder"] == str(folder) and len(run["said"]["rounds"]) == 3
 
 
 def test_of_many_runs_the_newest_are_shown_each_once(folder, tmp_path, monkeypatch):

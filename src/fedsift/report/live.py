@@ -11,6 +11,7 @@ import hmac
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fedsift.files import locked_by_someone
 from fedsift.report import without_repeats
 from fedsift.report.page_data import cut, describe_page
 from fedsift.report.pages import make_page, to_safe_json
+from fedsift.runs import History, Recording
 from fedsift.types import UserError
 
 PERIOD = 0.4  # seconds between two looks at the folders
@@ -29,7 +31,10 @@ PATIENCE = 20.0  # seconds that a request may take
 STREAMS = 32  # at the same time
 MOST_RUNS = 200  # the newest ones
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-SEEN = (runs.METRICS, runs.LEDGER, runs.TIMING, runs.RECORDING, runs.FAILED, runs.CONFIG)
+READ = (  # the files of a run that the page tells of
+    *(runs.CONFIG, runs.ENVIRONMENT, runs.CLIENTS, runs.DATA, runs.METRICS, runs.LEDGER),
+    *(runs.TIMING, runs.RECORDING, runs.SAMPLES, runs.FAILED),
+)
 
 
 def find_newest(folders: Sequence[Path]) -> list[Path]:
@@ -46,6 +51,16 @@ def _age(folder: Path) -> float:
         return 0.0
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What a folder held when it had this mark: a run, or why there is none to show."""
+
+    mark: tuple[Any, ...]
+    run: History | None = None
+    recording: Recording | None = None
+    why: str = ""
+
+
 class Board:
     """What is served now. One thread looks at the folders, many read."""
 
@@ -53,20 +68,26 @@ class Board:
         self.folders = list(folders)
         self.version = 0
         self.page, self.data = b"", b""
-        self._seen: object = None
+        self._readings: dict[Path, Reading] = {}
         self._changed = threading.Condition()
         self.refresh()
 
     def refresh(self) -> bool:
-        """Look again; whether there is something new."""
-        found = find_newest(self.folders)
-        seen = [_look(folder) for folder in found]
-        if seen == self._seen:
+        """Look again, and read what has another mark; whether there is something new."""
+        marks = {folder: _mark(folder) for folder in find_newest(self.folders)}
+        if self.version and marks == {at: one.mark for at, one in self._readings.items()}:
             return False
-        told = _describe(found)
+        known = self._readings
+        readings = {
+            folder: known[folder]
+            if folder in known and known[folder].mark == mark
+            else _read(folder, mark)
+            for folder, mark in marks.items()
+        }
+        told = _describe(readings)
         data, page = to_safe_json(told).encode(), make_page(told, live=True).encode()
         with self._changed:
-            self._seen, self.data, self.page = seen, data, page
+            self._readings, self.data, self.page = readings, data, page
             self.version += 1
             self._changed.notify_all()
         return True
@@ -87,33 +108,34 @@ class Board:
             return self.version
 
 
-def _look(folder: Path) -> tuple[Any, ...]:
+def _mark(folder: Path) -> tuple[Any, ...]:
     """What changes when a run goes on, ends or is resumed."""
-    marks: list[Any] = [str(folder), locked_by_someone(folder / runs.LOCK)]
-    for name in SEEN:
+    marks: list[Any] = [locked_by_someone(folder / runs.LOCK)]
+    for name in READ:
         try:
             found = (folder / name).stat()
-            marks.append((found.st_mtime_ns, found.st_size))
+            marks.append((found.st_mtime_ns, found.st_size, found.st_ino))
         except OSError:
             marks.append(None)
     return tuple(marks)
 
 
-def _describe(folders: Sequence[Path]) -> dict[str, Any]:
+def _read(folder: Path, mark: tuple[Any, ...]) -> Reading:
+    try:
+        return Reading(mark, runs.load_run(folder), runs.read_recording(folder))
+    except UserError as error:
+        going = locked_by_someone(folder / runs.LOCK)
+        return Reading(mark, why="in its first round" if going else cut(error, 200))
+
+
+def _describe(readings: dict[Path, Reading]) -> dict[str, Any]:
     """The page of all that can be read; the rest is listed with the reason."""
-    loaded, waiting = [], []
-    for folder in folders:
-        try:
-            runs.read_recording(folder)
-            loaded.append(runs.load_run(folder))
-        except UserError as error:
-            going = locked_by_someone(folder / runs.LOCK)
-            state = "in its first round" if going else cut(error, 200)
-            waiting.append({"name": cut(folder), "state": state})
+    loaded = [one.run for one in readings.values() if one.run]
+    waiting = [{"name": cut(at), "state": one.why} for at, one in readings.items() if not one.run]
     if loaded:
         kept, repeats = without_repeats(loaded)
         waiting += [{"name": cut(a), "state": cut(f"the same as {b}")} for a, b in repeats.items()]
-        return describe_page(kept, waiting)
+        return describe_page(kept, waiting, lambda folder: readings[folder].recording)
     empty: dict[str, Any] = {"fedsift": __version__, "runs": [], "methods": [], "samples": []}
     return empty | {"waiting": waiting}
 

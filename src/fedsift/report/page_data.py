@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,14 +36,17 @@ CURVE = 400  # rounds of a curve
 TEXT = 500  # letters of a name or a value
 
 Row = dict[str, Any]
+Recall = Callable[[Path], Recording | None]
 
 
-def describe_page(histories: Sequence[History], waiting: Sequence[Row] = ()) -> Row:
-    """The whole page. `waiting` are runs without a finished round."""
+def describe_page(
+    histories: Sequence[History], waiting: Sequence[Row] = (), recall: Recall = read_recording
+) -> Row:
+    """The whole page. `waiting` are runs without a finished round; `recall` gives recordings."""
     compared = methods(histories)
     paired = pair_methods(compared)
     index = {id(run): number for number, run in enumerate(histories)}
-    shown, sheets, pictures = _list_conversations(histories)
+    shown, sheets, pictures = _list_conversations(histories, recall)
     runs = [describe_run(run) | {"said": said} for run, said in zip(histories, shown, strict=True)]
     return {
         "fedsift": __version__,
@@ -212,11 +216,11 @@ def cut(value: Any, most: int = TEXT) -> str:
 
 
 def _list_conversations(
-    histories: Sequence[History],
+    histories: Sequence[History], recall: Recall
 ) -> tuple[list[Row | None], list[Row], list[Row]]:
     """Of each run some rounds, evenly spaced, so that all fit; the samples, each set once; and
     pictures that sets share."""
-    found = [read_recording(run.folder) for run in histories]
+    found = [recall(run.folder) for run in histories]
     share = SAID // max(1, sum(one is not None for one in found))
     sheets: dict[str, tuple[int, Row]] = {}
     named: list[Counter[int]] = []
