@@ -1,10 +1,12 @@
 """The live page: what it serves, to whom, and when it says that there is something new."""
 
+import contextlib
 import http.client
 import json
 import os
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +26,19 @@ def folder(tmp_path) -> Path:
 
 @pytest.fixture
 def server(folder):
-    with_server = Server(Board([folder.parent]), "127.0.0.1", 0, None)
-    thread = threading.Thread(target=with_server.serve, daemon=True)
+    with serving(Server(Board([folder.parent]), "127.0.0.1", 0, None)) as with_server:
+        yield with_server
+
+
+@contextlib.contextmanager
+def serving(server: Server) -> Iterator[Server]:
+    thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
-    yield with_server
-    with_server.close()
-    thread.join(10)
+    try:
+        yield server
+    finally:
+        server.close()
+        thread.join(10)
 
 
 def ask(server: Server, path: str, host: str | None = None, method: str = "GET"):
@@ -39,6 +48,13 @@ def ask(server: Server, path: str, host: str | None = None, method: str = "GET")
     body = answer.read()
     link.close()
     return answer, body
+
+
+def listen(server: Server, path: str = "/events"):
+    """The stream of news, and the connection it comes through."""
+    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    link.request("GET", path)
+    return link, link.getresponse()
 
 
 def test_it_serves_the_page_and_its_data(server):
@@ -64,18 +80,31 @@ def test_another_host_is_refused(server):
 
 
 def test_elsewhere_a_token_is_needed(folder):
-    server = Server(Board([folder]), "127.0.0.1", 0, "secret")
-    assert server.address.endswith("/?token=secret")
-    assert server.allows("any.example", "token=secret")
-    for query in ("", "token=", "token=Secret", "token=secret2", "x=secret"):
-        assert not server.allows(f"127.0.0.1:{server.port}", query)
-    server.close_listener()
+    with serving(Server(Board([folder]), "0.0.0.0", 0, "secret")) as server:
+        assert server.address == f"http://0.0.0.0:{server.port}/?token=secret"
+        for query in ("", "?token=", "?token=Secret", "?token=secret2", "?x=secret"):
+            for path in ("/", "/data.json", "/events"):
+                assert ask(server, path + query)[0].status == 403, path + query
+        page, data = (ask(server, f"{path}?token=secret") for path in ("/", "/data.json"))
+        assert page[0].status == data[0].status == 200
+        assert b'data-live="true"' in page[1] and len(json.loads(data[1])["runs"]) == 1
+        link, stream = listen(server, "/events?token=secret")
+        assert stream.status == 200
+        assert [stream.readline() for _ in range(3)][1:] == [b"event: news\n", b"data: 1\n"]
+        link.close()
+
+
+def test_addresses_that_cannot_be_served_are_refused_in_a_line(folder):
+    for host, why in {
+        "::1": "error: ::1 is an IPv6 address, and the page is served on IPv4 alone\n",
+        "::": "error: :: is an IPv6 address, and the page is served on IPv4 alone\n",
+        "a..b": "choose another --host or --port\n",
+    }.items():
+        assert complaint("watch", str(folder), "--host", host).endswith(why)
 
 
 def test_a_round_is_told_and_shown(server, folder):
-    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    link.request("GET", "/events")
-    stream = link.getresponse()
+    link, stream = listen(server)
     first = [stream.readline() for _ in range(4)]
     assert first[1:3] == [b"event: news\n", b"data: 1\n"]
     resumed(folder)

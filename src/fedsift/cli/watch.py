@@ -38,12 +38,12 @@ def watch(
     with error_handler():
         import secrets
 
-        from fedsift.report.live import Board, Server
+        from fedsift.report.live import LOOPBACK, Board, Server
 
         chosen = folders or [Path("runs")]
         if not soon and (absent := [folder for folder in chosen if not folder.is_dir()]):
             raise user_error(f"{absent[0]} is not a folder; name run folders, or one of runs")
-        token = None if host in (HERE, "localhost", "::1") else secrets.token_urlsafe(24)
+        token = None if host in LOOPBACK else secrets.token_urlsafe(24)
         server = Server(Board(chosen), host, port, token)
         say(f"watching {', '.join(map(str, chosen))} at {server.address} (Ctrl-C ends it)")
         sys.stdout.flush()

@@ -10,7 +10,7 @@ import contextlib
 import hmac
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,7 +30,7 @@ BEAT = 15.0  # seconds after which a stream says that it is still there
 PATIENCE = 20.0  # seconds that a request may take
 STREAMS = 32  # at the same time
 MOST_RUNS = 200  # the newest ones
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK = ("127.0.0.1", "localhost")
 READ = (  # the files of a run that the page tells of
     *(runs.CONFIG, runs.ENVIRONMENT, runs.CLIENTS, runs.DATA, runs.METRICS, runs.LEDGER),
     *(runs.TIMING, runs.RECORDING, runs.SAMPLES, runs.FAILED),
@@ -140,19 +140,29 @@ def _describe(readings: dict[Path, Reading]) -> dict[str, Any]:
     return empty | {"waiting": waiting}
 
 
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
 class Server:
     """The page at an address of this machine, as long as `serve` runs."""
 
     def __init__(self, board: Board, host: str, port: int, token: str | None) -> None:
         """`token`: what every request has to name; needed wherever others can connect."""
         self.board, self.token, self.stop = board, token, threading.Event()
+        if ":" in host:
+            raise UserError(f"{host} is an IPv6 address, and the page is served on IPv4 alone")
         try:
-            self._http = ThreadingHTTPServer((host, port), _make_handler(self))
-        except (OSError, OverflowError) as error:
+            self._http = Listener((host, port), self)
+        except (OSError, OverflowError, UnicodeError) as error:
             raise UserError(
-                f"cannot listen at {host}:{port} ({error}); choose another --port"
+                f"cannot listen at {host}:{port} ({error}); choose another --host or --port"
             ) from None
-        self._http.daemon_threads = True
         self.port = self._http.server_port
         self.streams = threading.BoundedSemaphore(STREAMS)
         query = "" if token is None else f"?token={token}"
@@ -184,81 +194,73 @@ class Server:
         self.stop.set()
         self._http.shutdown()
 
-    def close_listener(self) -> None:
-        """Give the address back where nobody serves."""
-        self._http.server_close()
+
+class Listener(ThreadingHTTPServer):
+    """Takes requests for a server, a thread for each."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], served: Server) -> None:
+        self.served = served
+        super().__init__(address, Handler)
 
 
-def _make_handler(server: Server) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        """Reads nothing but the address, and writes nothing but what is in memory."""
+class Handler(BaseHTTPRequestHandler):
+    """Reads nothing but the address, and writes nothing but what is in memory."""
 
-        timeout = PATIENCE
-        protocol_version = "HTTP/1.1"
-        server_version, sys_version = "fedsift", ""
+    server: Listener
+    timeout = PATIENCE
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "fedsift", ""
 
-        def do_GET(self) -> None:
-            address = urlsplit(self.path)
-            if not server.allows(self.headers.get("Host", ""), address.query):
-                self._send(403, b"this page is for another host, or needs its token\n")
-                return
-            answers: dict[str, Callable[[], None]] = {
-                "/": lambda: self._send(200, server.board.page, "text/html"),
-                "/data.json": lambda: self._send(200, server.board.data, "application/json"),
-                "/events": self._stream,
-            }
-            answers.get(address.path, lambda: self._send(404, b"nothing here\n"))()
+    def do_GET(self) -> None:
+        served, address = self.server.served, urlsplit(self.path)
+        if not served.allows(self.headers.get("Host", ""), address.query):
+            self._send(403, b"this page is for another host, or needs its token\n")
+        elif address.path == "/":
+            self._send(200, served.board.page, "text/html")
+        elif address.path == "/data.json":
+            self._send(200, served.board.data, "application/json")
+        elif address.path == "/events":
+            self._stream(served)
+        else:
+            self._send(404, b"nothing here\n")
 
-        def _send(self, status: int, body: bytes, kind: str = "text/plain") -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self._end_head()
-            self.wfile.write(body)
+    def _send(self, status: int, body: bytes, kind: str = "text/plain") -> None:
+        self._begin(status, kind, {"Content-Length": str(len(body))})
+        self.wfile.write(body)
 
-        def _end_head(self) -> None:
-            for name, value in HEADERS.items():
-                self.send_header(name, value)
-            self.end_headers()
+    def _begin(self, status: int, kind: str, more: Mapping[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": f"{kind}; charset=utf-8", **more, **HEADERS}.items():
+            self.send_header(name, value)
+        self.end_headers()
 
-        def _stream(self) -> None:
-            """A line for every new version, until the reader leaves."""
-            if not server.streams.acquire(blocking=False):
-                self._send(503, b"too many pages are open\n")
-                return
-            try:
-                self.close_connection = True
-                self.send_response(200)
-                self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-                self._end_head()
-                self._tell(server.board.version)
-            except OSError:
-                return
-            finally:
-                server.streams.release()
+    def _stream(self, served: Server) -> None:
+        """A line for every new version, until the reader leaves."""
+        if not served.streams.acquire(blocking=False):
+            self._send(503, b"too many pages are open\n")
+            return
+        try:
+            self.close_connection = True
+            self._begin(200, "text/event-stream", {})
+            self._tell(served, served.board.version)
+        except OSError:
+            return
+        finally:
+            served.streams.release()
 
-        def _tell(self, version: int) -> None:
-            self._write(f"retry: 1000\nevent: news\ndata: {version}\n\n")
-            while not server.stop.is_set():
-                newest = server.board.wait(version, BEAT)
-                news = f"event: news\ndata: {newest}\n\n" if newest != version else ": beat\n\n"
-                version = newest
-                self._write(news)
+    def _tell(self, served: Server, version: int) -> None:
+        self._write(f"retry: 1000\nevent: news\ndata: {version}\n\n")
+        while not served.stop.is_set():
+            newest = served.board.wait(version, BEAT)
+            news = f"event: news\ndata: {newest}\n\n" if newest != version else ": beat\n\n"
+            version = newest
+            self._write(news)
 
-        def _write(self, text: str) -> None:
-            self.wfile.write(text.encode())
-            self.wfile.flush()
+    def _write(self, text: str) -> None:
+        self.wfile.write(text.encode())
+        self.wfile.flush()
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: only the command line prints."""
-
-    return Handler
-
-
-HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: only the command line prints."""
