@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -144,7 +145,8 @@ def run(
         how: dict[str, Any] = {"resume": resume, "accept_changes": accept_changes}
         how["track"] = read_trackers(track)
         how |= {"quiet": quiet, "as_json": as_json}
-        with watching(folder, watch):
+        browse = sys.stdout.isatty() and not (quiet or as_json)
+        with watching(folder, watch, browse):
             if sweep.axes:
                 run_sweep(sweep, folder, overrides or [], **how)
             else:
