@@ -13,10 +13,7 @@ from fedsift.types import UserError
 def draw(result: dict[str, Any], file: Path) -> None:
     """All curves: an axis per column, a figure per row, both logarithmic; dotted: linear growth."""
     plots.file_kind(file)  # before anything is drawn
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    plt = plots.load_pyplot()
 
     axes = {name: one for name, one in result["axes"].items() if len(one["points"]) > 1}
     if not axes:

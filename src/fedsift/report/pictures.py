@@ -11,14 +11,16 @@ import numpy as np
 
 from fedsift import ledger, registry
 from fedsift.report import Method, methods, name_accuracy
+from fedsift.report.page_data import cut
 from fedsift.report.palette import colour_methods
-from fedsift.report.plots import BAND, BARS, draw_curve, file_kind, save
+from fedsift.report.plots import BAND, BARS, count_rounds, draw_curves, file_kind, load_pyplot, save
 from fedsift.runs import History
 from fedsift.runs.recording import read_recording
 from fedsift.types import UserError
 
 WIDTHS = {"column": 3.5, "page": 7.16}  # inches, of papers in two columns
 NARROWEST, WIDEST = 2.0, 30.0
+SHORT = 30  # letters of a name beside bars, or in a title
 SMALL = {  # letters as large as those of a caption; in PDF and SVG they stay letters
     "font.size": 8,
     "axes.titlesize": 8,
@@ -49,28 +51,22 @@ def draw_kind(kind: str, runs: Sequence[History], file: Path, width: float) -> N
     ending = file_kind(file)
     if kind not in KINDS:
         raise UserError(registry.unknown_name("kind of picture", kind, KINDS, ", ".join(KINDS)))
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    plt = load_pyplot()
 
     height, draw = KINDS[kind]
     fixed: dict[str, Any] = {"svg.hashsalt": "fedsift"} if ending == "svg" else {}
     settings: Any = SMALL | fixed
-    with matplotlib.rc_context(settings):
+    with plt.rc_context(settings):
         figure = plt.figure(figsize=(width, height * width), layout="constrained")
         draw(figure, runs)
         save(figure, file)
 
 
-def draw_curves(figure: Any, runs: Sequence[History]) -> None:
+def draw_rounds(figure: Any, runs: Sequence[History]) -> None:
     """Accuracy against rounds."""
     axes, compared = figure.subplots(), methods(runs)
-    for method, colour in zip(compared, colour_methods(compared), strict=True):
-        rounds = [np.arange(1, len(run.metrics) + 1) for run in method.runs]
-        draw_curve(axes, method, colour, rounds)
+    draw_curves(axes, compared, count_rounds)
     axes.set(xlabel="round", ylabel=name_accuracy(runs))
-    axes.grid(alpha=0.3)
     _add_legend(figure, axes, compared)
 
 
@@ -94,7 +90,7 @@ def draw_bytes(figure: Any, runs: Sequence[History]) -> None:
         own = colour_methods(compared)
         axes.barh(where, sizes, 0.25, alpha=shades[number], color=own)
     axes.set(xlabel="bytes of a run, mean over seeds", xscale="log")
-    axes.set_yticks(place, [_shorten(method.label) for method in compared])
+    axes.set_yticks(place, [cut(method.label, SHORT) for method in compared])
     axes.invert_yaxis()
     axes.xaxis.set_major_formatter(EngFormatter("B"))
     axes.grid(axis="x", alpha=0.3)
@@ -179,7 +175,7 @@ def draw_confusion(figure: Any, runs: Sequence[History]) -> None:
     axes = figure.subplots()
     _draw_table(figure, axes, shares, "share of the true class", numbers=len(counts) <= 10)
     axes.set(xlabel="predicted class", ylabel="true class")
-    axes.set_title(f"{_shorten(method.label)}, last round")
+    axes.set_title(f"{cut(method.label, SHORT)}, last round")
     _name_classes(axes.set_xticks, method.runs[0], len(counts))
     _name_classes(axes.set_yticks, method.runs[0], len(counts))
 
@@ -251,7 +247,7 @@ def _add_legend(figure: Any, axes: Any, compared: Sequence[Method], title: str |
     handles, names = axes.get_legend_handles_labels()
     figure.legend(
         handles,
-        [_shorten(name, 60) for name in names],
+        [cut(name, 60) for name in names],
         loc="outside lower center",
         ncols=columns,
         frameon=False,
@@ -260,13 +256,9 @@ def _add_legend(figure: Any, axes: Any, compared: Sequence[Method], title: str |
     )
 
 
-def _shorten(text: str, most: int = 30) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
 Draw = Callable[[Any, Sequence[History]], None]
 KINDS: dict[str, tuple[float, Draw]] = {  # height as a share of the width, and what draws it
-    "curves": (0.8, draw_curves),
+    "curves": (0.8, draw_rounds),
     "bytes": (0.7, draw_bytes),
     "partition": (0.9, draw_partition),
     "frontier": (0.8, draw_frontier),

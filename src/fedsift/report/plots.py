@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from fedsift.files import write_atomic
 from fedsift.report import Method, methods, name_accuracy
 from fedsift.report.palette import PALETTE, colour_methods
 from fedsift.runs import History
-from fedsift.types import UserError
+from fedsift.types import Array, UserError
 
 FORMATS = ("png", "pdf", "svg")
 BAND = "line: mean over seeds; band: lowest to highest seed"
@@ -34,6 +34,16 @@ def file_kind(file: Path) -> str:
     return kind
 
 
+def load_pyplot() -> Any:
+    """It draws into files alone, as there may be no screen."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
 def save(figure: Any, file: Path) -> None:
     from matplotlib import pyplot as plt
 
@@ -47,10 +57,7 @@ def save(figure: Any, file: Path) -> None:
 def plot(runs: Sequence[History], file: Path) -> None:
     """Three panels in one file; seeds of a method become a line (mean) and a band (min to max)."""
     file_kind(file)  # before anything is drawn
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    plt = load_pyplot()
     from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
     compared = methods(runs)
@@ -62,11 +69,8 @@ def plot(runs: Sequence[History], file: Path) -> None:
     figure, (rounds, uplink, labels) = plt.subplots(
         1, 3, figsize=(WIDTH, height), layout="constrained"
     )
-    for method, colour in zip(compared, colour_methods(compared), strict=True):
-        draw_curve(rounds, method, colour, [np.arange(1, len(r.metrics) + 1) for r in method.runs])
-        draw_curve(
-            uplink, method, colour, [np.cumsum([b.uplink for b in r.ledger]) for r in method.runs]
-        )
+    draw_curves(rounds, compared, count_rounds)
+    draw_curves(uplink, compared, _sum_uplink)
     rounds.set(xlabel="round", ylabel=name_accuracy(runs), title="accuracy against rounds")
     uplink.set(
         xlabel="bytes uploaded by all clients", title="accuracy against uplink bytes", xscale="log"
@@ -88,7 +92,6 @@ def plot(runs: Sequence[History], file: Path) -> None:
     )
     for axes in (rounds, uplink):
         axes.set_ylim(0, 1)
-        axes.grid(alpha=0.3)
     rounds.xaxis.set_major_locator(MaxNLocator(integer=True))
     labels.yaxis.set_major_locator(MaxNLocator(integer=True))
     _draw_label_bars(labels, runs[0], compared[0].label if _dealt_otherwise(runs) else "")
@@ -103,9 +106,23 @@ def _dealt_otherwise(runs: Sequence[History]) -> bool:
     )
 
 
-def draw_curve(axes: Any, method: Method, colour: Any, positions: Sequence[Any]) -> None:
+def count_rounds(run: History) -> Array:
+    return np.arange(1, len(run.metrics) + 1)
+
+
+def _sum_uplink(run: History) -> Array:
+    return np.cumsum([row.uplink for row in run.ledger])
+
+
+def draw_curves(axes: Any, compared: Sequence[Method], place: Callable[[History], Array]) -> None:
+    """Accuracy of each method; `place` says where the rounds of a run are on the other axis."""
+    for method, colour in zip(compared, colour_methods(compared), strict=True):
+        _draw_curve(axes, method, colour, np.mean([place(run) for run in method.runs], axis=0))
+    axes.grid(alpha=0.3)
+
+
+def _draw_curve(axes: Any, method: Method, colour: Any, x: Array) -> None:
     accuracy = np.array([run.accuracies for run in method.runs])  # [seeds, rounds]
-    x = np.mean(positions, axis=0)
     axes.plot(
         x, accuracy.mean(0), color=colour, label=method.label, marker="." if len(x) == 1 else None
     )

@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 
 from fedsift.report.palette import colour_systems
-from fedsift.report.plots import save
+from fedsift.report.plots import load_pyplot, save
 
 Box = tuple[float, float, float, float]  # left, low, right, high
 
 
 def draw(report: Mapping[str, Any], file: Path) -> None:
     """One panel per skew."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    plt = load_pyplot()
 
     alphas = list(dict.fromkeys(cell["alpha"] for cell in report["cells"]))
     panel, family = LAYOUTS.get(report["layout"], (_draw_rounds, str))

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsift.papers.fas_icc2022.theory import Row, best_threshold, closed_form
 from fedsift.report.palette import PALETTE
-from fedsift.report.plots import file_kind, save
+from fedsift.report.plots import file_kind, load_pyplot, save
 from fedsift.types import UserError
 
 
@@ -19,10 +19,7 @@ def plot(rows: Sequence[Row], file: Path) -> None:
     file_kind(file)
     if not rows:
         raise UserError("nothing to draw: the grid has no rows")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    plt = load_pyplot()
 
     sigmas, alphas = sorted({row.sigma for row in rows}), sorted({row.alpha for row in rows})
     size = (4.8 * len(alphas) + 1.8, 3.4 * len(sigmas))

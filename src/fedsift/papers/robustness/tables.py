@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedsift.report.gaps import find_interval
-from fedsift.report.plots import save
+from fedsift.report.plots import load_pyplot, save
 from fedsift.reproduction.verdicts import ENOUGH
 
 Report = Mapping[str, Any]
@@ -128,10 +128,7 @@ def _names(entries: Sequence[Entry], key: str) -> list[Any]:
 
 def draw_grid(report: Report, file: Path) -> None:
     """A map of the points lost: attacks down, rules across, a panel for each algorithm and skew."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    plt = load_pyplot()
 
     entries = [e for e in read_entries(report) if e["share"] == USUAL_SHARE]
     algorithms, alphas = _names(entries, "algorithm"), _names(entries, "alpha")
