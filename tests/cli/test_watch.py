@@ -82,7 +82,8 @@ def test_beside_a_run_it_serves_until_the_run_ends(tmp_path, monkeypatch, termin
         wait_until(lambda: [run["state"]["name"] for run in look(address)["runs"]] == ["running"])
         wait_until(lambda: opened.read_text() or not terminal)
         process.send_signal(number)
-        process.communicate(timeout=100)  # to the end of the page's process too
+        _, said = process.communicate(timeout=100)  # to the end of the page's process too
+    assert "rror" not in said and "stopped watching" not in said
     os.close(ours)
     os.close(its)
     assert opened.read_text() == (f"{address}\n" if terminal else "")

@@ -11,13 +11,16 @@ import time
 import webbrowser
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedsift.cli.console import error_handler, say, user_error
 from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json
+
+if TYPE_CHECKING:
+    from fedsift.report.live import Server
 
 HERE = "127.0.0.1"
 LAST_LOOK = 2.0  # seconds
@@ -61,12 +64,17 @@ def watch(
         if browse:
             _start_thread(lambda: webbrowser.open(server.address))
         if beside:
-            _start_thread(lambda: (sys.stdin.read(), server.close()))
+            _start_thread(lambda: _close_with_stdin(server))
         try:
             server.serve()
         except KeyboardInterrupt:
             if not (as_json or beside):
                 say("stopped watching; runs go on")
+
+
+def _close_with_stdin(server: Server) -> None:
+    os.read(sys.stdin.fileno(), 1)  # past its buffer, whose lock would be held at our own end
+    server.close()
 
 
 def _start_thread(task: Callable[[], object]) -> None:
