@@ -129,11 +129,11 @@ def test_rows_that_contradict_too_often_are_not_counted(inner):
     # Client 2 has five rows. It keeps its vote, as two of them agree, but others never contradict.
     lies = says(np.r_[LIES[30:33], TRUTH[33:35]], np.arange(30, 35))
     uploads = [(0, says(TRUTH[:20])), (1, says(TRUTH[:20])), (2, lies)]
-    limited = Trust(inner, penalty=1.0)
+    limited, unlimited = Trust(inner), Trust(inner, penalty=None)
     labels, _, found = run_and_judge(limited, uploads, {}, a_round(), Seen(STUDENT))
     assert not found[2].voteless
     assert labels.index.tolist() == [*range(20), 33, 34]
-    for rule, seen in ((Trust(inner), Seen(STUDENT)), (limited, Seen())):
+    for rule, seen in ((unlimited, Seen(STUDENT)), (limited, Seen())):
         labels, _, _ = run_and_judge(rule, uploads, {}, a_round(), seen)
         assert labels.index.tolist() == [*range(20), *range(30, 35)]
 

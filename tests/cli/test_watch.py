@@ -17,7 +17,7 @@ import pytest
 
 from fedsift.report.live import Listener
 from tests.helpers.cli import FAS, done
-from tests.helpers.json_shapes import find_faults, read_commands
+from tests.helpers.json_shapes import read_printed
 from tests.helpers.runs import PROGRAM
 
 
@@ -43,11 +43,8 @@ def test_it_prints_where_it_serves(interrupted_at_once):
 
 def test_with_json_it_prints_one_line(interrupted_at_once):
     Path("mine").mkdir()
-    (line,) = done("watch", "mine", "--port", "0", "--host", "0.0.0.0", "--json").stdout.split(
-        "\n"
-    )[:-1]
-    told = json.loads(line)
-    assert find_faults(told, read_commands()["watch"]) == []
+    words = ("mine", "--port", "0", "--host", "0.0.0.0", "--json")
+    told = read_printed("watch", done("watch", *words).stdout)
     assert re.fullmatch(r"http://0\.0\.0\.0:\d+/\?token=[\w-]{32}", told["address"])
     assert told["folders"] == ["mine"]
 

@@ -17,8 +17,8 @@ evidence. A usual rate near chance, as with students that have learnt nothing, g
 
 Trust is the probability that the client is honest, by what it did in this round or by all it did,
 whichever is less. A client trusted less than `votes.LEAST_TRUST` has no vote in this round. No
-client is surer of its rows than the median client. With `penalty`, whoever contradicts the students
-more than is usual keeps fewer of the rows that do.
+client is surer of its rows than the median client. Whoever contradicts the students more than is
+usual keeps fewer of the rows that do.
 
 docs/trust.md has the formulas, what was measured, and what gets through.
 """
@@ -75,7 +75,7 @@ class Trust:
     rounds: how many rounds a client's last upload can be compared with
     cap: even shares of a client's rows that may name one class, the surest; for example 2
         (None: all count)
-    penalty: rows lost besides each above the usual number of contradictions (None: none are lost)
+    penalty: rows lost besides each above the usual number of contradictions (None: no limit)
 
     It wants the students' predictions on the public set: one prediction more per round.
     """
@@ -89,7 +89,7 @@ class Trust:
         decay: float = 0.5,
         rounds: int = 4,
         cap: float | None = None,
-        penalty: float | None = None,
+        penalty: float | None = 1.0,
     ) -> None:
         check_number("alike", alike)
         check_number("decay", decay)

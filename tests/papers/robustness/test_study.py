@@ -84,7 +84,7 @@ def test_one_cell_of_every_rule_and_every_attack_can_be_built(plan):
 
 def test_every_curve_on_cifar10_is_an_experiment():
     cells = PAPER.items["heart"].cells(WHOLE)
-    assert len(cells) == 24
+    assert len(cells) == 32
     for cell in cells:
         experiment = WHOLE.experiment(cell, 2)
         assert (experiment.data.name, experiment.rounds) == ("cifar10", 18)
@@ -96,7 +96,7 @@ def test_every_curve_on_cifar10_is_an_experiment():
     [
         ("must", RULES["fas"], {"wrong"}),
         ("must-others", ["trust"], set(OTHERS)),
-        ("must-limit", ["trust-limit"], {"wrong", *OTHERS}),
+        ("must-unlimited", ["trust-unlimited"], {"wrong", *OTHERS}),
     ],
 )
 def test_what_must_be_shown_is_one_of_five_and_one_of_ten(name, rules, attacks):
