@@ -12,7 +12,7 @@ from typing import Any
 from fedsift.types import UserError
 
 HOME = Path(__file__).parent / "page"
-SCRIPTS = ("basics.js", "charts.js", "figures.js", "conversation.js", "main.js")
+SCRIPTS = ("basics.js", "charts.js", "marks.js", "figures.js", "conversation.js", "main.js")
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 

@@ -1,8 +1,14 @@
-// Charts in SVG: lines with hover, zoom and keyboard; stacked bars; tables of shades.
+// Charts of lines in SVG, with hover, zoom and keyboard; marks.js has the others.
 
 const charts = []; // all that have to be drawn again when the window changes
 
-function keepDrawn(holder, paint) {
+// `repaint` replaces what is in the holder; the keyboard stays where it is.
+function keepDrawn(holder, repaint) {
+  const paint = (width) => {
+    const focused = holder.contains(document.activeElement);
+    repaint(width);
+    if (focused) holder.querySelector("svg")?.focus();
+  };
   const chart = { holder, paint, width: 0 };
   charts.push(chart);
   return chart;
@@ -45,7 +51,6 @@ function paintLines(holder, width, how, lines, view) {
   const height = how.height || Math.max(230, Math.min(340, width * 0.55));
   const xs = lines.flatMap((line) => line.points.map((point) => point[0]));
   const ys = lines.flatMap((line) => line.points.map((point) => point[1]));
-  const keepFocus = document.activeElement && holder.contains(document.activeElement);
   holder.replaceChildren();
   if (!xs.length) {
     holder.append(make("p", { class: "empty" }, "Nothing to draw: switch a method on."));
@@ -83,7 +88,6 @@ function paintLines(holder, width, how, lines, view) {
   svg.append(guide, selection);
   holder.append(svg);
   listenToChart(svg, { how, lines, view, low, high, whole, scaleX, unscaleX, scaleY, guide, selection, inner });
-  if (keepFocus) svg.focus();
 }
 
 function widen(low, high) {
@@ -133,65 +137,82 @@ function paintLine(stage, line, scaleX, scaleY, marks) {
 
 // Hover, drag to zoom, and the same by keyboard.
 function listenToChart(svg, chart) {
-  const { view, how, lines, guide, selection } = chart;
+  const { view, how, lines, guide } = chart;
   const tellX = how.tellX || how.formatX;
   const places = [...new Set(lines.flatMap((line) => line.points.map((p) => p[0])))]
     .filter((x) => x >= chart.low && x <= chart.high)
     .sort((a, b) => a - b);
-  let dragFrom = null;
-  const nearest = (x) => places.reduce((best, p) => (Math.abs(chart.scaleX(p) - x) < Math.abs(chart.scaleX(best) - x) ? p : best), places[0]);
-  const tell = (x, clientX, clientY) => {
-    const at = chart.scaleX(x);
-    guide.setAttribute("x1", at);
-    guide.setAttribute("x2", at);
-    guide.setAttribute("visibility", "visible");
-    const rows = lines.filter((line) => !line.faint).map((line) => findValue(line, x, chart)).filter(Boolean);
-    rows.sort((a, b) => b.y - a.y);
-    const shown = rows.slice(0, 12).map((row) => ({ name: row.name, colour: row.colour, value: how.formatTip ? how.formatTip(row.x, row.y) : how.formatY(row.y) }));
-    tip.show([{ head: true, name: `${how.xName}: ${tellX(x)}` }, ...shown], clientX, clientY);
+  const acts = {
+    places,
+    tell(x, clientX, clientY) {
+      const at = chart.scaleX(x);
+      guide.setAttribute("x1", at);
+      guide.setAttribute("x2", at);
+      guide.setAttribute("visibility", "visible");
+      const rows = lines.filter((line) => !line.faint).map((line) => findValue(line, x, chart)).filter(Boolean);
+      rows.sort((a, b) => b.y - a.y);
+      const shown = rows.slice(0, 12).map((row) => ({ name: row.name, colour: row.colour, value: how.formatTip ? how.formatTip(row.x, row.y) : how.formatY(row.y) }));
+      tip.show([{ head: true, name: `${how.xName}: ${tellX(x)}` }, ...shown], clientX, clientY);
+    },
+    hide() {
+      guide.setAttribute("visibility", "hidden");
+      tip.hide();
+    },
+    zoom(from, to) {
+      if (to - from <= 0) return;
+      view.zoom = [Math.max(from, chart.whole[0]), Math.min(to, chart.whole[1])];
+      if (view.zoom[1] <= view.zoom[0]) view.zoom = null;
+      acts.hide();
+      view.again();
+    },
+    showAll() {
+      view.zoom = null;
+      view.place = null;
+      acts.hide();
+      view.again();
+    },
   };
-  const hide = () => {
-    guide.setAttribute("visibility", "hidden");
-    tip.hide();
-  };
-  const zoom = (from, to) => {
-    if (to - from <= 0) return;
-    view.zoom = [Math.max(from, chart.whole[0]), Math.min(to, chart.whole[1])];
-    if (view.zoom[1] <= view.zoom[0]) view.zoom = null;
-    hide();
-    view.again();
-  };
+  listenToPointer(svg, chart, acts);
+  listenToKeys(svg, chart, acts);
+}
+
+function listenToPointer(svg, chart, acts) {
+  const { selection } = chart;
   const placeOf = (event) => event.clientX - svg.getBoundingClientRect().left;
+  const far = (place, x) => Math.abs(chart.scaleX(place) - x);
+  const nearest = (x) => acts.places.reduce((best, place) => (far(place, x) < far(best, x) ? place : best));
+  let dragFrom = null;
+  const letGo = () => {
+    dragFrom = null;
+    selection.setAttribute("visibility", "hidden");
+  };
   svg.addEventListener("pointermove", (event) => {
     const x = placeOf(event);
-    if (places.length) tell(nearest(x), event.clientX, event.clientY);
-    if (dragFrom !== null) {
-      selection.setAttribute("x", Math.min(x, dragFrom));
-      selection.setAttribute("width", Math.abs(x - dragFrom));
-      selection.setAttribute("visibility", "visible");
-    }
+    if (acts.places.length) acts.tell(nearest(x), event.clientX, event.clientY);
+    if (dragFrom === null) return;
+    selection.setAttribute("x", Math.min(x, dragFrom));
+    selection.setAttribute("width", Math.abs(x - dragFrom));
+    selection.setAttribute("visibility", "visible");
   });
   svg.addEventListener("pointerdown", (event) => {
     if (event.pointerType === "mouse") dragFrom = placeOf(event);
   });
   svg.addEventListener("pointerup", (event) => {
-    const x = placeOf(event);
-    if (dragFrom !== null && Math.abs(x - dragFrom) > 8) {
-      zoom(chart.unscaleX(Math.min(x, dragFrom)), chart.unscaleX(Math.max(x, dragFrom)));
-    }
-    dragFrom = null;
-    selection.setAttribute("visibility", "hidden");
+    const ends = [placeOf(event), dragFrom].sort((a, b) => a - b);
+    const dragged = dragFrom !== null && ends[1] - ends[0] > 8;
+    letGo();
+    if (dragged) acts.zoom(...ends.map(chart.unscaleX));
   });
   svg.addEventListener("pointerleave", () => {
-    dragFrom = null;
-    selection.setAttribute("visibility", "hidden");
-    hide();
+    letGo();
+    acts.hide();
   });
-  svg.addEventListener("dblclick", () => {
-    view.zoom = null;
-    view.again();
-  });
-  svg.addEventListener("blur", hide);
+  svg.addEventListener("dblclick", acts.showAll);
+}
+
+function listenToKeys(svg, chart, acts) {
+  const { view } = chart, { places } = acts;
+  svg.addEventListener("blur", acts.hide);
   svg.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
     if (step) {
@@ -199,18 +220,14 @@ function listenToChart(svg, chart) {
       const next = now < 0 ? (step > 0 && step < 1e9 ? 0 : places.length - 1) : now + step;
       view.place = places[Math.max(0, Math.min(places.length - 1, next))];
       const box = svg.getBoundingClientRect();
-      tell(view.place, box.left + chart.scaleX(view.place), box.top + 20);
+      acts.tell(view.place, box.left + chart.scaleX(view.place), box.top + 20);
     } else if (event.key === "+" || event.key === "-") {
       const middle = view.place === null ? chart.unscaleX(chart.scaleX(chart.low) + chart.inner.width / 2) : view.place;
       const factor = event.key === "+" ? 0.25 : 1;
       const left = chart.scaleX(middle) - chart.inner.width * factor;
-      zoom(chart.unscaleX(left), chart.unscaleX(left + 2 * chart.inner.width * factor));
-    } else if (event.key === "Escape") {
-      view.zoom = null;
-      view.place = null;
-      hide();
-      view.again();
-    } else return;
+      acts.zoom(chart.unscaleX(left), chart.unscaleX(left + 2 * chart.inner.width * factor));
+    } else if (event.key === "Escape") acts.showAll();
+    else return;
     event.preventDefault();
   });
 }
@@ -220,81 +237,4 @@ function findValue(line, x, chart) {
   const before = line.points.filter((point) => point[0] <= x * (1 + 1e-9) + 1e-9);
   const point = before.length ? before[before.length - 1] : null;
   return point && { name: line.name, colour: line.colour, x: point[0], y: point[1] };
-}
-
-// rows: [{name, parts: [n, ...]}]; one bar each, in the shades of `parts`: [{name, shade}]
-function barChart(how, findRows) {
-  const holder = make("div", { class: "chart" });
-  const chart = keepDrawn(holder, (width) => paintBars(holder, width, how, findRows()));
-  return { element: holder, redraw: () => chart.paint(holder.clientWidth) };
-}
-
-function paintBars(holder, width, how, rows) {
-  holder.replaceChildren();
-  if (!rows.length) {
-    holder.append(make("p", { class: "empty" }, how.empty || "Nothing to draw."));
-    return;
-  }
-  const thick = how.row || 24;
-  const longest = Math.max(...rows.map((one) => one.name.length));
-  const above = width < 480 && longest > 12; // no room beside the bars: names go above them
-  const left = above ? 0 : Math.min(Math.max(60, width * 0.42), 16 + 7 * longest);
-  const row = thick + (above ? 16 : 0);
-  const height = rows.length * row + 8;
-  const sums = rows.map((one) => one.parts.reduce((a, b) => a + b, 0));
-  const most = Math.max(...sums, 1e-9);
-  const svg = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": how.label });
-  rows.forEach((one, i) => {
-    const y = i * row + 4 + row - thick;
-    const name = squeeze(one.name, Math.floor((above ? width : left - 8) / 6.6));
-    svg.append(draw("text", above ? { class: "tick", x: 0, y: y - 4 } : { class: "tick", x: left - 8, y: y + thick / 2 + 2, "text-anchor": "end" }, name));
-    let x = left;
-    // All parts of a row in one tip: a part may be too thin to be pointed at.
-    const told = one.parts.map((part, p) => ({ name: how.parts[p].name, value: `${how.format(part)}, ${formatPercent(part / (sums[i] || 1))}` })).filter((_, p) => one.parts[p]);
-    const scale = (n) => (n / (how.shares ? sums[i] || 1 : most)) * (width - left - 74);
-    one.parts.forEach((part, p) => {
-      if (!part) return;
-      const rect = draw("rect", {
-        class: `part part-${p}`, x, y, width: Math.max(0.5, scale(part)), height: thick - 7,
-        fill: how.parts[p].colour || null, "data-row": one.name, "data-part": how.parts[p].name, "data-value": part,
-      });
-      hoverOf(rect, [{ head: true, name: one.name }, ...told]);
-      svg.append(rect);
-      x += scale(part);
-    });
-    svg.append(draw("text", { class: "tick", x: x + 6, y: y + thick / 2 + 2 }, how.format(sums[i])));
-  });
-  holder.append(svg);
-}
-
-function hoverOf(element, rows) {
-  element.addEventListener("pointermove", (event) => tip.show(rows, event.clientX, event.clientY));
-  element.addEventListener("pointerleave", tip.hide);
-}
-
-function makeKey(parts) {
-  return make("ul", { class: "key" }, parts.map((part, p) => {
-    const spot = make("span", { class: `swatch part-${p}`, "aria-hidden": "true" });
-    if (part.colour) spot.style.background = part.colour;
-    return make("li", {}, spot, part.name);
-  }));
-}
-
-// A table of shades: counts by row and column, darker for more within a row or in all.
-function shadeTable(label, heads, rows, how = {}) {
-  const most = Math.max(1, ...rows.flatMap((row) => row.cells.map((cell) => cell || 0)));
-  const body = rows.map((row) => {
-    const sum = how.byRow ? Math.max(1, row.cells.reduce((a, b) => a + (b || 0), 0)) : most;
-    const cells = row.cells.map((cell) => {
-      const share = (cell || 0) / sum;
-      const td = make("td", { class: `shade${share > 0.55 ? " strong" : ""}` }, cell === null ? "" : how.format ? how.format(cell) : String(cell));
-      // light or dark, and never in between, where no text could be read
-      const depth = share > 0.55 ? 85 + ((share - 0.55) / 0.45) * 15 : share * 75;
-      td.style.setProperty("--share", `${Math.round(depth)}%`);
-      return td;
-    });
-    return make("tr", {}, make("th", { scope: "row" }, row.name), cells, row.tail || null);
-  });
-  return make("div", { class: "scroll shades", tabindex: "0", role: "region", "aria-label": label },
-    make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, how.corner || ""), heads.map((head) => make("th", { scope: "col" }, head)))), make("tbody", {}, body)));
 }

@@ -135,7 +135,7 @@ function curves(data) {
   return section("accuracy", "Accuracy", null, [
     legend(data, redrawAll),
     make("div", { class: "pair" }, figure("curve-rounds", "Against rounds", rounds.element), figure("curve-bytes", "Against bytes", bytes.element)),
-    make("p", { class: "note" }, `${several ? "Line: mean over seeds; band: lowest to highest seed. " : ""}Drag to zoom, double-click for all. By keyboard: Tab to a chart, arrow keys, + and -, Escape.`),
+    make("p", { class: "note" }, `${several ? "Line: mean over seeds; band: lowest to highest seed. " : ""}Drag to zoom, double-click for all. By keyboard: Tab to a chart, arrow keys; here + and - zoom, and Escape shows all.`),
   ]);
 }
 
@@ -185,35 +185,6 @@ function nameClient(client) {
 
 // --- classes and clients ---
 
-// rows and columns of cells from 0 to 1; null: nothing there
-function heatChart(how, rows, columns, cells) {
-  const holder = make("div", { class: "chart" });
-  keepDrawn(holder, (width) => {
-    holder.replaceChildren();
-    const left = Math.min(16 + 7 * Math.max(...rows.map((name) => name.length)), Math.max(76, Math.min(170, width * 0.25)));
-    const cell = { width: (width - left - 8) / columns.length, height: Math.max(12, Math.min(24, 420 / rows.length)) };
-    const height = rows.length * cell.height + 40;
-    const svg = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": how.label });
-    const every = Math.max(1, Math.ceil(columns.length / (width / 60)));
-    columns.forEach((name, c) => {
-      if (c % every) return;
-      svg.append(draw("text", { class: "tick", x: left + (c + 0.5) * cell.width, y: rows.length * cell.height + 16, "text-anchor": "middle" }, shorten(name, 9)));
-    });
-    rows.forEach((name, r) => {
-      svg.append(draw("text", { class: "tick", x: left - 8, y: (r + 0.5) * cell.height + 4, "text-anchor": "end" }, squeeze(name, Math.floor((left - 8) / 6.6))));
-      cells[r].forEach((value, c) => {
-        if (value === null || value === undefined) return;
-        const rect = draw("rect", { class: "heat", x: left + c * cell.width, y: r * cell.height, width: Math.max(1, cell.width - 1), height: cell.height - 1, "fill-opacity": (how.shade ? how.shade(value) : value).toFixed(3), "data-row": name, "data-column": columns[c], "data-value": value });
-        hoverOf(rect, [{ head: true, name: `${how.rowName} ${name}` }, { name: `${how.columnName} ${columns[c]}`, value: how.format(value) }]);
-        svg.append(rect);
-      });
-    });
-    svg.append(draw("text", { class: "axis", x: left + (width - left) / 2, y: height - 4, "text-anchor": "middle" }, how.columnName));
-    holder.append(svg);
-  });
-  return holder;
-}
-
 function classes(data) {
   const run = data.runs[page.run];
   const parts = [];
@@ -230,7 +201,7 @@ function classes(data) {
     const large = names.length > 14;
     const table = large
       ? heatChart({ label: "Confusion", rowName: "true", columnName: "predicted", format: formatCount, shade: (v) => Math.min(1, v / Math.max(1, ...run.confusion.flat())) }, names, names, run.confusion)
-      : shadeTable("Confusion matrix", names.map((name) => quote(name, 12)), run.confusion.map((cells, r) => ({ name: quote(names[r], 16), cells })), { byRow: true, corner: "true \\ predicted" });
+      : shadeTable("Confusion matrix", "true \\ predicted", names, run.confusion);
     parts.push(figure("confusion", "Confusion after the last round", table, make("p", { class: "note" }, "Rows: true classes. Columns: predicted ones. Counts, added up over the models.")));
   }
   if (!parts.length) parts.push(make("p", { class: "empty" }, "Its models are at the clients, so nobody has measured single classes."));
