@@ -6,7 +6,6 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,29 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedsift import config, runs
-from fedsift.data import DATASETS, make_dataset
+from fedsift import runs
 from fedsift.report import pages
 from fedsift.report.live import Board, Server
 from fedsift.report.page_data import describe_page
 from fedsift.report.thumbnails import fit_samples
-from tests.helpers import fake_flower
 from tests.helpers.cli import done
-from tests.helpers.data_files import images
-from tests.helpers.runs import TINY, resumed, straight, tiny
+from tests.helpers.kinds import KINDS
+from tests.helpers.runs import resumed, straight, tiny
 from tests.helpers.sheets import sheet_of
+from tests.helpers.shown import (
+    check_bytes,
+    check_classes,
+    check_conversation,
+    check_curves,
+    check_filters,
+    check_headline,
+    check_tips,
+    click,
+    format_bytes,
+    press,
+    read_marks,
+    read_tip,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -67,67 +78,19 @@ def home(tmp_path_factory) -> Path:
 # --- runs of every kind ---
 
 
-def play_demo(home: Path) -> list[Path]:
-    done("demo", "--out", str(home), "--seeds", "1", "--rounds", "1", "--quiet")
-    return [home]
-
-
-def play_photographs(home: Path) -> list[Path]:
-    """Two samplers, two seeds: a sweep on what CIFAR-10 would be if its pixels were noise."""
-    x, y = images(200), np.arange(200) % 10
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(DATASETS, "cifar10", lambda: make_dataset(x, y))
-        for sampler, seed in product(("none", "mixed"), range(2)):
-            words = ("data.name=cifar10", f"sampler={sampler}", f"seed={seed}")
-            straight(home / f"{sampler}-{seed}", tiny("digits-fas", *words, rounds=2))
-    return [home]
-
-
-def play_texts(home: Path) -> list[Path]:
-    words = "clients=3 cohort=3 data.private=60 data.public=30 budget=6 rounds=2 device=cpu"
-    return [straight(home / "texts", config.read_experiment("text-fas", words.split()))]
-
-
-def play_on_flower(home: Path) -> list[Path]:
-    """On a grid in this process; one client does not answer."""
-    task = fake_flower.a_task(home / "app")
-    grid, how = fake_flower.federation(task, fake_flower.overrides("fas", 2), 4, home / "run")
-    grid.nodes[7].meddle = lambda message, reply: None
-    fake_flower.play(task, grid, how)
-    return [home / "run"]
-
-
-def play_a_paper(home: Path) -> list[Path]:
-    few = (*TINY, "model=mlp", "budget=6", "rounds=1")
-    done("reproduce", "fas-icc2022", "table1", "--quick", "--seeds", "1", *few, "--out", str(home))
-    return [home]
-
-
-def play_a_thousand(home: Path) -> list[Path]:
-    words = ("clients=1000", "cohort=20", "data.private=1000", "name=crowd")
-    return [straight(home / "crowd", tiny("digits-fas", *words, rounds=1))]
-
-
-KINDS = {
-    "demo": (play_demo, "images", 4),
-    "photographs": (play_photographs, "images", 2),
-    "texts": (play_texts, "texts", 1),
-    "flower": (play_on_flower, "images", 1),
-    "paper": (play_a_paper, "images", 12),
-    "thousand": (play_a_thousand, "images", 1),
-}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_run_has_its_page(browser, tmp_path, kind):
     play, sheet, methods = KINDS[kind]
     folders = [str(folder) for folder in play(tmp_path)]
-    told = json.loads(done("compare", *folders, "--json").stdout)["methods"]
-    assert len(told) == methods
+    told = json.loads(done("compare", *folders, "--json").stdout)
+    assert len(told["methods"]) == methods
     done("report", *folders, "-o", str(tmp_path / "page.html"))
     with Tab(browser, tmp_path / "page.html") as page:
-        check_marks(page, told)
-        check_tips(page, told)
+        check_headline(page, told)
+        check_curves(page, told["methods"])
+        check_tips(page, told["methods"])
+        check_bytes(page)
+        check_classes(page)
         assert page.locator(f"#talk .card-{sheet}").count() > 0
         seen = page.locator("main").inner_text()
         for wide, act in ((1440, click), (360, press)):
@@ -145,126 +108,13 @@ def test_every_kind_of_run_has_its_page(browser, tmp_path, kind):
         assert "of 1,000 clients" in seen
 
 
-# --- what is checked of every kind ---
-
-
-def click(spot: Any) -> None:
-    spot.click()
-
-
-def press(spot: Any) -> None:
-    spot.focus()
-    spot.press("Enter")
-
-
-def check_marks(page: Any, told: list[Any]) -> None:
-    """The points and bars that are drawn have the numbers of `compare --json`."""
-    drawn: dict[str, list[Any]] = {method["method"]: [] for method in told}
-    points = "all => all.map((one) => [one.dataset.name, Number(one.dataset.y)])"
-    for name, y in page.locator("#curve-rounds .mark").evaluate_all(points):
-        drawn[name].append(y)
-    marks = page.locator("#curve-bytes .mark").evaluate_all(
-        "all => all.map((one) => [one.dataset.name, Number(one.dataset.x)])"
-    )
-    bars = page.locator("#bytes-methods rect").evaluate_all(
-        "all => all.map((one) => [one.dataset.row, one.dataset.part, Number(one.dataset.value)])"
-    )
-    rows = page.locator("#overview tbody tr").all_inner_texts()
-    for method, row in zip(told, rows, strict=False):  # states of runs may come after them
-        name, accuracy = method["method"], method["accuracy"]
-        assert name in row and f"{accuracy:.3f}" in row
-        settled = drawn[name][-5:]
-        assert sum(settled) / len(settled) == pytest.approx(accuracy, abs=1e-6)
-        assert dict(marks)[name] == pytest.approx(method["uplink_bytes"], abs=1)  # the last one
-        assert [name, "up", method["uplink_bytes"]] in bars
-        assert [name, "down", method["downlink_bytes"]] in bars or not method["downlink_bytes"]
-
-
-TIP = """all => Object.fromEntries(all.map((one) => {
-    const name = one.querySelector("bdi");
-    return [name.title || name.textContent, one.querySelector(".tip-value").textContent];
-}))"""
-
-
-def check_tips(page: Any, told: list[Any]) -> None:
-    """So have the tooltips: of all rounds by keyboard, of bars and of the last round by mouse."""
-    rounds = page.locator("#curve-rounds .mark").evaluate_all("all => all.map((a) => +a.dataset.x)")
-    page.locator("#curve-rounds svg").focus()
-    page.keyboard.press("End")
-    seen: dict[str, list[float]] = {method["method"]: [] for method in told}
-    for _ in range(min(5, int(max(rounds)))):
-        for name, value in page.locator("#tip .tip-row").evaluate_all(TIP).items():
-            seen[name].append(float(value))
-        page.keyboard.press("ArrowLeft")
-    page.locator("#curve-bytes svg").focus()
-    page.keyboard.press("End")
-    sent = page.locator("#tip .tip-row").evaluate_all(TIP)
-    for method in told:
-        values = seen[method["method"]]
-        assert sum(values) / len(values) == pytest.approx(method["accuracy"], abs=6e-5)
-        assert sent[method["method"]].endswith(f" at {format_bytes(method['uplink_bytes'])}")
-    bar = page.locator("#bytes-methods rect").first
-    bar.scroll_into_view_if_needed()
-    bar.hover(force=True)
-    for way, value in page.locator("#tip .tip-row").evaluate_all(TIP).items():
-        assert value.startswith(f"{format_bytes(told[0][f'{way}link_bytes'])}, ")
-    last = page.locator("#curve-rounds .mark").last
-    last.scroll_into_view_if_needed()
-    last.hover(force=True)
-    tips = page.locator("#tip .tip-row").evaluate_all(TIP)
-    assert tips[last.get_attribute("data-name")] == f"{float(last.get_attribute('data-y')):.4f}"
-    page.mouse.move(1, 1)
-
-
-def format_bytes(count: float) -> str:
-    """As the page does."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
-
-
-def check_filters(page: Any, act: Any, methods: int) -> None:
-    lines, first = page.locator("#curve-rounds polyline"), page.locator(".toggle").first
-    act(first)
-    assert lines.count() == methods - 1 and first.get_attribute("aria-pressed") == "false"
-    act(first)
-    assert lines.count() == methods
-
-
-def check_conversation(page: Any, act: Any) -> None:
-    """The last client of the first round, then samples that are contested, and without a label."""
-    data = json.loads(page.locator("#data").inner_text())
-    said = next(run["said"] for run in data["runs"] if run["said"] and run["said"]["rounds"])
-    number = min(said["rounds"], key=int)
-    row, sheet = said["rounds"][number], data["samples"][said["sheet"]]
-    act(page.locator("#talk-client"))
-    if len(said["rounds"]) > 1:
-        page.locator("#talk-round").press("Home")
-    id, told = max(row["clients"].items(), key=lambda one: int(one[0]))
-    act(page.locator(f"#talk-client-{id}"))
-    text = f"Client {id} uploads {told['rows']} soft labels in round {int(number) + 1}."
-    assert page.locator("#talk-said").inner_text().startswith(text)
-    cards = page.locator("#talk .card")
-    assert cards.evaluate_all("all => all.map((one) => one.dataset.sample)") == list(told["said"])
-    shares = cards.first.locator(".says").first.locator(".bar-row")
-    shown = shares.evaluate_all("all => all.map((one) => [one.dataset.class, one.dataset.share])")
-    pairs = told["said"][cards.first.get_attribute("data-sample")]
-    assert [int(n) for pair in shown for n in pair] == pairs
-    act(page.locator("#talk-disputed"))
-    assert f"On {row['contested']} samples" in page.locator("#talk").inner_text()
-    act(page.locator("#talk-unlabelled"))
-    left = f"{sheet['public'] - row['labelled']:,} of {sheet['public']:,}"
-    assert f"Nobody labels {left}" in page.locator("#talk").inner_text()
-
-
 # --- hostile ones ---
 
 
 def make_hostile(home: Path) -> None:
     """A page whose every text is an attack: names, classes, errors, texts of samples."""
-    data = describe_page([runs.load_run(home / "fas-0"), runs.load_run(home / "avg-0")])
+    waiting = [{"name": HOSTILE, "state": HOSTILE}]
+    data = describe_page([runs.load_run(home / "fas-0"), runs.load_run(home / "avg-0")], waiting)
     for run in data["runs"]:
         run["name"], run["folder"], run["command"] = HOSTILE, HOSTILE, HOSTILE
         run["classes"] = [HOSTILE, RTL, *(f"{HOSTILE}{i}" for i in range(8))]
@@ -341,6 +191,60 @@ def test_zoom_by_mouse_and_by_keyboard(browser, home):
         assert not back.is_visible()
 
 
+def test_a_heat_map_by_keyboard(browser, home):
+    """Of the clients' data: along a row, down to the nearest class of the next row, and away."""
+    labels = [client["labels"] for client in runs.load_run(home / "fas-0").clients]
+    held = [[c for c, count in enumerate(row) if count] for row in labels]
+    first, last = held[0][0], held[0][-1]
+    below = min(held[1], key=lambda c: (abs(c - last), c))
+    with Tab(browser, home / "a.html") as page:
+        chart, tip = page.locator("#partition-chart svg"), page.locator("#tip")
+        chart.focus()
+        assert tip.is_hidden()
+        for key, client, label in (
+            ("ArrowRight", 0, first),
+            ("End", 0, last),
+            ("ArrowRight", 0, last),
+            ("ArrowDown", 1, below),
+            ("Home", 1, held[1][0]),
+        ):
+            page.keyboard.press(key)
+            assert page.locator("#tip .tip-head").inner_text() == f"client {client}"
+            assert read_tip(page) == {f"class {label}": f"{labels[client][label]} samples"}
+            cell = f'#partition-chart [data-row="client {client}"][data-column="{label}"]'
+            assert frames(page, "#partition-chart .chosen", cell)
+        page.keyboard.press("Escape")
+        assert tip.is_hidden() and chart.evaluate("one => one === document.activeElement")
+        assert not page.locator("#partition-chart .chosen").get_attribute("d")
+
+
+def test_bars_by_keyboard(browser, home):
+    with Tab(browser, home / "a.html") as page:
+        page.locator("#bytes-methods svg").focus()
+        for key, name, part in (
+            ("ArrowDown", "digits-fas", "up"),
+            ("ArrowRight", "digits-fas", "down"),
+            ("ArrowDown", "digits-fedavg", "down"),
+            ("ArrowUp", "digits-fas", "down"),
+        ):
+            page.keyboard.press(key)
+            assert page.locator("#tip .tip-head").inner_text() == name
+            bars = [b for b in read_marks(page, "#bytes-methods rect") if b["row"] == name]
+            values = {way: value.split(",")[0] for way, value in read_tip(page).items()}
+            assert values == {bar["part"]: format_bytes(int(bar["value"])) for bar in bars}
+            bar = f'#bytes-methods [data-row="{name}"][data-part="{part}"]'
+            assert frames(page, "#bytes-methods .chosen", bar)
+        page.locator("#curve-rounds svg").focus()  # who goes away takes the frame along
+        assert not page.locator("#bytes-methods .chosen").get_attribute("d")
+
+
+def frames(page: Any, frame: str, mark: str) -> bool:
+    """Whether the frame is around this mark, and the mark on the screen."""
+    inner, outer = (page.locator(spot).bounding_box() for spot in (mark, frame))
+    apart = max(abs(inner[key] - outer[key]) for key in inner)
+    return apart <= 2.5 and 0 <= inner["y"] <= page.viewport_size["height"] - inner["height"]
+
+
 def test_the_conversation_by_mouse_and_by_keyboard(browser, home):
     recording = runs.read_recording(home / "fas-0")
     assert recording is not None
@@ -411,7 +315,12 @@ def test_hostile_texts_are_texts(browser, home):
         assert HOSTILE in page.locator("#missing").inner_text()
         assert page.locator("#command").inner_text() == HOSTILE
         assert HOSTILE in page.locator("#talk").inner_text()
+        cells = page.locator("#states td", has_text=HOSTILE[:50])
+        assert cells.count() == 6  # name and reason of two runs that failed, and of one that waits
         assert spills(page) == 0
+        page.evaluate("show({ ...page.data, runs: [] })")  # as a live page before the first round
+        assert page.locator("main td").all_inner_texts() == [HOSTILE, HOSTILE]
+        assert page.evaluate("document.images.length") == 0
 
 
 # --- live ---
