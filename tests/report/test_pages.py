@@ -3,8 +3,9 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_what_was_said_is_there_and_no_private_sample_is(two):
     assert run["said"]["rounds"].keys() == recording.rounds.keys()
     assert run["said"]["rounds"][0]["clients"] == recording.rounds[0]["clients"]
     assert page["samples"] == [recording.samples]
-    assert [sum(parts) for parts in run["said"]["parts"]["up"]] == run["up"]
+    assert sum(run["said"]["parts"]["up"]) == sum(run["up"])
 
 
 def test_a_run_without_a_recording_has_a_page_too(tmp_path):
@@ -107,6 +108,63 @@ def test_conversations_are_cut_to_fit(two, monkeypatch):
     assert (run["said"]["recorded"], len(run["said"]["rounds"])) == (3, 1)
     assert list(run["said"]["rounds"]) == [2]
     assert SAID <= 600_000
+
+
+def test_a_conversation_that_does_not_fit_is_left_out(two, monkeypatch):
+    # The share of each of two runs is too small for a round; what is left is enough for one.
+    last = describe_page([runs.load_run(two[0])])["runs"][0]["said"]["rounds"][2]
+    monkeypatch.setattr("fedsift.report.page_data.SAID", len(json.dumps(last)) + 20)
+    page = describe_page([runs.load_run(folder) for folder in two[:2]])
+    assert [[*run["said"]["rounds"]] for run in page["runs"]] == [[2], []]
+    assert [run["said"]["recorded"] for run in page["runs"]] == [3, 3]
+
+
+def make_long(first: Path, seed: int, rounds: int = 400) -> runs.History:
+    """A made-up run: its first round again and again, with accuracies that rise by the seed."""
+    one = runs.load_run(first)
+    metrics = [
+        one.metrics[0] | {"round": n, "accuracy": (seed + n / rounds) / 1000} for n in range(rounds)
+    ]
+    return replace(
+        one,
+        experiment=one.experiment.model_copy(update={"seed": seed, "rounds": rounds}),
+        metrics=metrics,
+        ledger=[replace(one.ledger[0], round=n) for n in range(rounds)],
+    )
+
+
+def test_two_hundred_long_runs_share_the_points_of_curves(two):
+    """As few rounds of each as fit, with the first and the last, and sums as they were."""
+    histories = [make_long(two[0], seed) for seed in range(200)]
+    data = describe_page(histories)
+    assert 700_000 < len(pages.make_page(data)) < 1_500_000
+    assert len(data["methods"][0]["seeds"]) == 200
+    for seed, run in enumerate(data["runs"]):
+        at = run["at"]
+        assert (at[0], at[-1], run["rounds"]) == (0, 399, 400) and 5 <= len(at) < 100
+        assert max(b - a for a, b in pairwise(at)) - min(b - a for a, b in pairwise(at)) <= 1
+        assert run["accuracy"] == [round((seed + n / 400) / 1000, 6) for n in at]
+        assert run["all_up"] == [histories[0].ledger[0].uplink * (n + 1) for n in at]
+        assert (run["config"], data["shared"]["config"]["rounds"]) == ({"seed": str(seed)}, "400")
+
+
+def test_runs_that_stopped_early_show_the_same_rounds(two, monkeypatch):
+    # Nine rounds, five of them: 0, 2, 4, 6, 8. The run of six rounds has 0, 2, 4 and its last.
+    monkeypatch.setattr("fedsift.report.page_data.CURVE", 5)
+    histories = [make_long(two[0], seed, rounds) for seed, rounds in ((0, 9), (1, 6))]
+    found = describe_page(histories)["runs"]
+    assert [run["at"] for run in found] == [[0, 2, 4, 6, 8], [0, 2, 4, 5]]
+
+
+def test_a_large_confusion_is_left_out(two):
+    # 101 classes have 10,201 cells; 100 have 10,000.
+    for classes, fits in ((100, True), (101, False)):
+        run = make_long(two[0], 0, 1)
+        table = [[0] * classes] * classes
+        run = replace(run, metrics=[run.metrics[0] | {"confusion": table}])
+        (shown,) = describe_page([run])["runs"]
+        assert shown["confusion"] == (table if fits else None)
+        assert shown["confusion_left_out"] is not fits
 
 
 def test_a_sweep_of_twelve_cells_fits(tmp_path, monkeypatch):

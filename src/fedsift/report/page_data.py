@@ -21,18 +21,22 @@ from fedsift.files import locked_by_someone
 from fedsift.report import Method, default_target, methods, name_accuracy, unpaired
 from fedsift.report.formats import explain_figures, format_gap
 from fedsift.report.gaps import Pairing, pair_methods
+from fedsift.report.pages import to_safe_json
 from fedsift.report.palette import colour_methods
 from fedsift.report.thumbnails import fit_samples
-from fedsift.runs import FAILED, LOCK, History, Recording, read_recording, resume_command
+from fedsift.runs import FAILED, LOCK, History, read_recording, resume_command
 from fedsift.runs.folder import check_object, read_json
 
 SAID = 600_000  # letters of all conversations in a page
+FIGURES = 600_000  # letters of the figures of all runs; beyond that there are fewer of these:
+CURVE = 400  # rounds of a curve
 CLIENTS = 60  # whose labels are shown
 SENDERS = 40  # whose bytes are
 CLASS_ROUNDS, CLASSES = 60, 50  # of the accuracy by class
+CONFUSION = 10_000  # cells
 MISSING = 200  # clients that did not answer, with the reason
-REASON = 300  # letters of it
-CURVE = 400  # rounds of a curve
+REASON = 300  # letters of a reason
+NAMES = 100  # of classes
 TEXT = 500  # letters of a name or a value
 
 Row = dict[str, Any]
@@ -46,8 +50,11 @@ def describe_page(
     compared = methods(histories)
     paired = pair_methods(compared)
     index = {id(run): number for number, run in enumerate(histories)}
-    shown, sheets, pictures = _list_conversations(histories, recall)
-    runs = [describe_run(run) | {"said": said} for run, said in zip(histories, shown, strict=True)]
+    runs, shared = _describe_runs(histories)
+    curves = [run["at"] for run in runs]
+    shown, sheets, pictures = _list_conversations(histories, recall, curves)
+    for run, said in zip(runs, shown, strict=True):
+        run["said"] = said
     return {
         "fedsift": __version__,
         "accuracy_name": name_accuracy(histories),
@@ -62,6 +69,7 @@ def describe_page(
         "unpaired": unpaired(histories),
         "without_gap": {cut(name): cut(why) for name, why in paired.refusals.items()},
         "runs": runs,
+        "shared": shared,
         "waiting": list(waiting),
         "samples": sheets,
         "pictures": pictures,
@@ -82,10 +90,39 @@ def _describe_method(method: Method, colour: str, paired: Pairing, target: float
     return method.row() | told | {"method": cut(method.label)}
 
 
-def describe_run(run: History) -> Row:
-    """One run, without what was said in it."""
+def _describe_runs(histories: Sequence[History]) -> tuple[list[Row], Row]:
+    """Of each run so much that all fit, but two rounds, two clients, ...; what all have alike."""
+    longest = max(len(run.metrics) for run in histories)
+    share = 1.0
+    while True:
+        grid = spread_rounds(longest, limit(longest, CURVE, share))
+        runs = [describe_run(run, grid, share) for run in histories]
+        shared = {key: _take_common(runs, key) for key in ("config", "environment")}
+        letters = len(to_safe_json(runs))
+        if letters <= FIGURES or share * CURVE < 2:
+            return runs, shared
+        share *= min(FIGURES / letters, 2 / 3)
+
+
+def limit(there: int, most: int, share: float) -> int:
+    """How many are shown of so many that are there."""
+    return max(2, int(min(there, most) * share))
+
+
+def _take_common(runs: Sequence[Row], key: str) -> Row:
+    """What all runs have alike under this key, taken out of each."""
+    first, *rest = [run[key] for run in runs]
+    common = {name: v for name, v in first.items() if all(one.get(name) == v for one in rest)}
+    for run in runs:
+        run[key] = {name: value for name, value in run[key].items() if name not in common}
+    return common
+
+
+def describe_run(run: History, grid: Sequence[int], share: float = 1.0) -> Row:
+    """One run at the rounds of a grid, without what was said in it; of lists a share."""
     metrics, sent = run.metrics, run.ledger
-    at = spread_rounds(len(metrics), CURVE)
+    last = len(metrics) - 1
+    at = [*(number for number in grid if number < last), last]
     up, down = ([*accumulate(getattr(row, way) for row in sent)] for way in ("uplink", "downlink"))
     return {
         "name": cut(run.experiment.name),
@@ -101,16 +138,15 @@ def describe_run(run: History) -> Row:
         "down": [sent[i].downlink for i in at],
         "all_up": [up[i] for i in at],
         "all_down": [down[i] for i in at],
-        "broadcast": [sent[i].broadcast for i in at],
         "right": [_right(metrics[i], "uploaded_labels") for i in at],
         "taught": [_right(metrics[i], "distilled_labels") for i in at],
-        "by_class": _describe_classes(run),
-        "classes": [cut(name, 60) for name in run.class_names],
-        "confusion": metrics[-1].get("confusion"),
-        "clients": _describe_clients(run),
-        "senders": _list_senders(run),
+        "by_class": _describe_classes(run, share),
+        "classes": [cut(name, 60) for name in run.class_names[:NAMES]],
+        **_describe_confusion(run, share),
+        "clients": _describe_clients(run, share),
+        "senders": _list_senders(run, share),
         "client_count": run.experiment.clients.count,
-        "missing": _list_missing(run),
+        "missing": _list_missing(run, share),
         "config": {key: cut(value) for key, value in _settings(run).items()},
         "environment": _describe_environment(run.environment),
         "command": cut(run.environment.get("command") or "", 2000),
@@ -142,12 +178,19 @@ def _right(row: Row, name: str) -> float | None:
     return row[name]["right"] if name in row else None
 
 
-def _describe_classes(run: History) -> Row | None:
+def _describe_confusion(run: History, share: float) -> Row:
+    """After the last round; none where it is too large."""
+    table = run.metrics[-1].get("confusion")
+    fits = table is None or len(table) ** 2 <= CONFUSION * share
+    return {"confusion": table if fits else None, "confusion_left_out": not fits}
+
+
+def _describe_classes(run: History, share: float) -> Row | None:
     """The accuracy of each class, at some rounds."""
     told = [i for i, row in enumerate(run.metrics) if row.get("class_accuracy")]
     if not told:
         return None
-    at = [told[i] for i in spread_rounds(len(told), CLASS_ROUNDS)]
+    at = [told[i] for i in spread_rounds(len(told), limit(len(told), CLASS_ROUNDS, share))]
     width = len(run.metrics[at[0]]["class_accuracy"])
     rows = [
         [None if v is None else round(v, 3) for v in run.metrics[i]["class_accuracy"][:CLASSES]]
@@ -156,7 +199,7 @@ def _describe_classes(run: History) -> Row | None:
     return {"at": at, "rows": rows, "classes": width}
 
 
-def _describe_clients(run: History) -> list[Row]:
+def _describe_clients(run: History, share: float) -> list[Row]:
     """The first ones, with their labels."""
     return [
         {
@@ -165,21 +208,22 @@ def _describe_clients(run: History) -> list[Row]:
             "model": cut(client["model"], 60),
             "labels": client["labels"][:CLASSES],
         }
-        for client in run.clients[:CLIENTS]
+        for client in run.clients[: limit(len(run.clients), CLIENTS, share)]
     ]
 
 
-def _list_senders(run: History) -> list[list[Any]]:
+def _list_senders(run: History, share: float) -> list[list[Any]]:
     """Id, name, bytes up and down: of all clients, or of many those that sent and got the most."""
     names = {client["client"]: cut(client.get("name", ""), 60) for client in run.clients}
     sent = dict.fromkeys(names, (0, 0)) | ledger.per_client(run.ledger)
-    most = sorted(sent, key=lambda id: (-sum(sent[id]), id))[:SENDERS]
+    most = sorted(sent, key=lambda id: (-sum(sent[id]), id))[: limit(len(sent), SENDERS, share)]
     return [[id, names.get(id, ""), *sent[id]] for id in sorted(most)]
 
 
-def _list_missing(run: History) -> Row:
+def _list_missing(run: History, share: float) -> Row:
     found = [(row.round, id, why) for row in run.ledger for id, why in sorted(row.missing.items())]
-    rows = [[number, id, cut(why, REASON)] for number, id, why in found[-MISSING:]]
+    most = limit(len(found), MISSING, share)
+    rows = [[number, id, cut(why, REASON)] for number, id, why in found[-most:]]
     return {"count": len(found), "rows": rows}
 
 
@@ -216,22 +260,26 @@ def cut(value: Any, most: int = TEXT) -> str:
 
 
 def _list_conversations(
-    histories: Sequence[History], recall: Recall
+    histories: Sequence[History], recall: Recall, curves: Sequence[list[int]]
 ) -> tuple[list[Row | None], list[Row], list[Row]]:
     """Of each run some rounds, evenly spaced, so that all fit; the samples, each set once; and
-    pictures that sets share."""
+    pictures that sets share. `curves`: the rounds of which a run shows figures."""
     found = [recall(run.folder) for run in histories]
-    share = SAID // max(1, sum(one is not None for one in found))
+    left = SAID
+    share = left // max(1, sum(one is not None for one in found))
     sheets: dict[str, tuple[int, Row]] = {}
     named: list[Counter[int]] = []
     shown: list[Row | None] = []
-    for run, recording in zip(histories, found, strict=True):
+    for run, recording, at in zip(histories, found, curves, strict=True):
         if recording is None:
             shown.append(None)
             continue
         digest = hashlib.sha256(json.dumps(recording.samples).encode()).hexdigest()
         place, _ = sheets.setdefault(digest, (len(sheets), recording.samples))
-        said = _describe_conversation(recording, len(run.metrics), share) | {"sheet": place}
+        known = {n: row for n, row in recording.rounds.items() if n < len(run.metrics)}
+        rounds = _choose_rounds(known, share, left)
+        left -= len(to_safe_json(rounds))
+        said = _describe_conversation(known, at) | {"sheet": place, "rounds": rounds}
         named += [Counter()] * (place == len(named))
         named[place] += _count_named(said["rounds"].values())
         shown.append(said)
@@ -247,31 +295,36 @@ def _count_named(rounds: Iterable[Row]) -> Counter[int]:
     return found
 
 
-def _describe_conversation(recording: Recording, rounds: int, most: int) -> Row:
-    """Figures of all rounds, and what was said in as many as fit."""
-    known = {number: row for number, row in recording.rounds.items() if number < rounds}
-    numbers = sorted(known)
-    at = [numbers[i] for i in spread_rounds(len(numbers), CURVE)]
-    told = [number for number in numbers if known[number].get("clients")]
+def _describe_conversation(known: dict[int, Row], curve: Iterable[int]) -> Row:
+    """Figures of the rounds of a curve, and bytes of all rounds by their parts."""
+    at = [number for number in curve if number in known]
     return {
         "at": at,
-        "parts": {
-            way: [list(known[i]["bytes"][way].values()) for i in at] for way in ("up", "down")
-        },
+        "parts": {way: _sum_parts(known.values(), way) for way in ("up", "down")},
         "labelled": [known[i].get("labelled") for i in at],
         "contested": [known[i].get("contested") for i in at],
-        "recorded": len(told),
-        "rounds": {number: _trim(known[number]) for number in _choose_rounds(known, told, most)},
+        "recorded": sum(bool(row.get("clients")) for row in known.values()),
     }
 
 
-def _choose_rounds(known: dict[int, Row], told: list[int], most: int) -> list[int]:
-    """As many as fit into so many letters, evenly spaced; where one fits, the last."""
-    if not told:
-        return []
-    longest = max(len(json.dumps(_trim(known[n]), separators=(",", ":"))) for n in told)
-    fit = most // longest
-    return [told[i] for i in spread_rounds(len(told), fit)] if fit > 1 else told[-1:]
+def _sum_parts(rounds: Iterable[Row], way: str) -> list[int]:
+    return [
+        sum(parts) for parts in zip(*(row["bytes"][way].values() for row in rounds), strict=True)
+    ]
+
+
+def _choose_rounds(known: dict[int, Row], share: int, left: int) -> dict[int, Row]:
+    """As many as fit into a run's share, evenly spaced; else the last, if it fits into what is left
+    for all runs."""
+    told = {
+        number: _trim(known[number]) for number in sorted(known) if known[number].get("clients")
+    }
+    lengths = [len(to_safe_json({number: row})) for number, row in told.items()]
+    fit = share // max(lengths, default=1)
+    numbers = [*told]
+    if fit > 1:
+        return {numbers[i]: told[numbers[i]] for i in spread_rounds(len(numbers), fit)}
+    return {n: told[n] for n in numbers[-1:] if lengths[-1] <= left}
 
 
 def _trim(row: Row) -> Row:

@@ -8,7 +8,7 @@ function conversation(data) {
   const said = run.said;
   const rounds = said ? Object.keys(said.rounds).map(Number).sort((a, b) => a - b) : [];
   if (!rounds.length) {
-    return section("conversation", "The conversation", "conversation", [make("p", { class: "empty" }, "This run sends no soft labels, or was not recorded (record=false).")]);
+    return section("conversation", "The conversation", "conversation", [make("p", { class: "empty" }, said && said.recorded ? "What was said in this run is left out to keep the page small: report fewer runs." : "This run sends no soft labels, or was not recorded (record=false).")]);
   }
   const sheet = data.samples[said.sheet];
   const places = new Map(sheet.samples.map((sample, place) => [sample, place]));

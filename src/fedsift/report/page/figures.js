@@ -108,11 +108,12 @@ function methodLines(data, findX) {
   return data.methods.flatMap((method, i) => {
     if (!page.on.has(i)) return [];
     const runs = method.runs.map((number) => data.runs[number]);
-    const length = Math.min(...runs.map((run) => run.at.length));
     const points = [], band = [];
-    for (let k = 0; k < length; k++) {
-      const x = mean(runs.map((run) => findX(run, k)));
-      const found = runs.map((run) => run.accuracy[k]);
+    for (const number of runs[0].at) {
+      const places = runs.map((run) => run.at.indexOf(number));
+      if (places.includes(-1)) continue; // a run that stopped early
+      const x = mean(runs.map((run, i) => findX(run, places[i])));
+      const found = runs.map((run, i) => run.accuracy[places[i]]);
       points.push([x, mean(found)]);
       band.push([x, Math.min(...found), Math.max(...found)]);
     }
@@ -125,6 +126,7 @@ function methodLines(data, findX) {
 
 function curves(data) {
   const how = { yName: data.accuracy_name, formatY: (y) => formatShare(y, 2), formatTip: (x, y) => formatShare(y, 4) };
+  const longest = data.runs.reduce((best, run) => (run.rounds > best.rounds ? run : best));
   const highest = Math.max(...data.runs.flatMap((run) => run.accuracy));
   const range = [0, highest > 0.5 ? 1 : Math.max(0.1, highest * 1.15)];
   const rounds = lineChart({ ...how, label: "Accuracy against rounds", xName: "round", formatX: formatCount, yRange: range, whole: true }, () => methodLines(data, (run, k) => run.at[k] + 1));
@@ -135,8 +137,17 @@ function curves(data) {
   return section("accuracy", "Accuracy", null, [
     legend(data, redrawAll),
     make("div", { class: "pair" }, figure("curve-rounds", "Against rounds", rounds.element), figure("curve-bytes", "Against bytes", bytes.element)),
-    make("p", { class: "note" }, `${several ? "Line: mean over seeds; band: lowest to highest seed. " : ""}Drag to zoom, double-click for all. By keyboard: Tab to a chart, arrow keys; here + and - zoom, and Escape shows all.`),
+    make("p", { class: "note" }, `${several ? "Line: mean over seeds; band: lowest to highest seed. " : ""}Drag to zoom, double-click for all. By keyboard: Tab to a chart, arrow keys; here + and - zoom, and Escape shows all.${tellFewer(longest.at, longest.rounds)}`),
   ]);
+}
+
+// Said wherever not all rounds are drawn.
+function tellFewer(at, rounds) {
+  return at.length < rounds ? ` Of ${formatCount(rounds)} rounds ${formatCount(at.length)} are drawn, evenly spaced, to keep the page small.` : "";
+}
+
+function noteFewer(run) {
+  return run.at.length < run.rounds ? make("p", { class: "note" }, tellFewer(run.at, run.rounds)) : null;
 }
 
 // --- bytes ---
@@ -151,8 +162,7 @@ function bytes(data) {
   ]);
   const where = barChart({ label: "Where the bytes go", parts: PARTS, format: formatBytes, row: 30, shares: true, empty: "This run was not recorded, so the parts are not known." }, () => {
     if (!run.said || !run.said.at.length) return [];
-    const sum = (way) => run.said.parts[way].reduce((total, parts) => total.map((n, i) => n + parts[i]), [0, 0, 0, 0]);
-    return [{ name: "up", parts: sum("up") }, { name: "down", parts: sum("down") }];
+    return ["up", "down"].map((way) => ({ name: way, parts: run.said.parts[way] }));
   });
   const clients = barChart({ label: "Bytes per client", parts: DIRECTIONS, format: formatBytes, row: 21 }, () =>
     run.senders.map(([id, name, up, down]) => ({ name: nameClient({ id, name }), parts: [up, down] })));
@@ -163,7 +173,7 @@ function bytes(data) {
       figure("bytes-methods", "All methods: a whole run, mean over seeds", totals.element, makeKey(DIRECTIONS)),
       figure("bytes-parts", `Where they go: ${nameRun(run)}`, where.element, makeKey(PARTS), listParts(run))),
     make("div", { class: "pair" },
-      figure("bytes-rounds", "Per round, all clients together", perRound.element, makeKey(DIRECTIONS)),
+      figure("bytes-rounds", "Per round, all clients together", perRound.element, makeKey(DIRECTIONS), noteFewer(run)),
       figure("bytes-clients", `${some}, all rounds`, clients.element, makeKey(DIRECTIONS))),
   ]);
 }
@@ -172,7 +182,7 @@ function bytes(data) {
 function listParts(run) {
   if (!run.said || !run.said.at.length) return null;
   return make("ul", { class: "plain" }, ["up", "down"].map((way) => {
-    const sums = run.said.parts[way].reduce((total, parts) => total.map((n, i) => n + parts[i]), [0, 0, 0, 0]);
+    const sums = run.said.parts[way];
     const all = Math.max(1, sums.reduce((a, b) => a + b, 0));
     const told = PARTS.map((part, i) => (sums[i] ? `${part.name} ${formatBytes(sums[i])} (${formatPercent(sums[i] / all)})` : null)).filter(Boolean);
     return make("li", {}, `${way}: ${told.join(", ") || "nothing"}`);
@@ -194,7 +204,7 @@ function classes(data) {
     const more = run.by_class.classes > names.length ? ` (${names.length} of ${run.by_class.classes} classes)` : "";
     parts.push(figure("class-rounds", `Accuracy of each class over rounds${more}`, heatChart(
       { label: "Accuracy of each class over rounds", rowName: "class", columnName: "round", format: (v) => formatShare(v) },
-      names, run.by_class.at.map((number) => String(number + 1)), cells), make("p", { class: "note" }, "The stronger the colour, the better.")));
+      names, run.by_class.at.map((number) => String(number + 1)), cells), make("p", { class: "note" }, `The stronger the colour, the better.${tellFewer(run.by_class.at, run.rounds)}`)));
   }
   if (run.confusion) {
     const names = run.confusion.map((_, c) => nameClass(run, c));
@@ -204,6 +214,7 @@ function classes(data) {
       : shadeTable("Confusion matrix", "true \\ predicted", names, run.confusion);
     parts.push(figure("confusion", "Confusion after the last round", table, make("p", { class: "note" }, "Rows: true classes. Columns: predicted ones. Counts, added up over the models.")));
   }
+  if (run.confusion_left_out) parts.push(make("p", { class: "empty" }, "The confusion of its classes is left out to keep the page small: report fewer runs."));
   if (!parts.length) parts.push(make("p", { class: "empty" }, "Its models are at the clients, so nobody has measured single classes."));
   return section("classes", "Classes", "classes", [make("div", { class: "pair" }, parts)]);
 }
@@ -248,7 +259,7 @@ function labels(data) {
     parts.push(figure("labels-cover", `Of ${formatCount(total)} public samples`, chart.element, makeKey([{ name: "with a label" }, { name: "contested: clients name different classes" }])));
   }
   if (!parts.length) parts.push(make("p", { class: "empty" }, "This run sends no soft labels, or was not recorded."));
-  return section("labels", "Soft labels", "labels", [make("div", { class: "pair" }, parts)]);
+  return section("labels", "Soft labels", "labels", [make("div", { class: "pair" }, parts), noteFewer(run)]);
 }
 
 function missing(data) {
@@ -277,8 +288,8 @@ function settings(data) {
   const list = (values) => make("dl", { class: "settings" }, Object.entries(values).map(([key, value]) => make("div", {}, make("dt", {}, quote(key, 40)), make("dd", {}, quote(value, 200)))));
   parts.push(
     make("h3", {}, "The command that repeats it"), make("pre", { class: "command", tabindex: "0" }, make("code", { id: "command" }, run.command || "unknown")),
-    make("details", {}, make("summary", {}, `All settings of ${shorten(nameRun(run), 60)}`), list(run.config)),
-    make("details", {}, make("summary", {}, "Environment"), list({ folder: run.folder, ...run.environment })),
+    make("details", {}, make("summary", {}, `All settings of ${shorten(nameRun(run), 60)}`), list({ ...run.config, ...data.shared.config })),
+    make("details", {}, make("summary", {}, "Environment"), list({ folder: run.folder, ...run.environment, ...data.shared.environment })),
   );
   return section("settings", "Settings", "settings", parts);
 }
