@@ -18,6 +18,11 @@ settings.register_profile(
 settings.load_profile("fedsift")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    about = "where pictures of the reports of all kinds of runs are kept, to look at them"
+    parser.addoption("--keep", type=Path, metavar="FOLDER", help=about)
+
+
 def pytest_configure() -> None:
     """For fixtures that outlive a test: parallel workers have a COLUMNS, a plain pytest none.
     What nohup or a shell in the background ignores, programs that tests start would ignore, too."""

@@ -8,6 +8,7 @@ from fedsift import growth
 from fedsift.growth import AXES, Sizes, fit_exponent
 from fedsift.models import initial_state, make_model
 from fedsift.report import growth_plot
+from fedsift.report.palette import PALETTE
 from fedsift.types import UserError
 from tests.helpers.cli import complaint, done, rows
 from tests.helpers.json_shapes import read_printed
@@ -94,6 +95,7 @@ def test_the_command_prints_exponents_and_draws_them(monkeypatch, tmp_path):
     assert file.read_text().startswith("<?xml")
     told = read_printed("bench scale", done("bench", "scale", "--over", "rounds", "--json").stdout)
     assert told["axes"]["rounds"]["exponents"]["round_cpu_s"] == 2
+    assert f"stroke: {PALETTE[0]}" in file.read_text()  # the colour of our pictures
 
 
 def test_the_command_complains_in_words(tmp_path):

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,14 @@ def home(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_run_has_its_page(browser, tmp_path, kind):
+def test_every_kind_of_run_has_its_page(browser, tmp_path, kind, request):
     play, sheet, methods = KINDS[kind]
     folders = [str(folder) for folder in play(tmp_path)]
     told = json.loads(done("compare", *folders, "--json").stdout)
     assert len(told["methods"]) == methods
     done("report", *folders, "-o", str(tmp_path / "page.html"))
+    if home := request.config.getoption("keep"):
+        photograph(browser, tmp_path / "page.html", home / kind)
     with Tab(browser, tmp_path / "page.html") as page:
         check_headline(page, told)
         check_curves(page, told["methods"])
@@ -106,6 +109,13 @@ def test_every_kind_of_run_has_its_page(browser, tmp_path, kind):
         assert "truth:" not in seen and "did not answer" in seen
     elif kind == "thousand":
         assert "of 1,000 clients" in seen
+
+
+def photograph(browser: Any, file: Path, home: Path) -> None:
+    """The whole page on a phone and on a screen, light and dark."""
+    for width, scheme in product((360, 1440), ("light", "dark")):
+        with Tab(browser, file, width, scheme == "dark") as page:
+            page.screenshot(path=home / f"{width}-{scheme}.png", full_page=True)
 
 
 # --- hostile ones ---

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedsift.growth import FIGURES
 from fedsift.report import plots
+from fedsift.report.palette import PALETTE
 from fedsift.types import UserError
 
 
@@ -26,7 +27,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
         sizes = [point[axis] for point in found["points"]]
         for row, (name, label) in enumerate(FIGURES.items()):
             panel, values = grid[row][column], [point[name] for point in found["points"]]
-            panel.loglog(sizes, values, "o-")
+            panel.loglog(sizes, values, "o-", color=PALETTE[0])
             panel.loglog(sizes, [values[0] * size / sizes[0] for size in sizes], ":", color="grey")
             panel.set_ylim(min(values) / 2, max(values) * 2)
             panel.set_title(f"exponent {found['exponents'][name]:.2f}", fontsize=9)

@@ -95,7 +95,7 @@ def _describe_runs(histories: Sequence[History]) -> tuple[list[Row], Row]:
     longest = max(len(run.metrics) for run in histories)
     share = 1.0
     while True:
-        grid = spread_rounds(longest, limit(longest, CURVE, share))
+        grid = spread_rounds(longest, limit(min(longest, CURVE), share))
         runs = [describe_run(run, grid, share) for run in histories]
         shared = {key: _take_common(runs, key) for key in ("config", "environment")}
         letters = len(to_safe_json(runs))
@@ -104,9 +104,9 @@ def _describe_runs(histories: Sequence[History]) -> tuple[list[Row], Row]:
         share *= min(FIGURES / letters, 2 / 3)
 
 
-def limit(there: int, most: int, share: float) -> int:
-    """How many are shown of so many that are there."""
-    return max(2, int(min(there, most) * share))
+def limit(most: int, share: float) -> int:
+    """How many are shown of so many."""
+    return max(2, int(most * share))
 
 
 def _take_common(runs: Sequence[Row], key: str) -> Row:
@@ -190,7 +190,7 @@ def _describe_classes(run: History, share: float) -> Row | None:
     told = [i for i, row in enumerate(run.metrics) if row.get("class_accuracy")]
     if not told:
         return None
-    at = [told[i] for i in spread_rounds(len(told), limit(len(told), CLASS_ROUNDS, share))]
+    at = [told[i] for i in spread_rounds(len(told), limit(min(len(told), CLASS_ROUNDS), share))]
     width = len(run.metrics[at[0]]["class_accuracy"])
     rows = [
         [None if v is None else round(v, 3) for v in run.metrics[i]["class_accuracy"][:CLASSES]]
@@ -208,21 +208,23 @@ def _describe_clients(run: History, share: float) -> list[Row]:
             "model": cut(client["model"], 60),
             "labels": client["labels"][:CLASSES],
         }
-        for client in run.clients[: limit(len(run.clients), CLIENTS, share)]
+        for client in run.clients[: limit(CLIENTS, share)]
     ]
 
 
 def _list_senders(run: History, share: float) -> list[list[Any]]:
-    """Id, name, bytes up and down: of all clients, or of many those that sent and got the most."""
+    """Id, name, bytes up and down: of all clients, or of many the busiest ones."""
     names = {client["client"]: cut(client.get("name", ""), 60) for client in run.clients}
     sent = dict.fromkeys(names, (0, 0)) | ledger.per_client(run.ledger)
-    most = sorted(sent, key=lambda id: (-sum(sent[id]), id))[: limit(len(sent), SENDERS, share)]
+    fit = limit(SENDERS, share)
+    busy = [id for id in sent if any(sent[id]) or len(sent) <= fit]
+    most = sorted(busy, key=lambda id: (-sum(sent[id]), id))[:fit]
     return [[id, names.get(id, ""), *sent[id]] for id in sorted(most)]
 
 
 def _list_missing(run: History, share: float) -> Row:
     found = [(row.round, id, why) for row in run.ledger for id, why in sorted(row.missing.items())]
-    most = limit(len(found), MISSING, share)
+    most = limit(MISSING, share)
     rows = [[number, id, cut(why, REASON)] for number, id, why in found[-most:]]
     return {"count": len(found), "rows": rows}
 

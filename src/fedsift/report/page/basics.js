@@ -163,7 +163,7 @@ function makeTable(label, heads, rows, numbers = []) {
 function makeChoice(label, options, chosen, choose) {
   const select = make("select", { onchange: (event) => choose(Number(event.target.value)) });
   options.forEach((option, i) =>
-    select.append(make("option", { value: i, selected: i === chosen }, shorten(option, 70))),
+    select.append(make("option", { value: i, selected: i === chosen }, squeeze(option, 70))),
   );
   return make("label", { class: "choice" }, make("span", {}, label), select);
 }

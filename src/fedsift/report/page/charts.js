@@ -106,6 +106,7 @@ function paintAxes(svg, how, box) {
   let ticks = how.log && box.low > 0 ? findLogTicks(box.low, box.high) : findTicks(box.low, box.high, wanted);
   if (ticks.length < 2) ticks = [box.low, box.high];
   if (how.whole) ticks = [...new Set(ticks.map(Math.round))];
+  if (new Set(ticks.map(how.formatX)).size === 1) ticks = [ticks[Math.floor(ticks.length / 2)]];
   for (const tick of ticks) {
     const x = scaleX(tick);
     svg.append(draw("line", { class: "grid", x1: x, x2: x, y1: MARGIN.top, y2: MARGIN.top + inner.height }));

@@ -5,8 +5,9 @@ const page = { data: null, on: new Set(), seeds: false, run: 0 };
 const DIRECTIONS = [{ name: "up" }, { name: "down" }];
 const PARTS = [{ name: "header" }, { name: "indexes" }, { name: "values" }, { name: "votes, audits" }];
 
+// By its method: runs of one name may differ in their settings.
 function nameRun(run) {
-  return `${run.name}, seed ${run.seed}`;
+  return `${run.method}, seed ${run.seed}`;
 }
 
 // The names of the classes of a run: their own, or numbers.
@@ -171,7 +172,7 @@ function bytes(data) {
   return section("bytes", "Bytes", "bytes", [
     make("div", { class: "pair" },
       figure("bytes-methods", "All methods: a whole run, mean over seeds", totals.element, makeKey(DIRECTIONS)),
-      figure("bytes-parts", `Where they go: ${nameRun(run)}`, where.element, makeKey(PARTS), listParts(run))),
+      figure("bytes-parts", `Where they go: ${squeeze(nameRun(run), 60)}`, where.element, makeKey(PARTS), listParts(run))),
     make("div", { class: "pair" },
       figure("bytes-rounds", "Per round, all clients together", perRound.element, makeKey(DIRECTIONS), noteFewer(run)),
       figure("bytes-clients", `${some}, all rounds`, clients.element, makeKey(DIRECTIONS))),
@@ -212,7 +213,9 @@ function classes(data) {
     const table = large
       ? heatChart({ label: "Confusion", rowName: "true", columnName: "predicted", format: formatCount, shade: (v) => Math.min(1, v / Math.max(1, ...run.confusion.flat())) }, names, names, run.confusion)
       : shadeTable("Confusion matrix", "true \\ predicted", names, run.confusion);
-    parts.push(figure("confusion", "Confusion after the last round", table, make("p", { class: "note" }, "Rows: true classes. Columns: predicted ones. Counts, added up over the models.")));
+    const shown = figure("confusion", "Confusion after the last round", table, make("p", { class: "note" }, "Rows: true classes. Columns: predicted ones. Counts, added up over the models."));
+    shown.classList.toggle("wide", !large && Math.max(...names.map((name) => name.length)) > 4 && names.length > 4);
+    parts.push(shown);
   }
   if (run.confusion_left_out) parts.push(make("p", { class: "empty" }, "The confusion of its classes is left out to keep the page small: report fewer runs."));
   if (!parts.length) parts.push(make("p", { class: "empty" }, "Its models are at the clients, so nobody has measured single classes."));

@@ -17,6 +17,7 @@ function show(data) {
     main.replaceChildren(make("h1", {}, "No finished round yet"), listWaiting(data));
     return;
   }
+  for (const method of data.methods) for (const number of method.runs) data.runs[number].method = method.method;
   if (first) {
     data.methods.forEach((_, i) => page.on.add(i));
     const said = data.runs.findIndex((run) => run.said && Object.keys(run.said.rounds).length);

@@ -134,8 +134,9 @@ function heatChart(how, rows, columns, cells) {
       if (c % every) return;
       svg.append(draw("text", { class: "tick", x: left + (c + 0.5) * cell.width, y: rows.length * cell.height + 16, "text-anchor": "middle" }, shorten(name, 9)));
     });
+    const everyRow = cell.height < 14 ? 2 : 1;
     rows.forEach((name, r) => {
-      svg.append(draw("text", { class: "tick", x: left - 8, y: (r + 0.5) * cell.height + 4, "text-anchor": "end" }, squeeze(name, Math.floor((left - 8) / 6.6))));
+      if (r % everyRow === 0) svg.append(draw("text", { class: "tick", x: left - 8, y: (r + 0.5) * cell.height + 4, "text-anchor": "end" }, squeeze(name, Math.floor((left - 8) / 6.6))));
       cells[r].forEach((value, c) => {
         if (value === null || value === undefined) return;
         const rect = draw("rect", { class: "heat", x: left + c * cell.width, y: r * cell.height, width: Math.max(1, cell.width - 1), height: cell.height - 1, "fill-opacity": (how.shade ? how.shade(value) : value).toFixed(3), "data-row": name, "data-column": columns[c], "data-value": value });
