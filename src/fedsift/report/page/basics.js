@@ -97,7 +97,7 @@ function findTicks(low, high, wanted) {
   return ticks;
 }
 
-function findLogTicks(low, high) {
+function findLogTicks(low, high, most) {
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
     for (const n of [1, 2, 5]) {
@@ -106,7 +106,7 @@ function findLogTicks(low, high) {
     }
   }
   if (ticks.length < 3) return findTicks(low, high, 3);
-  return ticks.length > 7 ? ticks.filter((tick) => /^1/.test(tick.toExponential())) : ticks;
+  return ticks.length > most ? ticks.filter((tick) => /^1/.test(tick.toExponential())) : ticks;
 }
 
 // --- the tooltip, one for all charts ---

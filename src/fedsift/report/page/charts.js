@@ -103,7 +103,7 @@ function paintAxes(svg, how, box) {
     svg.append(draw("text", { class: "tick", x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" }, how.formatY(tick)));
   }
   const wanted = Math.max(2, Math.floor(inner.width / 90));
-  let ticks = how.log && box.low > 0 ? findLogTicks(box.low, box.high) : findTicks(box.low, box.high, wanted);
+  let ticks = how.log && box.low > 0 ? findLogTicks(box.low, box.high, Math.min(7, inner.width / 50)) : findTicks(box.low, box.high, wanted);
   if (ticks.length < 2) ticks = [box.low, box.high];
   if (how.whole) ticks = [...new Set(ticks.map(Math.round))];
   if (new Set(ticks.map(how.formatX)).size === 1) ticks = [ticks[Math.floor(ticks.length / 2)]];
