@@ -24,7 +24,7 @@ from fedsift.report.gaps import Pairing, pair_methods
 from fedsift.report.pages import to_safe_json
 from fedsift.report.palette import colour_methods
 from fedsift.report.thumbnails import fit_samples
-from fedsift.runs import FAILED, LOCK, History, read_recording, resume_command
+from fedsift.runs import FAILED, LOCK, History, Recording, read_recording, resume_command
 from fedsift.runs.folder import check_object, read_json
 
 SAID = 600_000  # letters of all conversations in a page
