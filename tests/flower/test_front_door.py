@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -41,16 +40,18 @@ from fedsift.flower.messages import NEVER, Call
 from fedsift.flower.run_names import RunNames
 from fedsift.flower.superlink import SuperLink
 from fedsift.types import UserError
-from tests.helpers.real_flower import TINY, checkpoint, server_bits, simulated, until
+from tests.helpers import front_door
+from tests.helpers.real_flower import (
+    PATIENCE,
+    TINY,
+    checkpoint,
+    server_bits,
+    simulated,
+    until,
+)
 from tests.helpers.runs import lines
 
-pytestmark = [
-    pytest.mark.flower,
-    pytest.mark.skipif(
-        shutil.which("nginx") is None,
-        reason="nginx is not installed; apt-get install nginx-light",
-    ),
-]
+pytestmark = [pytest.mark.flower, front_door.needs_nginx]
 MB = 1_000_000
 
 
@@ -142,8 +143,10 @@ class Door:
 def door(tmp_path_factory):
     home = tmp_path_factory.mktemp("door")
     made = certificates.create(home / "certs")
-    with local_deployment.Deployment(home / "flower", made) as deployment:
-        yield Door(home, deployment)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", front_door.PATH)
+        with local_deployment.Deployment(home / "flower", made) as deployment:
+            yield Door(home, deployment)
     assert not deployment.alive()
 
 
@@ -383,6 +386,8 @@ def test_nobody_takes_the_servers_process_or_anothers_seat_and_the_run_is_as_sim
     said = (tmp_path / "thief.log").read_text()
     assert thief.poll() or "403" in said
     assert "flwr-serverapp" not in said
+    impostor.terminate()  # every message to it would be a process
+    impostor.wait(PATIENCE)
 
 
 def submit(door, app, folder, overrides):
@@ -418,6 +423,8 @@ def steal(message, context):
     return Message(RecordDict({"loot": ConfigRecord({"text": text})}), reply_to=message)
 """
 COLLECT = """
+from pathlib import Path
+
 from flwr.app import Message, RecordDict
 from flwr.serverapp import ServerApp
 
@@ -430,6 +437,7 @@ def main(grid, context):
     for reply in grid.send_and_receive(ask, timeout=60):
         if reply.has_content():
             print("loot:", reply.content["loot"]["text"])
+    Path(SIGN).touch()
 """
 FILES = (  # what a web server gives away that looks for files
     "/etc/passwd",
@@ -455,10 +463,12 @@ def test_a_participant_cannot_read_files_of_a_node_or_of_the_server(
     evil = tmp_path / "evil"
     project.create(evil)
     (evil / "client_app.py").write_text(STEAL)
-    (evil / "server_app.py").write_text(COLLECT)
+    sign = tmp_path / "sign"
+    (evil / "server_app.py").write_text(COLLECT.replace("SIGN", repr(str(sign))))
     with pytest.raises(UserError, match="403"):
         intruder.flwr("run", str(evil), "local", "--format", "json")
     run = door.deployment.submit(evil, {})
+    until(sign.exists)  # asking Flower takes seconds of work
     until(lambda: door.deployment.status(run) == "finished:completed")
     found = door.deployment.log(run)
     assert all(f"loot: patient {client}17" in found for client in range(2))

@@ -16,14 +16,9 @@ from fedsift import runs
 from fedsift.flower import processes
 from fedsift.flower.local_deployment import free_port
 from fedsift.flower.superlink import SuperLink
+from tests.helpers import front_door
 
-pytestmark = [
-    pytest.mark.flower,
-    pytest.mark.skipif(
-        shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") is None,
-        reason="the front door is nginx",
-    ),
-]
+pytestmark = [pytest.mark.flower, front_door.needs_nginx]
 
 PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
 STAY = ("flower-superlink", "nginx", "flower-supernode")  # commands that do not end
@@ -48,7 +43,7 @@ class Machine:
         self.folder, self.changes = folder, changes
         self.started: list[subprocess.Popen[str]] = []
         folder.mkdir()
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
+        path = f"{Path(sys.executable).parent}:{front_door.PATH}"
         exports = re.findall(r"^    export (FLWR.*)$", PAGE.read_text(), re.MULTILINE)
         quiet = dict(pair.split("=") for line in exports for pair in line.split())
         assert len(quiet) == 3
