@@ -87,19 +87,31 @@ def app(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory):
-    """A SuperLink and four SuperNodes, each with a file of its own; a run may leave some out."""
+def three(tmp_path_factory):
+    """A SuperLink and three SuperNodes, each with a file of its own."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDSIFT_DATA", str(home / "data"))  # where the server keeps its start
         deployment = local_deployment.Deployment(home)
     write_hospitals(home)
     with deployment:
-        for client in range(4):
-            own = {"memory": str(home / "memory"), "data": str(home / f"hospital-{client}.csv")}
-            deployment.node({"partition-id": client} | own)
+        for client in range(3):
+            add_hospital(deployment, client)
         yield deployment
     assert not deployment.alive()
+
+
+@pytest.fixture(scope="module")
+def four(three):
+    """And a fourth. It joins late: every message to a node is a process."""
+    add_hospital(three, 3)
+    return three
+
+
+def add_hospital(deployment, client):
+    home = deployment.home
+    own = {"memory": str(home / "memory"), "data": str(home / f"hospital-{client}.csv")}
+    deployment.node({"partition-id": client} | own)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +127,7 @@ def submit(deployment, app, folder, overrides, **how):
 
 
 def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resumed(
-    four, app, pace, tmp_path, monkeypatch
+    three, app, pace, tmp_path, monkeypatch
 ):
     """CFD: delta codes both ways and a model at every node, a memory of labels and a start made at
     the server, so everything there is to lose would be missed.
@@ -123,18 +135,18 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
     parts = "start=simclr(epochs=3) aggregator=memory(era(0.1))"
     overrides = f"{TINY} clients=3 cohort=3 rounds=2 algorithm=cfd budget=20 {parts}"
     folder = tmp_path / "run"
-    submit(four, app, folder, overrides)
+    submit(three, app, folder, overrides)
     until(lambda: len(lines(folder / runs.TIMING)) == 1)
     time.sleep(3)  # in the middle of the next round: all its messages are on their way
     servers = [
         pid
-        for pid in processes.find_marked(four.mark)
+        for pid in processes.find_marked(three.mark)
         if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     assert servers
     for pid in servers:
         os.kill(pid, signal.SIGKILL)
-    again = submit(four, app, folder, overrides)
+    again = submit(three, app, folder, overrides)
     state = checkpoint(folder, 2)
     assert server_bits(state) == server_bits(
         simulated(app, tmp_path / "simulated", overrides, monkeypatch)
@@ -147,19 +159,19 @@ def test_three_nodes_equal_a_simulation_also_when_the_server_is_killed_and_resum
             here["accuracies"] == there["accuracies"]
             and here["client_accuracy"] == there["client_accuracy"]
         )
-    assert "starts over" not in four.log(again)
+    assert "starts over" not in three.log(again)
     pace += [row["seconds"] for row in lines(folder / runs.TIMING)[1:]]
 
 
 def test_sift_with_memory_and_start_on_three_nodes_equals_a_simulation(
-    four, app, tmp_path, monkeypatch
+    three, app, tmp_path, monkeypatch
 ):
     """Labels of own classes, a memory of labels, replay, EMA, and updates on the way down."""
     parts = "algorithm.bytes=60 algorithm.mode=labels start=simclr(epochs=3)"
     parts += " algorithm.down_codec=updates(1)"
     overrides = f"{TINY} clients=3 cohort=2 rounds=2 algorithm=sift {parts}"
     folder = tmp_path / "run"
-    submit(four, app, folder, overrides)
+    submit(three, app, folder, overrides)
     state = checkpoint(folder, 2)
     there = simulated(app, tmp_path / "simulated", overrides, monkeypatch)
     assert state.server.memory["aggregator"]  # something is remembered
@@ -168,13 +180,13 @@ def test_sift_with_memory_and_start_on_three_nodes_equals_a_simulation(
 
 
 def test_trust_with_audits_on_three_nodes_equals_a_simulation_with_its_secret(
-    four, app, tmp_path, monkeypatch
+    three, app, tmp_path, monkeypatch
 ):
     """The server draws its secret from chance; the checkpoint has it."""
     parts = "aggregator=trust(memory(era(0.1))) algorithm.audit=8"
     overrides = f"{TINY} clients=3 cohort=3 rounds=2 algorithm=fas {parts}"
     folder = tmp_path / "run"
-    submit(four, app, folder, overrides)
+    submit(three, app, folder, overrides)
     state = checkpoint(folder, 2)
     secret = state.server.memory["secret"].tobytes()
     assert len(secret) == SECRET_BYTES and secret != derive_secret(0)
@@ -384,6 +396,8 @@ def test_up_ends_with_its_terminal_and_goes_on_also_after_a_dead_superlink(tmp_p
         "2",
         "--out",
         str(folder),
+        "--track",
+        "csv",
     ]
     first = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -418,9 +432,26 @@ def test_up_ends_with_its_terminal_and_goes_on_also_after_a_dead_superlink(tmp_p
     assert "test accuracy" in shown and "run folder" in shown and "round 2/2" in told
     assert "the SuperLink ended (exit code -9)" in told and "trying again in 5 s" in told
     assert not list(left())
+    check_tracked(folder)
     overrides = f"{TINY} rounds=2 clients=2 cohort=2 {shlex.quote(models)}"
     state = simulated(tmp_path / "app", tmp_path / "simulated", overrides, monkeypatch)
     assert server_bits(checkpoint(folder, 2)) == server_bits(state)
+
+
+def check_tracked(folder):
+    """A row for each of the two rounds, though two commands told them; by hand from the run."""
+    with open(folder / "figures.csv", newline="") as file:
+        told = list(csv.DictReader(file))
+    assert [row["round"] for row in told] == ["0", "1"]
+    kept, so_far = [lines(folder / name) for name in (runs.METRICS, runs.LEDGER, runs.TIMING)], 0
+    for row, metrics, sent, timing in zip(told, *kept, strict=True):
+        up, down = (sum(sent[way].values()) for way in ("up", "down"))
+        so_far += up
+        wanted = {"accuracy": metrics["accuracy"], "seconds": timing["seconds"]}
+        wanted |= {"uplink_bytes": up, "downlink_bytes": down, "uplink_bytes_so_far": so_far}
+        wanted |= {"clients": 2, "missing": 0}
+        assert {name: float(row[name]) for name in wanted} == wanted
+        assert row["disagreement"] == ""  # it needs all models in one place
 
 
 def test_up_uses_flowers_simulation_where_ray_is_there(tmp_path, monkeypatch):
