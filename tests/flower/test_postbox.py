@@ -134,6 +134,29 @@ def test_a_reply_that_cannot_be_put_together_costs_its_sender_alone():
     assert answers.refusals[17].why.startswith("its reply cannot be read: ")
 
 
+def test_an_array_that_names_one_piece_a_thousand_times_is_given_up():
+    """30 kB travel, and Flower would make 30 MB of them."""
+
+    def swollen(asked):
+        reply = reply_with(bytes(30_000))(asked)
+        for id, thing in get_all_nested_objects(reply).items():
+            often = b'"arraychunk_ids": [' + b"0, " * 999 + b"0]"
+            wire.objects[id] = thing.deflate().replace(b'"arraychunk_ids": [0]', often)
+        return reply
+
+    wire = Wire({7: reply_with(b"one"), 17: swollen, 27: reply_with(b"two")})
+    answers = ask(wire)
+    assert answers.messages.keys() == {7, 27}
+    assert answers.too_large == {17: "its reply has more than 50000 bytes"}
+
+
+def test_an_honest_array_may_name_a_piece_twice():
+    """Flower cuts 12 MB of zeros into pieces, of which all but the last are the same."""
+    answers, wire = exchange({7: reply_with(bytes(12_000_000))}, Limits(60.0, largest=13_000_000))
+    assert answers.messages[7].payload == bytes(12_000_000)
+    assert wire.pulled < 12_000_000
+
+
 def test_a_lost_connection_is_not_taken_for_a_bad_reply():
     def lost(request):
         raise httpx.ConnectError("gone")
