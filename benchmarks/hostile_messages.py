@@ -3,7 +3,8 @@
     python benchmarks/hostile_messages.py --messages 1000000
 
 Run it in the repository's root, with the tests in it. Messages of single codecs are those of
-tests/codecs/test_fuzz.py, whole uploads and downloads those of tests/helpers/hostile_messages.py.
+tests/codecs/test_fuzz.py, whole uploads and downloads those of tests/helpers/hostile_messages.py,
+Flower's messages those of tests/helpers/hostile_records.py.
 Of each kind it reads its share, damaged as they travel or by somebody who knows the format and
 puts lengths and checksums right. It stops at anything but a WireError or a right result, and where
 reading one message takes more memory than its bound, tensors included. While it reads, the system
@@ -25,13 +26,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.codecs import test_fuzz as fuzz
 from tests.helpers import hostile_messages as whole
+from tests.helpers import hostile_records as records
 from tests.helpers.allocations import limit_growth, measure_peaks
 
 from fedsift.codecs import WireError, soft_label_codec, weight_codec
 from fedsift.codecs.estimates import ESTIMATE_CODECS
 
 MOST = 256 * 1024  # bytes that reading one message may take
-COPIES = 2  # and what it may take beside that, in lengths of the message: parts of it are copied
 GROWTH = 64 * 2**20  # bytes that the process may grow by
 WATCHED = 300  # messages of each kind whose memory is measured, one by one
 Message = tuple[bytes, bool]  # and whether its checksum is right without being looked at
@@ -44,6 +45,7 @@ class Source(NamedTuple):
     honest: list[Message]
     damage: Callable[[int, int], Iterator[Message]]  # (count, seed)
     oversized: Callable[[], Iterator[Message]]
+    copies: int = 2  # what reading may take beside MOST, in lengths of the message
 
 
 class Cost(NamedTuple):
@@ -78,7 +80,8 @@ def list_sources() -> dict[str, Source]:
         sources[f"estimates, {name}"] = make_source(*parts, honest, fuzz.estimate_reseal(estimate))
     for name, upload in fuzz.upload_kinds().items():
         sources[f"upload of {name}"] = make_source(*upload)
-    return sources | {name: make_whole(kind) for name, kind in whole.list_kinds().items()}
+    kinds = whole.list_kinds() | records.list_kinds()
+    return sources | {name: make_whole(kind) for name, kind in kinds.items()}
 
 
 def make_source(
@@ -111,6 +114,7 @@ def make_whole(kind: whole.Kind) -> Source:
         [(kind.message, False)],
         lambda count, seed: whole.list_hostile(kind, count, seed),
         lambda: whole.list_oversized(kind),
+        kind.copies,
     )
 
 
@@ -118,7 +122,7 @@ def measure_peak(name: str, source: Source, messages: list[Message]) -> int:
     """The most that reading one of these took."""
     peaks = measure_peaks(source.survive, messages)
     for peak, (message, _) in zip(peaks, messages, strict=True):
-        most = MOST + COPIES * len(message)
+        most = MOST + source.copies * len(message)
         if peak > most:
             raise SystemExit(
                 f"{name}: {peak} bytes for a message of {len(message)}; {most} are allowed"

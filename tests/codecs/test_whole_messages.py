@@ -1,4 +1,6 @@
-"""Whole uploads and downloads of every algorithm, made hostile: WireError or a right result."""
+"""Whole uploads and downloads of every algorithm, and Flower's messages, made hostile: WireError or
+a right result.
+"""
 
 import subprocess
 import sys
@@ -8,20 +10,19 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers import hostile_messages, hostile_records
 from tests.helpers.allocations import measure_peaks, measure_torch
 from tests.helpers.hostile_messages import (
     Kind,
     join,
     list_hostile,
-    list_kinds,
     list_oversized,
     survive,
 )
 
 ROOT = Path(__file__).parents[2]
-KINDS = list_kinds()
-MOST = 256 * 1024  # bytes that reading one message may take,
-COPIES = 2  # and in lengths of the message, as parts of it are copied
+KINDS = hostile_messages.list_kinds() | hostile_records.list_kinds()
+MOST = 256 * 1024  # bytes that reading one message may take, beside copies of it
 EACH = 1000  # messages of each kind; benchmarks/hostile_messages.py reads a million
 
 
@@ -46,7 +47,7 @@ def test_no_hostile_message_takes_much_memory(kind: Kind):
     messages = [*list_oversized(kind), *list_hostile(kind, 60, seed=1)]
     peaks = measure_peaks(lambda message: survive(kind, *message), messages)
     for peak, (message, _) in zip(peaks, messages, strict=True):
-        assert peak <= MOST + COPIES * len(message)
+        assert peak <= MOST + kind.copies * len(message)
 
 
 def test_a_tensor_counts_as_memory():

@@ -7,25 +7,28 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsift import config, runs
 from fedsift.codecs import WireError
 from fedsift.flower import local_deployment, messages, processes, project
-from fedsift.flower.messages import Answer, Call, Hello, Refusal
+from fedsift.flower.messages import Answer, Call, Refusal
 from fedsift.flower.settings import Settings, settings
 from fedsift.flower.site import make_site
 from fedsift.types import UserError
 from tests.helpers.cli import fedsift
 from tests.helpers.fake_flower import TINY, a_task, federation, overrides, play, same_server
+from tests.helpers.hostile_records import check_message
 from tests.helpers.json_shapes import read_printed
+from tests.helpers.layouts import FLOWER
 from tests.helpers.runs import lines, straight, tiny
 
 
@@ -318,27 +321,63 @@ def test_messages_arrive_as_they_were_sent(last, more, payload):
     )
 
 
-values = st.one_of(
-    st.integers(-9, 9), st.floats(), st.text(max_size=5), st.binary(max_size=5), st.booleans()
-)
+NAMES = ["kind", "x", *{name for one in FLOWER for name in one.__dataclass_fields__}]
+texts = st.one_of(st.text(max_size=5), st.sampled_from([type(one).__name__ for one in FLOWER]))
+numbers = st.one_of(st.integers(-9, 9), st.integers(-(2**63), 2**64 - 1))
+values = st.one_of(numbers, st.floats(), texts, st.binary(max_size=5), st.booleans())
 
 
 @given(
-    st.dictionaries(
-        st.sampled_from(["kind", "run", "round", "last", "remembers", "accuracy", "x"]), values
-    ),
-    st.sampled_from(["Call", "Answer", "Hello", "Refusal"]),
-    st.booleans(),
+    st.sampled_from(FLOWER),
+    st.dictionaries(st.sampled_from(sorted(NAMES)), st.one_of(values, st.lists(numbers))),
+    st.sets(st.sampled_from(sorted(NAMES))),
+    st.sampled_from([None, b"", b"abc"]),
 )
-def test_whatever_arrives_is_a_message_or_a_wire_error(values, kind, payload):
-    records = RecordDict({"fedsift": ConfigRecord({"kind": kind} | values)})
-    if payload:
-        records["payload"] = ArrayRecord({"bytes": Array("uint8", (3,), "bytes", b"abc")})
+def test_whatever_arrives_is_a_message_or_a_wire_error(honest, changed, left_out, payload):
+    """Some values are changed or added, some left out; a payload comes or does not."""
+    records = messages.write(honest)
+    sent = {
+        name: value
+        for name, value in (dict(records.config_records["fedsift"]) | changed).items()
+        if name not in left_out
+    }
+    records["fedsift"] = ConfigRecord(sent)
+    if payload is not None:
+        records["payload"] = ArrayRecord({"bytes": Array("uint8", (3,), "bytes", payload)})
     try:
-        found = messages.read(records, Call, Answer, Hello, Refusal)
+        found = messages.read(records, *map(type, FLOWER))
     except WireError:
         return
-    assert type(found).__name__ == kind
+    check_message(found)
+    carried = {"kind": type(found).__name__} | asdict(found)
+    assert ("payload" in carried) == ("payload" in records)
+    carried.pop("payload", None)
+    assert carried == sent
+
+
+@pytest.mark.parametrize("honest", FLOWER, ids=lambda one: type(one).__name__)
+def test_every_value_is_needed_once_and_has_its_type(honest):
+    values = dict(messages.write(honest).config_records["fedsift"])
+    wrong = [values | {name: odd} for name in values for odd in (1, 0.5, True, "x", b"x", [], [1])]
+    wrong = [odd for odd in wrong if list(map(type, odd.values())) != types_of(values)]
+    wrong += [{key: values[key] for key in values if key != name} for name in values]
+    wrong += [values | {name: b"x"} for name in ("payload", "x")]
+    for odd in wrong:
+        records = messages.write(honest)
+        records["fedsift"] = ConfigRecord(odd)
+        with pytest.raises(WireError):
+            messages.read(records, type(honest))
+    for record in (ConfigRecord({"x": 1}), MetricRecord({"x": 1}), ArrayRecord({})):
+        for place in ("more", "payload", "fedsift"):
+            records = messages.write(honest)
+            records[place] = record
+            with pytest.raises(WireError):
+                messages.read(records, type(honest))
+    assert messages.read(messages.write(honest), type(honest)) == honest
+
+
+def types_of(values):
+    return [type(value) for value in values.values()]
 
 
 @pytest.mark.parametrize("run", ["../../etc", "AB" * 16, "ab" * 15, "ab" * 16 + "\n", ""])

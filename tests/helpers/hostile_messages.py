@@ -57,6 +57,7 @@ class Kind(NamedTuple):
     message: bytes  # an honest one
     fields: Callable[[bytes], list[Field]]
     others: tuple[bytes, ...]  # honest ones of other clients
+    copies: int = 2  # what reading may take, in lengths of the message: parts of it are copied
 
 
 # --- damage ---

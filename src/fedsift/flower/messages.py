@@ -94,6 +94,8 @@ def read(records: RecordDict, *expected: type[FedsiftMessage]) -> Any:
     if records.keys() != {_VALUES} | ({_PAYLOAD} if "payload" in types else set()):
         raise WireError("malformed message: it has other records than its kind needs")
     if "payload" in types:
+        if "payload" in values:
+            raise WireError("malformed message: it has no payload, or more than one")
         values["payload"] = _payload(records)
     if values.keys() != types.keys() or any(
         type(values[name]).__name__ != types[name] for name in types
@@ -129,7 +131,7 @@ def is_token(text: str) -> bool:
 
 def one_line(text: str) -> str:
     """Fit for a log in which every line is one of ours."""
-    return "".join(sign if sign.isprintable() else " " for sign in text)[:LONGEST]
+    return "".join(sign if sign.isprintable() else " " for sign in text[:LONGEST])
 
 
 def nothing() -> RecordDict:
