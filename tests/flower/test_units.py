@@ -1,5 +1,5 @@
 """systemd units, Dockerfile and compose files: what they start exists and is asked for rightly.
-Docker itself is not run here.
+Docker itself is run by test_containers.py.
 """
 
 import re
@@ -125,14 +125,15 @@ def test_systemd_takes_the_units(tmp_path):
 def test_compose_files_start_the_same_with_as_few_rights(files):
     server = yaml.safe_load(files["compose.server.yml"])["services"]
     node = yaml.safe_load(files["compose.node.yml"])["services"]
-    assert server.keys() == {"superlink", "proxy", "run"} and node.keys() == {"node"}
+    assert server.keys() == {"network", "superlink", "proxy", "run"} and node.keys() == {"node"}
     for service in (*server.values(), *node.values()):
         assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["init"]
         assert service["security_opt"] == ["no-new-privileges:true"]
-    for name, service in server.items():
+    network = server.pop("network")  # that all share; it does nothing, so it does not end
+    assert network["command"] == ["sleep", "infinity"] and network["ports"] == ["8443:8443"]
+    for service in server.values():
         check_command(service["command"])
-        assert ("ports" in service) == (name == "superlink")  # of the network that all share
-        assert name == "superlink" or service["network_mode"] == "service:superlink"
+        assert service["network_mode"] == "service:network" and "ports" not in service
     asked = check_command(server["superlink"]["command"])
     assert (asked.host, asked.database) == ("127.0.0.1", f"{STATE}/certs/superlink.db")
     shell = node["node"]["command"][2].replace("$$", "$").removeprefix("exec ")
