@@ -245,6 +245,26 @@ def test_up_prints_what_the_run_came_to(tmp_path, monkeypatch):
     assert told["uplink_bytes"] == sum(sent) > 0
 
 
+@pytest.mark.parametrize(("written", "waits"), [("60.0", 80.0), ("300.0", 300.0)])
+def test_up_waits_as_long_as_the_project_says_and_ten_seconds_a_node(
+    written, waits, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    class Asked(StoppedDeployment):
+        def submit(self, folder, how, count):
+            asked.append(how["wait"])
+            super().submit(folder, how, count)
+
+    monkeypatch.setattr(local_deployment, "Deployment", Asked)
+    project.create(Path("app"))
+    about = Path("app/pyproject.toml")
+    about.write_text(about.read_text().replace("wait = 60.0", f"wait = {written}"))
+    assert fedsift("flower", "up", "app", "--nodes", "2").exit_code == 130
+    assert asked == [waits]
+
+
 PICK = """
 
 def pick(probs, label_counts, budget, draws):

@@ -72,7 +72,7 @@ def up(
     """Run a project on this machine: start SuperLink and SuperNodes, run, stop all."""
     with error_handler():
         from fedsift import runs
-        from fedsift.flower import local_deployment, superlink, supervisor
+        from fedsift.flower import local_deployment, project, superlink, supervisor
 
         settings = [*(overrides or []), *([] if nodes is None else [f"clients={nodes}"])]
         experiment = read_project(folder, settings, nodes)
@@ -89,7 +89,8 @@ def up(
             "folder": str(run_folder),
             "poll": 0.2,
         }
-        how |= {"wait": 60.0 + 10 * experiment.clients.count} | (
+        enough = 60.0 + 10 * experiment.clients.count  # all nodes start at once here
+        how |= {"wait": max(enough, project.read_settings(folder).wait)} | (
             {} if deadline is None else {"deadline": deadline}
         )
         again = [
