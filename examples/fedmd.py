@@ -1,16 +1,11 @@
-"""FedMD (Li and Wang 2019), written outside the package. From this folder:
-
-fedsift run digits-fd algorithm=fedmd:FedMD "clients.models={cnn = 12, mlp = 8}"
-"""
+"""FedMD: fedsift run digits-fd algorithm=fedmd:FedMD "clients.models={cnn = 12, mlp = 8}"."""
 
 import fedsift
 from fedsift import Fit, Predict, Server, SoftLabels, seeding
 
-CODEC = fedsift.CODECS["float16"]
 
-
-class FedMD:
-    """Clients keep their models and learn from the mean of everyone's soft labels."""
+class FedMD:  # Li and Wang 2019: clients keep their models and learn from all soft labels' mean
+    codec = fedsift.CODECS["float16"]
 
     def __init__(self, budget, local, distill):  # public samples per round, and two recipes
         self.budget, self.local, self.distill = budget, local, distill
@@ -20,21 +15,21 @@ class FedMD:
 
     def prepare_downloads(self, server, cohort, r):
         last = SoftLabels(**server.memory) if server.memory else None
-        return {c.id: CODEC.encode(last, r.link(c.id)) if last else b"" for c in cohort}
+        return {c.id: self.codec.encode(last, r.link(c.id)) if last else b"" for c in cohort}
 
     def client_turn(self, client, memory, download, r):
         model, weights = client.model, memory.get("model")
         weights = weights or fedsift.initial_state(model, r.seed)
         if download:  # digest the consensus of the last round
-            labels = CODEC.decode(download, r.link(client.id)).on(r.public)
+            labels = self.codec.decode(download, r.link(client.id)).on(r.public)
             weights = yield Fit(model, weights, labels, self.distill, r.key("digest", client.id))
         weights = yield Fit(model, weights, client.data, self.local, r.key("revisit", client.id))
         chosen = seeding.subset(r.draws(client.id).shared, len(r.public), self.budget)
         probs = fedsift.softmax((yield Predict(model, weights, r.public[chosen])), 1.0)
-        return {"model": weights}, CODEC.encode(SoftLabels(chosen, probs), r.link(client.id))
+        return {"model": weights}, self.codec.encode(SoftLabels(chosen, probs), r.link(client.id))
 
     def check_upload(self, server, client, upload, r):
-        return CODEC.decode(upload, r.link(client))
+        return self.codec.decode(upload, r.link(client))
 
     def server_turn(self, server, uploads, r):
         yield from ()  # a turn is a generator, also where it has nothing to compute

@@ -1,6 +1,5 @@
-"""A codec of your own: one byte per probability.
+"""A codec of your own: one byte per probability. From this folder: python own_codec.py
 
-From this folder: python own_codec.py
 On the command line: fedsift run digits-fas codec=own_codec:Bytes8
 """
 
