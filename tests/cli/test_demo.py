@@ -20,14 +20,16 @@ from tests.helpers.cli import (
     rows,
 )
 from tests.helpers.json_shapes import read_printed
+from tests.helpers.pages import find_command, read_recipe, read_words
 from tests.helpers.runs import bits, rounds_in
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """`fedsift demo`, cut short, in an empty folder."""
+    """`make demo`, cut short, in an empty folder."""
     folder = tmp_path_factory.mktemp("demo")
-    return folder, program("demo", "--seeds", "1", "--rounds", "2", cwd=folder)
+    _, target = read_words(find_command("README.md", "make demo"))
+    return folder, program(*read_recipe(target), "--seeds", "1", "--rounds", "2", cwd=folder)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ import fedsift
 from fedsift import runs
 from fedsift.algorithms.audits import SECRET_BYTES, derive_secret
 from fedsift.flower import certificates, keys, local_deployment, processes, project
+from tests.helpers.pages import find_command, read_words
 from tests.helpers.real_flower import (
     PATIENCE,
     TINY,
@@ -388,10 +389,10 @@ def test_up_ends_with_its_terminal_and_goes_on_also_after_a_dead_superlink(tmp_p
     about.write_text(slow)
     folder = tmp_path / "run"
     models = 'clients.models={"task:network"=1,"mlp"=1}'  # with quotes
+    words = read_words(find_command("docs/deploy.md", "fedsift flower up app"))
     command = [
         *fedsift,
-        "up",
-        "app",
+        *words[2:],
         *TINY.split(),
         "rounds=2",
         models,

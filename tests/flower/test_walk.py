@@ -1,7 +1,6 @@
 """The operator's walk: the commands of docs/deploy.md, word for word, from nothing to a table."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,23 +16,13 @@ from fedsift.flower import processes
 from fedsift.flower.local_deployment import free_port
 from fedsift.flower.superlink import SuperLink
 from tests.helpers import front_door
+from tests.helpers.pages import read_walk
 
 pytestmark = [pytest.mark.flower, front_door.needs_nginx]
 
-PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
 STAY = ("flower-superlink", "nginx", "flower-supernode")  # commands that do not end
 TINY = "data.private=60 data.public=30 local.epochs=1 distill.epochs=1 device=cpu budget=6 rounds=2"
 PATIENCE = 240  # seconds; slow machines are slow
-
-
-def read_steps():
-    """The commands of each step."""
-    text = PAGE.read_text()
-    steps = {}
-    for number in range(1, 6):
-        part = text.split(f"**Step {number}, ")[1].split("**Step ")[0].split("\n### ")[0]
-        steps[number] = re.findall(r"^    (.*)$", part, re.MULTILINE)
-    return steps
 
 
 class Machine:
@@ -43,12 +32,11 @@ class Machine:
         self.folder, self.changes = folder, changes
         self.started: list[subprocess.Popen[str]] = []
         folder.mkdir()
-        path = f"{Path(sys.executable).parent}:{front_door.PATH}"
-        exports = re.findall(r"^    export (FLWR.*)$", PAGE.read_text(), re.MULTILINE)
-        quiet = dict(pair.split("=") for line in exports for pair in line.split())
-        assert len(quiet) == 3
-        self.environment = os.environ | quiet | {"PATH": path, processes.MARK: mark}
+        self.changes["/opt/fedsift/bin"] = str(Path(sys.executable).parent)
+        self.environment = os.environ | {"PATH": front_door.PATH, processes.MARK: mark}
         self.environment |= {"FLWR_HOME": str(folder / "flwr")}
+        shell = " && ".join([*read_walk()[0], "env -0"])  # what every terminal has
+        self.environment |= dict(pair.split("=", 1) for pair in self.run(shell).split("\0") if pair)
 
     def run(self, command):
         for old, new in self.changes.items():
@@ -111,8 +99,8 @@ def test_the_walk_of_the_page_ends_with_a_table(tmp_path, new_machine):
             "flower-supernode ": f"flower-supernode --port {free_port()} ",
         }
         nodes.append(new_machine(f"node-{number}", ports | own))
-    steps = read_steps()
-    assert [len(commands) for commands in steps.values()] == [4, 1, 2, 3, 2]
+    steps = read_walk()
+    assert [len(commands) for commands in steps.values()] == [2, 4, 1, 2, 3, 2]
 
     for command in steps[1]:
         server.run(command)

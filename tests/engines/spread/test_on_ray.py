@@ -14,6 +14,7 @@ from fedsift.engines.spread import cluster
 from fedsift.engines.spread.on_ray import _room_on
 from fedsift.types import UserError
 from tests.helpers import ray_cluster
+from tests.helpers.pages import find_command, read_words
 from tests.helpers.runs import PROGRAM
 
 
@@ -76,8 +77,9 @@ def test_a_run_on_a_cluster_that_was_put_up_gives_the_bytes_of_the_batched_engin
     try:
         words = ["run", "digits-fas", *ray_cluster.TINY, "rounds=2", "--quiet"]
         run_program(*PROGRAM, *words, "--engine", "batched", "--out", str(tmp_path / "batched"))
-        there = ["--engine", "ray", "--workers", "2", "--address", running["address"]]
-        run_program(*PROGRAM, *words, *there, "--out", str(tmp_path / "ray"))
+        there = ["--address", running["address"], "--out", str(tmp_path / "ray")]
+        command = read_words(find_command("docs/cluster.md", "fedsift run digits-fas --engine ray"))
+        run_program(*PROGRAM, *command[1:], *words[2:], *there)
         assert outcome(tmp_path / "ray") == outcome(tmp_path / "batched")
         rows = [json.loads(line) for line in outcome(tmp_path / "ray")[0].splitlines()]
         assert len(rows) == 2 and np.isfinite(rows[-1]["accuracy"])
