@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 PROGRAM = [sys.executable, "-m", "fedsift"]
-RATE = 200  # requests a second
+RATE = 220  # requests a second that are tried, so that 200 are made
+ASKERS = 2  # connections that make them, each in a process of its own
 PATIENCE = 300.0  # seconds for a run that is killed and resumed
 Cost = tuple[float, float]  # CPU and wall seconds
 Result = TypeVar("Result")
@@ -177,19 +178,20 @@ class Watch:
 
 
 def ask_often(port: int, count: Any) -> None:
-    """RATE requests a second for the data of the page, over one connection, for ever."""
+    """Its part of RATE requests a second for the data of the page, for ever."""
     link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    due = time.perf_counter()
+    due, pause = time.perf_counter(), ASKERS / RATE
     while True:
         link.request("GET", "/data.json")
         link.getresponse().read()
-        count.value += 1
-        due = max(due + 1 / RATE, time.perf_counter() - 1 / RATE)  # a pause is not made up for
+        with count.get_lock():
+            count.value += 1
+        due = max(due + pause, time.perf_counter() - pause)  # what was missed is not made up for
         time.sleep(max(0.0, due - time.perf_counter()))
 
 
 def measure_watching(home: Path, how: argparse.Namespace) -> None:
-    """One run on a live page: in every second round the page is asked, by a process of its own."""
+    """One run on a live page: in every second round others ask for the page."""
     from fedsift import config, runs
     from fedsift.engines import choose_engine
 
@@ -201,17 +203,20 @@ def measure_watching(home: Path, how: argparse.Namespace) -> None:
         rounds = runs.Group.of([run]).run_or_raise(choose_engine()[0])
         next(rounds)
         count = away.Value("i", 0)
-        asker = away.Process(target=ask_often, args=(watch.port, count), daemon=True)
-        asker.start()
-        assert asker.pid is not None
-        time.sleep(3)  # until it asks
+        how_to_ask: Any = {"target": ask_often, "args": (watch.port, count), "daemon": True}
+        askers = [away.Process(**how_to_ask) for _ in range(ASKERS)]
+        for asker in askers:
+            asker.start()
+        time.sleep(3)  # until they ask
         before = count.value
         for number in range(2 * ((how.rounds - 1) // 2)):
             asked = number % 4 in (1, 2)  # off, on, on, off: a drift meets both
-            os.kill(asker.pid, signal.SIGCONT if asked else signal.SIGSTOP)
+            for asker in askers:
+                os.kill(asker.pid or 0, signal.SIGCONT if asked else signal.SIGSTOP)
             costs[asked].append(clock(lambda: next(rounds))[1])
         made = count.value - before
-        asker.kill()
+        for asker in askers:
+            asker.kill()
     seconds = sum(wall for _, wall in costs[True])
     print(f"{made / seconds:.0f} requests a second, load {os.getloadavg()[0]:.1f}")
     for place, name in enumerate(("CPU", "wall")):
