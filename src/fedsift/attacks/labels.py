@@ -159,12 +159,12 @@ class Adaptive:
     """Knows the rule `trust`: wrong on so many rows that it agrees as often as honest clients do.
 
     slack: what is added to the share of wrong rows
-    lie: "next" names the class after the likeliest one; "rarest" the class that the student names
-        least, and knows `penalty` of trust: no more wrong rows than it leaves alone
+    lie: "next" names the class after the likeliest, "rarest" the one that the student names least
 
     Agreement is with the student that it received. A client that chooses its rows is wrong where no
     honest client uploads anything, so that nobody contradicts it. One that cannot choose also holds
-    itself to the agreement with honest uploads. Its other rows say what the student says.
+    itself to the agreement with honest uploads. Its other rows say what the student says. With
+    "rarest" it also knows `penalty` of trust, and has no more wrong rows than that leaves alone.
     """
 
     slack: float = 0.0
