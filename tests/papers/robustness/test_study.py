@@ -193,6 +193,13 @@ def test_the_picture_is_drawn(tmp_path: Path):
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_report_on_honest_clients_alone_shows_their_accuracy(tmp_path: Path):
+    few = ("--seeds", "1", "--only", "fas+trust", "rounds=1", "--quiet", "--out", str(tmp_path))
+    done("reproduce", "robustness", "grid", "--quick", *few)
+    assert "| FAS | trust |" in (tmp_path / "grid.md").read_text()
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.slow
 def test_the_quick_study_runs_and_reports(tmp_path: Path):
     done("reproduce", "robustness", "grid", "--quick", "--quiet", "--out", str(tmp_path / "out"))

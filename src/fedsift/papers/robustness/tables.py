@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsift.report.gaps import find_interval
 from fedsift.report.plots import load_pyplot, save
+from fedsift.reproduction import pictures
 from fedsift.reproduction.verdicts import ENOUGH
 
 Report = Mapping[str, Any]
@@ -127,10 +128,15 @@ def _names(entries: Sequence[Entry], key: str) -> list[Any]:
 
 
 def draw_grid(report: Report, file: Path) -> None:
-    """A map of the points lost: attacks down, rules across, a panel for each algorithm and skew."""
-    plt = load_pyplot()
+    """A map of the points lost: attacks down, rules across, a panel for each algorithm and skew.
 
+    Where no cell is attacked, nothing is lost: then it shows accuracy.
+    """
     entries = [e for e in read_entries(report) if e["share"] == USUAL_SHARE]
+    if not entries:
+        pictures.draw(report, file)
+        return
+    plt = load_pyplot()
     algorithms, alphas = _names(entries, "algorithm"), _names(entries, "alpha")
     attacks = _names(entries, "attack")
     widths = [len({e["rule"] for e in entries if e["algorithm"] == name}) for name in algorithms]
