@@ -148,7 +148,7 @@ class WeightsAndBiases:
         )
 
     def log(self, round: int, figures: Mapping[str, float]) -> None:
-        self._run.log(dict(figures), step=round)
+        self._run.log(dict(figures), step=round, commit=True)  # else it waits for the next round
 
     def close(self) -> None:
         self._run.finish()
