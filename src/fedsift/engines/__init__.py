@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fedsift import registry
+from fedsift.engines.auto import AutoEngine
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.precision import PRECISIONS, Precision
 from fedsift.engines.router import Router
@@ -21,22 +22,10 @@ from fedsift.types import Engine, UserError
 __all__ = ["DEVICES", "ENGINES", "PRECISIONS", "Router", "check_engine", "choose_engine", "place"]
 
 
-def make_auto_engine(
-    device: str = "cpu", precision: str = "float32", memory: float | None = None
-) -> Engine:
-    """The best engine for any work: today the batched one.
-
-    device: as torch names it, e.g. "cpu", "cuda" or "cuda:1"
-    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
-    memory: GiB for stacked networks (default: 1, on CUDA half of what is free)
-    """
-    return BatchedEngine(device, precision=precision, memory=memory)
-
-
 # Name -> what makes the engine; of device, precision, memory and workers it is given those it
 # takes.
 ENGINES: dict[str, Callable[..., Engine]] = {
-    "auto": make_auto_engine,
+    "auto": AutoEngine,
     "batched": BatchedEngine,
     "sequential": SequentialEngine,
     "workers": WorkerEngine,
@@ -84,7 +73,8 @@ def choose_engine(
 
     "auto" is the batched engine everywhere. It stacks what pays and leaves the rest to the
     sequential one, by rule and not by the clock, so that two runs of an experiment compute the
-    same. The sequential engine trains one network per thread and needs no bound on its memory.
+    same. On a CPU it moves long trainings of small networks to worker processes, which changes no
+    bit. The sequential engine trains one network per thread and needs no bound on its memory.
 
     The choice is about networks. Models that are none (see docs/any-client.md) go to an engine of
     their own: what is returned is a `Router`, which has the chosen engine as `networks`.
