@@ -19,7 +19,7 @@ from fedsift.training import count_steps
 from fedsift.types import Fit, Model, UserError, Work
 
 SMALL = 1_000_000  # multiplications per sample: beyond, the lock costs little
-STEPS_HERE = 300_000  # of small networks, before workers are started
+STEPS_HERE = 500_000  # of small networks, a minute or so, before workers are started
 
 
 class AutoEngine(BatchedEngine):
@@ -29,7 +29,7 @@ class AutoEngine(BatchedEngine):
     precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
     memory: GiB for stacked networks (default: 1, on CUDA half of what is free)
 
-    On a CPU, when small networks have been trained for 300,000 steps, the next ones are trained in
+    On a CPU, when small networks have been trained for 500,000 steps, the next ones are trained in
     worker processes, one a core. Their answers are the same to the last bit.
     """
 
