@@ -32,10 +32,10 @@ def test_weights_by_hand():
     # The same once more: losses 2, 2, 4.
     labels, memory = run_aggregator(ExpGuard(eta=3.0), votes(1.0, 1.0, 0.0), memory, R)
     assert labels.probs[0, 0] == pytest.approx(2 / (2 + exp(-2)))
-    # Client 2 starts over: losses 2, 2, 0 and then 3, 3, 2.
+    # Client 2 starts over, which clears nobody's name: losses 3, 3, 6.
     memory = forget_client(ExpGuard(), memory, 2)
     labels, _ = run_aggregator(ExpGuard(eta=3.0), votes(1.0, 1.0, 0.0), memory, R)
-    assert labels.probs[0, 0] == pytest.approx(2 * exp(-1) / (2 * exp(-1) + 1))
+    assert labels.probs[0, 0] == pytest.approx(2 / (2 + exp(-3)))
 
 
 def test_a_client_is_held_against_the_rule_inside():

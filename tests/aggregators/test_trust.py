@@ -281,13 +281,23 @@ def test_the_rule_inside_forgets_a_client_that_has_no_vote():
     assert memory["inner"]["by_client"].keys() == {"0", "1", "2"}
 
 
-def test_a_client_that_is_forgotten_starts_with_the_prior():
-    rule = Trust()
+def test_starting_over_clears_nobodys_name():
+    """The rule inside forgets the client; its counts, its trust and its last upload stay."""
+    rule = Trust("memory")
     uploads = [(i, says(TRUTH)) for i in range(3)] + [(3, says(LIES))]
     _, memory, _ = run_and_judge(rule, uploads, {}, a_round(), Seen(STUDENT))
-    assert memory["by_client"].keys() == {"0", "1", "2", "3"}
-    after = forget_client(rule, memory, 3)
-    assert after["by_client"].keys() == {"0", "1", "2"}
+    after = forget_client(rule, memory, 0)
+    assert memory["inner"]["by_client"].keys() == {"0", "1", "2"}  # a liar has no vote
+    assert after["inner"]["by_client"].keys() == {"1", "2"}
+    again = forget_client(rule, memory, 3)
+    liar, before = (tree["by_client"]["3"] for tree in (again, memory))
+    assert float(liar["trust"]) == float(before["trust"]) < 0.2
+    assert np.array_equal(liar["counts"]["agreed"], before["counts"]["agreed"])
+    assert len(liar["last"]["labels"]["index"]) == SAMPLES
+    honest = [(i, says(TRUTH)) for i in range(4)]
+    _, _, fresh = run_and_judge(rule, honest, {}, a_round(1), Seen(STUDENT))
+    _, _, found = run_and_judge(rule, honest, again, a_round(1), Seen(STUDENT))
+    assert found[3].trust < fresh[3].trust  # what it did before still counts
 
 
 def test_a_memory_that_does_not_fit_is_refused():

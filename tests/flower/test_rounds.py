@@ -23,7 +23,7 @@ from fedsift.flower import messages, server
 from fedsift.flower.client_state import ClientState, DiskStore, RunStore
 from fedsift.flower.messages import Answer
 from fedsift.flower.run_names import FILE, RunNames
-from fedsift.flower.server import RoundError
+from fedsift.flower.server import TooFew
 from fedsift.flower.settings import Settings
 from fedsift.flower.site import make_site
 from fedsift.ledger import RoundBytes
@@ -272,11 +272,60 @@ def test_a_round_that_most_uploads_spoil_keeps_the_state_and_can_be_played_again
     grid, how = federation(task, overrides("fedavg"), 4, tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(FedAvg, "check_upload", check_upload)
-        with pytest.raises(RoundError, match="leaving out uploads does not help"):
+        with pytest.raises(TooFew, match=r"in 3 tries.*leaving out uploads does not help"):
             play(task, grid, how)
     assert runs.rounds_played(tmp_path / "run") == 1
     resumed = play(task, grid, how)
     assert same_server(resumed.state, simulated(task, "fedavg", tmp_path / "there").state)
+
+
+def spoiling(monkeypatch, client):
+    """Weights that no network with them can predict, from one client, which no check finds."""
+    honest = FedAvg.check_upload
+
+    def check_upload(self, server, sender, upload, r):
+        weights, samples = honest(self, server, sender, upload, r)
+        huge = {name: value + 1e20 for name, value in weights.items()}
+        return (huge if sender == client else weights), samples
+
+    monkeypatch.setattr(FedAvg, "check_upload", check_upload)
+
+
+def silent_once():
+    """A node whose first reply of a round is lost."""
+    left = ["its first turn"]
+
+    def meddle(message, reply):
+        return None if message.metadata.group_id and left and left.pop() else reply
+
+    return meddle
+
+
+def test_the_only_upload_that_came_and_spoils_the_round_is_named_and_the_others_asked_again(
+    task, tmp_path, monkeypatch, caplog
+):
+    spoiling(monkeypatch, 0)
+    words = overrides("fedavg", 1).replace("cohort=3", "cohort=4")
+    grid, how = federation(task, words, 4, tmp_path / "run", deadline=0.05)
+    for number in (17, 27, 37):
+        grid.nodes[number].meddle = silent_once()
+    run = play(task, grid, how)
+    assert "round 0 is without client 0: with its upload the " in caplog.text
+    (row,) = lines(run.folder / runs.LEDGER)
+    assert row["up"].keys() == {"1", "2", "3"} and row["missing"].keys() == {"0"}
+
+
+def test_a_client_that_is_heard_alone_and_spoils_every_round_ends_the_run_by_name(
+    task, tmp_path, monkeypatch
+):
+    spoiling(monkeypatch, 0)
+    words = overrides("fedavg", 1).replace("cohort=3", "cohort=4")
+    grid, how = federation(task, words, 4, tmp_path / "run", deadline=0.05)
+    for number in (17, 27, 37):
+        grid.nodes[number].meddle = lambda m, reply: None if m.metadata.group_id else reply
+    with pytest.raises(TooFew, match=r"in 3 tries; .*client 0: with its upload the outputs of"):
+        play(task, grid, how)
+    assert sum(node == 7 for _, node in grid.uplinks()) == 3
 
 
 def swallow(client, lost):

@@ -64,7 +64,8 @@ class ExpGuard:
         return mean(votes, *shape), Losses(losses)
 
     def forget(self, memory: Losses, client: int) -> Losses:
-        return Losses({id: loss for id, loss in memory.by_client.items() if id != client})
+        """Nothing: a client could else clear its name by starting over."""
+        return memory
 
 
 def find_distances(

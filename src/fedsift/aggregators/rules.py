@@ -22,7 +22,8 @@ class StatefulAggregator(Protocol):
 
     The memory is a dict with arrays or numbers at the leaves, {} before the first round. After a
     round its keys are strings. For typed fields, name a dataclass as `memory_type` (fedsift.memory
-    says what it may hold). `forget` is called when a client starts over.
+    says what it may hold). `forget` is called when a client says that it starts over. What the rule
+    has found out about it should stay, since anybody can say so.
     """
 
     def aggregate(self, uploads: Uploads, memory: Any, r: Round) -> tuple[SoftLabels, Any]:

@@ -141,8 +141,9 @@ class Trust:
         return labels, TrustMemory(after, inner), verdicts
 
     def forget(self, memory: TrustMemory, client: int) -> TrustMemory:
-        kept = {id: one for id, one in memory.by_client.items() if id != client}
-        return TrustMemory(kept, forget_client(self.inner, memory.inner, client))
+        """The rule inside forgets it. What was found out stays: it could else clear its name by
+        starting over."""
+        return replace(memory, inner=forget_client(self.inner, memory.inner, client))
 
     def choose_audit(
         self, memory: TrustMemory, size: int, generator: np.random.Generator, r: Round

@@ -18,7 +18,9 @@ from fedsift.federation import (
     ClientResults,
     Federation,
     FederationState,
+    NothingUsable,
     Record,
+    Useless,
     start_federations,
 )
 from fedsift.flower import logs
@@ -204,33 +206,55 @@ class Host:
         return {node: refused.why for node, refused in self.membership.refused.items()}
 
     def _run_round(self) -> tuple[Record, Replies]:
-        """Repeated while fewer than the minimum answer; clients then give the same answer again."""
-        state = self.run.state
+        """Repeated while fewer than the minimum are of use. Who has answered then answers the same
+        again."""
+        number = self.run.state.round
         for attempt in range(self.how.tries):
-            federation = self._federation()
-            r = federation.round(state.round)
-            cohort = federation.draw_cohort(r)
-            if attempt:
-                self.membership.wait_for({client.id for client in cohort}, self.how.wait)
-            replies = self.exchange.ask_all(federation, state, cohort, r)
-            for client, why in replies.missing.items():
-                self._warn_without(r.number, client, why)
-            usable = len(replies.uploads)
-            if usable >= self.how.minimum:
-                record = self._finish(federation, state, cohort, replies)
-                usable = len(record.bytes.up)
-                if usable >= self.how.minimum:
-                    return record, replies
+            record, replies = self._try_round(attempt > 0)
+            usable = 0 if record is None else len(record.bytes.up)
+            if record is not None and usable >= self.how.minimum:
+                return record, replies
+            usable = usable or len(replies.uploads)
             warn(
-                f"round {r.number} has {usable} replies, the minimum is {self.how.minimum}",
-                round=r.number,
+                f"round {number} has {usable} replies, the minimum is {self.how.minimum}",
+                round=number,
             )
             self.monitor.update(missing=replies.missing, refused=self._refused())
         reasons = "; ".join(f"client {client}: {why}" for client, why in replies.missing.items())
         raise TooFew(
-            f"round {state.round} had fewer than {self.how.minimum} replies"
+            f"round {number} had fewer than {self.how.minimum} replies"
             f" in {self.how.tries} tries; the last time: {reasons}"
         )
+
+    def _try_round(self, again: bool) -> tuple[Record | None, Replies]:
+        """What came of asking a cohort; no record where too few replied or all they sent is of no
+        use."""
+        federation, state = self._federation(), self.run.state
+        r = federation.round(state.round)
+        cohort = federation.draw_cohort(r)
+        if again:
+            self.membership.wait_for({client.id for client in cohort}, self.how.wait)
+        replies = self.exchange.ask_all(federation, state, cohort, r)
+        for client, why in replies.missing.items():
+            self._warn_without(r.number, client, why)
+        if len(replies.uploads) < self.how.minimum:
+            return None, replies
+        try:
+            return self._finish(federation, state, cohort, replies), replies
+        except (Useless, NothingUsable) as error:  # what was sent is to blame
+            why = f"with its upload {describe_error(error)}"
+            self._leave_out(r.number, replies, dict.fromkeys(replies.uploads, why))
+            self.rests.note(r.number, (), replies.uploads)
+            replies.uploads.clear()
+            return None, replies
+        except UserError as error:
+            raise RoundError(str(error)) from error
+
+    def _leave_out(self, number: int, replies: Replies, reasons: dict[int, str]) -> None:
+        """Clients that were heard are missing after all."""
+        for client, why in reasons.items():
+            self._warn_without(number, client, why)
+        replies.missing.update(reasons)
 
     def _warn_without(self, round: int, client: int, why: str) -> None:
         warn(f"round {round} is without client {client}: {why}", round=round, client=client)
@@ -255,16 +279,11 @@ class Host:
         results = ClientResults(
             uploads, {}, sent, replies.accuracies, replies.uploads, replies.downloads
         )
-        try:
-            record: Record = run_turn(federation.finish_round(state, results), self.engine)
-        except UserError as error:
-            raise RoundError(str(error)) from error
+        record: Record = run_turn(federation.finish_round(state, results), self.engine)
         left_out = {id: why for id, why in record.bytes.missing.items() if id in uploads}
         if not left_out:
             return record
-        for id, why in left_out.items():
-            self._warn_without(record.round, id, why)
-        replies.missing.update(left_out)
+        self._leave_out(record.round, replies, left_out)
         last = {id: number for id, number in replies.last_rounds.items() if id not in left_out}
         last |= {id: number for id, number in before.items() if id in left_out}
         return replace(record, state=replace(record.state, last_rounds=last))

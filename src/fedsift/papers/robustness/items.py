@@ -28,8 +28,8 @@ ATTACKS = (
     *("wrong", "colluding", "hollow", "adaptive", "adaptive-bold", "over-budget", "sleeper"),
     "poison",
 )
-# of one client of five or ten, beside `wrong`; the adaptive ones know the rule
-OTHERS = ("adaptive", "adaptive-bold", "adaptive-rarest", "hollow", "colluding")
+# of one client of five or ten, beside `wrong`: those that know the rule, and the worst of the rest
+OTHERS = ("adaptive", "adaptive-bold", "adaptive-rarest", "hollow", "colluding", "poison")
 # in items of their own, not in the grid
 CLASSICAL = ("mean", "median", "trimmed", "geometric", "cronus", "filter", "expguard")
 JUDGES = ("trust", "trust-cap")
