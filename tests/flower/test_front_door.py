@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,11 +88,7 @@ class Door:
     def admit(self, client: int, key: Path) -> int:
         public = keys.read_public_key(keys.public_path(key))
         table = self.register.admit(client, public)
-        self.reload()
         return {seat.client: seat.node for seat in table.seats}[client]
-
-    def reload(self) -> None:
-        assert proxy.reload(self.folder) is None
 
     def lets_in(self, key: Path) -> bool:
         """Whether the proxy asks the SuperLink about a request with this key."""
@@ -558,6 +555,23 @@ def test_a_proxy_that_is_killed_and_started_again_costs_time_and_no_bit(
     assert all(node.poll() is None for node in nodes)
 
 
+def test_a_command_that_was_killed_or_cut_off_is_finished_by_the_next_one(door, members):
+    key = door.make_key("cut-short")
+    door.deployment.register(keys.public_path(key))  # killed before it wrote the table
+    node = door.admit(2, key)
+    until(lambda: door.lets_in(key))
+    assert door.register.list_nodes()[node] == admission.NEW
+    nobody = SuperLink(f"127.0.0.1:{local_deployment.free_port()}", door.home / "nobody")
+    nobody.home.mkdir()
+    nobody.write_connection()
+    with pytest.raises(UserError, match="give the same command again"):
+        replace(door.register, link=nobody).revoke(2)
+    until(lambda: not door.lets_in(key))
+    assert node in door.register.list_nodes()
+    door.register.revoke(2)
+    assert node not in door.register.list_nodes()
+
+
 def test_a_revoked_node_is_out_and_a_renewed_key_is_in(door, members):
     """Last: it takes the second node's key away."""
     renewed = door.make_key("renewed")
@@ -566,7 +580,6 @@ def test_a_revoked_node_is_out_and_a_renewed_key_is_in(door, members):
     with pytest.raises(UserError, match="was revoked"):
         door.admit(1, members[1])
     door.register.revoke(1)
-    door.reload()
     until(lambda: not door.lets_in(renewed))
     assert node not in door.register.list_nodes()
     refused = door.node("refused", 1, renewed)

@@ -6,6 +6,7 @@ import re
 import shlex
 import stat
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -257,16 +258,110 @@ def test_a_superlink_that_lost_its_database_is_told_all_keys_again(register, tmp
     assert {seat.node for seat in table.seats} == register.list_nodes().keys() - {99}
 
 
-def test_a_node_is_out_even_where_the_superlink_cannot_be_asked(register, tmp_path):
-    register.admit(0, keys.create_key(tmp_path / "a.key"))
+class Down:
+    """A SuperLink that does not answer."""
 
-    def fail(*words):
+    def flwr(self, *words):
         raise UserError("unavailable")
 
-    register.link.flwr = fail
-    with pytest.raises(UserError, match="unavailable"):
+
+def test_a_node_is_out_even_where_the_superlink_cannot_be_asked(register, tmp_path):
+    """And the same command again shuts it out there too."""
+    register.admit(0, keys.create_key(tmp_path / "a.key"))
+    (node,) = register.list_nodes()
+    reloads = []
+    cut = replace(register, link=Down(), reload=lambda folder: reloads.append(let_in(register)))
+    with pytest.raises(UserError, match=r"unavailable; .* give the same command again"):
+        cut.revoke(0)
+    table = seats.read_table(register.path)
+    assert table.seats == () and table.leaving == (node,)
+    assert reloads == [[]]  # once, and without the key
+    assert node in register.list_nodes()
+    assert register.revoke(0).leaving == () and node not in register.list_nodes()
+    with pytest.raises(UserError, match="client 0 has no key"):
         register.revoke(0)
-    assert let_in(register) == [] and seats.read_table(register.path).seats == ()
+
+
+def test_a_renewal_that_was_cut_short_is_finished_by_the_same_command(register, tmp_path):
+    old, new = (keys.create_key(tmp_path / f"{name}.key") for name in "ab")
+    register.admit(0, old)
+    (node,) = register.list_nodes()
+
+    def fail(*words):
+        if words[1] == "unregister":
+            raise UserError("unavailable")
+        return register.link.flwr(*words)
+
+    link = FakeLink()
+    link.flwr = fail
+    reloads = []
+    cut = replace(register, link=link, reload=lambda folder: reloads.append(let_in(register)))
+    with pytest.raises(UserError, match="unavailable"):
+        cut.admit(0, new)
+    assert reloads == [[new.fingerprint]] and node in register.list_nodes()
+    register.admit(0, new)
+    assert node not in register.list_nodes() and len(register.list_nodes()) == 1
+
+
+def test_any_later_command_finishes_a_revocation(register, tmp_path):
+    for client in range(3):
+        register.admit(client, keys.create_key(tmp_path / f"{client}.key"))
+    cut = replace(register, link=Down())
+    for client in (0, 1):
+        with pytest.raises(UserError, match="unavailable"):
+            cut.revoke(client)
+    assert len(register.list_nodes()) == 3
+    proxy.write_keys(register.folder, [keys.create_key(tmp_path / "stale.key")])  # killed before it
+    table = register.register_again()
+    assert table.leaving == () and len(register.list_nodes()) == 1
+    assert let_in(register) == [seat.key.fingerprint for seat in table.seats]
+
+
+def register_and_die(register, key, tmp_path):
+    """What a command leaves that was killed before it wrote the table."""
+    file = tmp_path / "killed.pub"
+    file.write_text(f"{key.text}\n")
+    return register.link.flwr("supernode", "register", str(file))["node-id"]
+
+
+def test_a_key_that_was_registered_and_not_written_gets_its_seat(register, tmp_path):
+    first, second, third = (keys.create_key(tmp_path / f"{name}.key") for name in "abc")
+    register.admit(0, first)
+    node = register_and_die(register, second, tmp_path)
+    assert register.admit(1, second).of_client(1) == seats.Seat(1, node, second)
+    register.link.nodes[register_and_die(register, third, tmp_path)] = "online"  # it has come
+    with pytest.raises(UserError, match=r"does not say as which node; make a new one at the node"):
+        register.admit(2, third)
+
+
+def test_which_of_two_nodes_has_a_key_is_not_guessed(register, tmp_path):
+    made = [keys.create_key(tmp_path / f"{name}.key") for name in "ab"]
+    for key in made:
+        register_and_die(register, key, tmp_path)
+    with pytest.raises(UserError, match="nodes without a client are listed by"):
+        register.admit(0, made[0])
+    assert seats.read_table(register.path) == seats.Table()
+
+
+def test_the_commands_reload_the_proxy_before_they_ask_the_superlink(tmp_path, monkeypatch):
+    """So it knows, whatever comes then."""
+    link, reloads, folder = FakeLink(), [], str(tmp_path / "certs")
+    monkeypatch.setattr(SuperLink, "flwr", lambda self, *words: link.flwr(*words))
+    monkeypatch.setattr(proxy, "reload", reloads.append)
+    fedsift("flower", "certs", folder)
+    keys.create_key(tmp_path / "node.key")
+    fedsift("flower", "admit", folder, "0", str(tmp_path / "node.key.pub"))
+    (node,) = link.nodes
+    reloads.clear()
+    monkeypatch.setattr(SuperLink, "flwr", Down.flwr)
+    done = fedsift("flower", "revoke", folder, "0")
+    assert done.exit_code == 2 and "give the same command again" in done.stderr
+    assert len(reloads) == 1
+    monkeypatch.setattr(SuperLink, "flwr", lambda self, *words: link.flwr(*words))
+    told = fedsift("flower", "nodes", folder).stderr
+    assert f"node {node} (registered) has a revoked key: shut it out with" in told
+    assert fedsift("flower", "revoke", folder, "0").exit_code == 0
+    assert link.nodes == {node: "unregistered"} and len(reloads) == 2
 
 
 def test_the_commands_admit_list_and_revoke(tmp_path, monkeypatch):

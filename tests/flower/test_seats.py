@@ -110,6 +110,7 @@ def test_a_seat_is_for_one_key_and_an_old_key_is_revoked(some):
     assert "has no seat in the server's table" in objection(table, 99, 0)
     renewed = table.seat(Seat(1, 81, some[2]))
     assert node_of(renewed, 1) == 81 and renewed.revoked == (some[0].fingerprint,)
+    assert renewed.leaving == (71,)
     assert renewed.find_objection(71, 1)
     again = table.seat(Seat(1, 91, some[0]))  # the same key with another id: nothing is revoked
     assert node_of(again, 1) == 91 and again.revoked == ()
@@ -119,8 +120,9 @@ def test_a_seat_is_for_one_key_and_an_old_key_is_revoked(some):
 
 def test_a_table_survives_its_file(tmp_path, some):
     table = Table((Seat(0, 2**64 - 1, some[0]), Seat(7, 1, some[1])), (some[2].fingerprint,))
-    seats.write_table(tmp_path / "nodes.json", table)
-    assert seats.read_table(tmp_path / "nodes.json") == table
+    for each in (table, table.unseat(0)):
+        seats.write_table(tmp_path / "nodes.json", each)
+        assert seats.read_table(tmp_path / "nodes.json") == each
 
 
 def change(row=(), **top):
@@ -154,7 +156,10 @@ def change(row=(), **top):
         (change([("node", str(2**64))]), "a node that cannot be"),
         (change([("node", "\u0663")]), "a node that cannot be"),
         (change([("key", "ssh-rsa AAAA")]), "not a public key"),
-        (change([("key", 7)]), "a node that cannot be"),
+        (change([("key", 7)]), "a key that cannot be"),
+        (change(leaving=7), "damaged"),
+        (change(leaving=[7]), "a node that cannot be"),
+        (change(leaving=["0"]), "a node that cannot be"),
         (change([("note", "x")]), "damaged"),
     ],
 )

@@ -147,7 +147,6 @@ def admit(
             print_json({"client": client, "node": seat.node, "fingerprint": public.fingerprint})
         else:
             say(f"client {client} is node {seat.node}, with the key {public.fingerprint}")
-        _reload(folder)
 
 
 def revoke(folder: Folder, client: Client, as_json: Json = False) -> None:
@@ -158,7 +157,6 @@ def revoke(folder: Folder, client: Client, as_json: Json = False) -> None:
             print_json({"revoked": client})
         else:
             say(f"client {client} has no key any more")
-        _reload(folder)
 
 
 def nodes(
@@ -187,7 +185,13 @@ def nodes(
             print_json({"nodes": rows, "without_client": known})
             return
         for node, status in known.items():
-            warn(f"node {node} ({status}) has no client: remove it with: flwr supernode unregister")
+            if node in table.leaving:
+                cure = (
+                    f"has a revoked key: shut it out with: fedsift flower nodes {folder} --register"
+                )
+            else:
+                cure = "has no client: remove it with: flwr supernode unregister"
+            warn(f"node {node} ({status}) {cure}")
 
 
 def _write_server_side(front: Proxy) -> None:
@@ -208,7 +212,8 @@ def _open_register(folder: Path) -> Register:
     from fedsift.flower.certificates import Certificates
     from fedsift.flower.superlink import SuperLink, read_address
 
-    return Register(folder, SuperLink(read_address(folder), folder, Certificates(folder).ca))
+    link = SuperLink(read_address(folder), folder, Certificates(folder).ca)
+    return Register(folder, link, _reload)
 
 
 def _reload(folder: Path) -> None:

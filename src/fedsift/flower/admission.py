@@ -5,6 +5,7 @@ proxy; without a new certificate authority.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +17,8 @@ from fedsift.flower.seats import Seat, Table
 from fedsift.flower.superlink import NAME
 from fedsift.types import UserError
 
-GONE = "unregistered"
+NEW, GONE = "registered", "unregistered"  # what Flower says of a node; NEW: it never came
+IN_USE = "already in use"  # and of a key that it has had
 
 
 class Link(Protocol):
@@ -31,6 +33,7 @@ class Register:
 
     folder: Path
     link: Link
+    reload: Callable[[Path], object] = proxy.reload  # the proxy reads the keys again
 
     @property
     def path(self) -> Path:
@@ -42,24 +45,18 @@ class Register:
             table = seats.read_table(self.path)
             _check_new(table, client, key)
             old = table.of_client(client)
-            if old and old.key == key:
-                return table
-            table = table.seat(Seat(client, self._register(key), key))
-            self._write(table)
-            if old:
-                self._unregister(old)
-            return table
+            if old is None or old.key != key:
+                table = table.seat(Seat(client, self._register(key, table), key))
+            return self._settle(table)
 
     def revoke(self, client: int) -> Table:
         """Take a client's seat away; its key never comes back."""
         with self._lock():
             table = seats.read_table(self.path)
-            old = table.of_client(client)
-            if old is None:
+            is_new = table.of_client(client) is not None or bool(table.leaving)
+            table = self._settle(table.unseat(client))
+            if not is_new:
                 raise UserError(f"client {client} has no key in {self.path}")
-            table = table.unseat(client)
-            self._write(table)  # first: from now on it has no seat, whatever the SuperLink says
-            self._unregister(old)
             return table
 
     def register_again(self) -> Table:
@@ -68,9 +65,9 @@ class Register:
             table, known = seats.read_table(self.path), self.list_nodes()
             for seat in table.seats:
                 if seat.node not in known:
-                    table = table.seat(replace(seat, node=self._register(seat.key)))
-                    self._write(table)
-            return table
+                    table = table.seat(replace(seat, node=self._register(seat.key, table)))
+                    seats.write_table(self.path, table)
+            return self._settle(table)
 
     def list_nodes(self) -> dict[int, str]:
         """The nodes that the SuperLink knows, with their status: registered, online or offline."""
@@ -78,21 +75,56 @@ class Register:
         nodes = {int(row["node-id"]): str(row["status"]) for row in answer["nodes"]}
         return {node: status for node, status in nodes.items() if status != GONE}
 
-    def _register(self, key: PublicKey) -> int:
+    def _settle(self, table: Table) -> Table:
+        """Do what the table says, the lock that is nearest to the door first.
+
+        Every command does all of it, so it also finishes what an earlier one could not.
+        """
+        seats.write_table(self.path, table)
+        proxy.write_keys(self.folder, [seat.key for seat in table.seats])
+        self.reload(self.folder)
+        if not table.leaving:
+            return table
+        try:
+            for node in self.list_nodes().keys() & set(table.leaving):
+                self.link.flwr("supernode", "unregister", str(node), NAME, "--format", "json")
+        except UserError as error:
+            raise UserError(
+                f"{error}; the old key is revoked here, but the SuperLink does not know yet: give"
+                " the same command again when it answers"
+            ) from None
+        table = replace(table, leaving=())
+        seats.write_table(self.path, table)
+        return table
+
+    def _register(self, key: PublicKey, table: Table) -> int:
         with tempfile.NamedTemporaryFile("w", suffix=".pub") as file:
             file.write(f"{key.text}\n")
             file.flush()
             words = ["supernode", "register", file.name, NAME, "--format", "json"]
-            return int(self.link.flwr(*words)["node-id"])
+            try:
+                return int(self.link.flwr(*words)["node-id"])
+            except UserError as error:
+                if IN_USE not in str(error):
+                    raise
+            return self._find_node(key, table)
 
-    def _unregister(self, seat: Seat) -> None:
-        if seat.node in self.list_nodes():
-            words = ["supernode", "unregister", str(seat.node), NAME, "--format", "json"]
-            self.link.flwr(*words)
+    def _find_node(self, key: PublicKey, table: Table) -> int:
+        """The node of a key that was registered by a command that was stopped before it wrote.
 
-    def _write(self, table: Table) -> None:
-        seats.write_table(self.path, table)
-        proxy.write_keys(self.folder, [seat.key for seat in table.seats])
+        Flower does not say which key a node has. A node that nobody let in has never come. Were it
+        that of another key, the seat would be nobody's: the proxy lets this key in, and the
+        SuperLink takes no other key for the node.
+        """
+        taken = {*table.leaving, *(seat.node for seat in table.seats)}
+        free = [n for n, status in self.list_nodes().items() if status == NEW and n not in taken]
+        if len(free) == 1:
+            return free[0]
+        raise UserError(
+            f"the SuperLink has had the key {key.fingerprint} before, and does not say as which"
+            " node; make a new one at the node with: fedsift flower key FILE; nodes without a"
+            f" client are listed by: fedsift flower nodes {self.folder}"
+        )
 
     def _lock(self) -> files.Lock:
         path = self.folder / f".{seats.TABLE}.lock"

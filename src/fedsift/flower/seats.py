@@ -37,6 +37,7 @@ class Table:
 
     seats: tuple[Seat, ...] = ()
     revoked: tuple[str, ...] = ()
+    leaving: tuple[int, ...] = ()  # nodes of revoked keys that the SuperLink may still take
 
     def of_client(self, client: int) -> Seat | None:
         return next((seat for seat in self.seats if seat.client == client), None)
@@ -72,7 +73,8 @@ class Table:
         if old is None:
             return self
         seats = tuple(seat for seat in self.seats if seat.client != client)
-        return Table(seats, (*self.revoked, old.key.fingerprint))
+        revoked = (*self.revoked, old.key.fingerprint)
+        return Table(seats, revoked, (*self.leaving, old.node))
 
 
 @dataclass
@@ -108,6 +110,8 @@ def write_table(path: Path, table: Table) -> None:
         for seat in table.seats
     ]
     content = {"format": FORMAT, "nodes": rows, "revoked": list(table.revoked)}
+    if table.leaving:
+        content["leaving"] = [str(node) for node in table.leaving]
     write_atomic(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
@@ -128,12 +132,15 @@ def _parse(content: bytes) -> Any:
 
 
 def _take_table(content: Any) -> Table:
-    if not isinstance(content, dict) or content.keys() != {"format", "nodes", "revoked"}:
+    if not isinstance(content, dict):
+        raise ValueError(DAMAGED)
+    content = {"leaving": []} | content
+    if content.keys() != {"format", "nodes", "revoked", "leaving"}:
         raise ValueError(DAMAGED)
     if content["format"] != FORMAT:
         raise UserError("it is of another version of fedsift")
-    rows, revoked = content["nodes"], content["revoked"]
-    if not isinstance(rows, list) or not isinstance(revoked, list):
+    rows, revoked, leaving = content["nodes"], content["revoked"], content["leaving"]
+    if not all(isinstance(some, list) for some in (rows, revoked, leaving)):
         raise ValueError(DAMAGED)
     seats = tuple(_take_seat(row) for row in rows)
     if not all(isinstance(text, str) for text in revoked):
@@ -143,17 +150,24 @@ def _take_table(content: Any) -> Table:
             raise UserError(f"it has a {name} twice")
     if found := next((seat for seat in seats if seat.key.fingerprint in revoked), None):
         raise UserError(f"the key of client {found.client} is revoked")
-    return Table(seats, tuple(revoked))
+    return Table(seats, tuple(revoked), tuple(_take_node(node) for node in leaving))
 
 
 def _take_seat(row: Any) -> Seat:
     if not isinstance(row, dict) or row.keys() != {"client", "node", "key"}:
         raise ValueError(DAMAGED)
-    client, node, key = row["client"], row["node"], row["key"]
+    client, key = row["client"], row["key"]
     if type(client) is not int or not 0 <= client < MOST:
         raise UserError("it has a client that cannot be")
-    if not isinstance(node, str) or not node.isascii() or not node.isdigit() or len(node) > 20:
+    if not isinstance(key, str):
+        raise UserError("it has a key that cannot be")
+    return Seat(client, _take_node(row["node"]), parse_public_key(key))
+
+
+def _take_node(text: Any) -> int:
+    """Flower's id of a node, written as a text: JSON's numbers are not that long everywhere."""
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 20:
         raise UserError("it has a node that cannot be")
-    if not 0 < int(node) < NODE_IDS or not isinstance(key, str):
+    if not 0 < int(text) < NODE_IDS:
         raise UserError("it has a node that cannot be")
-    return Seat(client, int(node), parse_public_key(key))
+    return int(text)
