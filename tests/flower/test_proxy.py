@@ -190,6 +190,42 @@ def test_the_configuration_can_be_written_again_with_other_limits(tmp_path):
     assert "127.0.0.1:9000" in (folder / "flwr" / "config.toml").read_text()
 
 
+def test_what_no_option_names_stays_in_the_configuration(tmp_path):
+    folder = tmp_path / "certs"
+    fedsift("flower", "certs", str(folder), "--listen", "[::]:443", "--link", "127.0.0.1:9000")
+    config, link = folder / proxy.CONFIG, folder / "flwr" / "config.toml"
+    first, said = config.read_text(), link.read_text()
+    assert fedsift("flower", "proxy", str(folder)).exit_code == 0
+    assert (config.read_text(), link.read_text()) == (first, said)
+    assert fedsift("flower", "proxy", str(folder), "--body", "12").exit_code == 0
+    assert (config.read_text(), link.read_text()) == (
+        first.replace("6m;", "12m;").replace("7m;", "13m;"),
+        said,
+    )
+    fedsift("flower", "proxy", str(folder), "--rate", "5")
+    done = fedsift("flower", "proxy", str(folder), "--listen", "127.0.0.1:8444")
+    assert done.exit_code == 0, done.stderr
+    given = {"listen": "127.0.0.1:8444", "link": "127.0.0.1:9000", "body": 12, "rate": 5}
+    assert config.read_text() == Proxy(certificates.Certificates(folder), **given).text()
+
+
+def test_a_configuration_that_was_changed_by_hand_is_not_guessed(tmp_path):
+    made = certificates.create(tmp_path / "certs")
+    front = Proxy(made, "127.0.0.1:8444")
+    front.write()
+    front.config.write_text(front.text().replace("listen 127", "listen  127"))
+    done = fedsift("flower", "proxy", str(made.folder), "--body", "12")
+    assert done.exit_code == 2 and "does not say it any more: give --listen" in done.stderr
+    words = ["--body", "12", "--listen", "127.0.0.1:8444"]
+    assert fedsift("flower", "proxy", str(made.folder), *words).exit_code == 0
+    front.config.write_text(front.text().replace(proxy.LINK, "10.0.0.7:8000"))
+    done = fedsift("flower", "proxy", str(made.folder))
+    assert "the SuperLink must listen on loopback" in done.stderr
+    front.config.unlink()
+    assert fedsift("flower", "proxy", str(made.folder)).exit_code == 0
+    assert front.config.read_text() == Proxy(made).text()
+
+
 # --- admitting ---
 
 

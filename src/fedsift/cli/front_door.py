@@ -23,8 +23,8 @@ Folder = Annotated[
 Client = Annotated[
     int, typer.Argument(metavar="CLIENT", min=0, help="Its partition-id.", show_default=False)
 ]
-Listen = Annotated[str, typer.Option("--listen", help="Where nodes reach the proxy.")]
-Link = Annotated[str, typer.Option("--link", help="Where the SuperLink listens: on loopback.")]
+LISTEN_OPTION = typer.Option("--listen", help="Where nodes reach the proxy.")
+LINK_OPTION = typer.Option("--link", help="Where the SuperLink listens: on loopback.")
 LISTEN, LINK = "0.0.0.0:8443", "127.0.0.1:8000"
 
 
@@ -40,8 +40,8 @@ def certs(
     days: Annotated[
         int, typer.Option("--days", min=1, help="How long the server's certificate is good for.")
     ] = 365,
-    listen: Listen = LISTEN,
-    link: Link = LINK,
+    listen: Annotated[str, LISTEN_OPTION] = LISTEN,
+    link: Annotated[str, LINK_OPTION] = LINK,
     renew: Annotated[
         bool, typer.Option("--renew", help="A new server certificate; the authority stays.")
     ] = False,
@@ -100,18 +100,21 @@ def key(
 
 def proxy(
     folder: Folder,
-    listen: Listen = LISTEN,
-    link: Link = LINK,
+    listen: Annotated[str | None, LISTEN_OPTION] = None,
+    link: Annotated[str | None, LINK_OPTION] = None,
     body: Annotated[
         int | None,
-        typer.Option("--body", min=1, help="MiB of the largest body (default: what Flower sends)."),
+        typer.Option("--body", min=1, help="MiB of the largest body; Flower sends 6 at most."),
     ] = None,
     rate: Annotated[
         int | None, typer.Option("--rate", min=1, help="Requests a second of one node.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the proxy's configuration again: nginx lets admitted nodes in, and nobody else."""
+    """Write the proxy's configuration again: nginx lets admitted nodes in, and nobody else.
+
+    What no option names stays as it is.
+    """
     with error_handler():
         from fedsift.flower import proxy as proxies
         from fedsift.flower.certificates import Certificates
@@ -119,7 +122,8 @@ def proxy(
         made = Certificates(folder)
         if not made.ca.is_file():
             raise user_error(f"{folder} has no certificates; make them with: fedsift flower certs")
-        front = proxies.Proxy(made, listen, link, body or proxies.BODY, rate or proxies.RATE)
+        given = {"listen": listen, "link": link, "body": body, "rate": rate}
+        front = proxies.change(made, given)
         _write_server_side(front)
         if as_json:
             print_json({"wrote": [front.config], "command": front.command()})

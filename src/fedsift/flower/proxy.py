@@ -12,15 +12,16 @@ import contextlib
 import ipaddress
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 
 from fedsift.files import write_atomic
 from fedsift.flower.certificates import Certificates
-from fedsift.flower.keys import PublicKey
+from fedsift.flower.keys import PublicKey, read_foreign
 from fedsift.types import UserError
 
 CONFIG, KEYS, RUNNING = "proxy.conf", "proxy-keys.map", "proxy"  # in the folder of certificates
@@ -44,6 +45,13 @@ PIECE = 5
 BODY = PIECE + 1
 RATE, BURST = 20, 200  # requests of one node: a second, and at once before they are slowed down
 AT_ONCE = 16  # connections of one node that do something
+LARGEST = 1 << 20  # bytes of a configuration; ours has some 6 kB
+VALUES = {  # what a configuration says, and where
+    "listen": r"^ *listen (\S+) ssl;$",
+    "link": r"^ *proxy_pass https://(\S+)/health;$",
+    "body": rf"^ *location = /v1/fleet/{UPLOAD} .*?^ *client_max_body_size (\d{{1,9}})m;$",
+    "rate": r" zone=node_requests:4m rate=(\d{1,9})r/s;$",
+}
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,29 @@ class Proxy:
     def command(self) -> list[str]:
         """How to start it."""
         return _command(self.certificates.folder)
+
+
+def change(made: Certificates, given: Mapping[str, Any]) -> Proxy:
+    """With the values that are given; the others are those of the configuration that is there."""
+    given = {name: value for name, value in given.items() if value is not None}
+    config = made.folder / CONFIG
+    kept = _read_values(config, [name for name in VALUES if name not in given])
+    return Proxy(made, **kept | given)
+
+
+def _read_values(config: Path, names: list[str]) -> dict[str, Any]:
+    """What a configuration says; nothing if there is none."""
+    if not config.exists():
+        return {}
+    try:
+        text = read_foreign(config, LARGEST).decode(errors="replace")
+    except ValueError as error:
+        raise UserError(f"{config} is not a configuration of the proxy: {error}") from None
+    found = {name: re.search(VALUES[name], text, re.MULTILINE | re.DOTALL) for name in names}
+    if lost := [f"--{name}" for name, value in found.items() if value is None]:
+        raise UserError(f"{config} does not say it any more: give {' and '.join(lost)}")
+    values = {name: value[1] for name, value in found.items() if value}
+    return {name: int(text) if text.isdigit() else text for name, text in values.items()}
 
 
 def write_keys(folder: Path, keys: Iterable[PublicKey]) -> None:
