@@ -114,6 +114,29 @@ def test_enough_replies_close_a_round_before_the_deadline(task, tmp_path):
     assert row["missing"] == {"3": "no reply within 0.05 s after 3 had answered"}
 
 
+@pytest.mark.parametrize("round", [0, 99])
+def test_replies_that_are_refused_close_no_round(round, task, tmp_path):
+    """Nodes 7 and 17 answer at once what cannot be read, or is to another round: of 3 replies 1 is
+    good, and client 3, which is late, is waited for.
+    """
+    one_round = EVERYONE.replace("rounds=4", "rounds=1")
+    grid, how = federation(
+        task, one_round, 4, tmp_path / "run", deadline=600.0, enough=2, patience=0.0, minimum=2
+    )
+
+    def spoil(message, reply):
+        if not message.metadata.group_id:
+            return reply
+        return Message(messages.write(messages.Answer(round, False, b"x" * 99)), reply_to=message)
+
+    grid.nodes[7].meddle = grid.nodes[17].meddle = spoil
+    grid.nodes[37].meddle = late(1.0)
+    (row,) = lines(play(task, grid, how).folder / runs.LEDGER)
+    why = "its message is refused: foreign message" if round == 0 else "its reply is to round 99"
+    assert row["missing"].keys() == {"0", "1"}
+    assert all(said.startswith(why) for said in row["missing"].values())
+
+
 def test_with_patience_nobody_who_is_there_is_lost(task, tmp_path):
     """And by default a round waits for all."""
     whole = play(task, *federation(task, EVERYONE, 4, tmp_path / "whole"))

@@ -41,6 +41,35 @@ class Replies:
 
 
 @dataclass
+class Checks:
+    """The answers of one exchange; each is checked once, when somebody first wants to know."""
+
+    federation: Federation
+    server: Server
+    clients: dict[int, int]  # node -> client
+    r: Round
+    uploads: dict[int, Any] = field(default_factory=dict)  # node -> decoded and checked
+    objections: dict[int, str] = field(default_factory=dict)
+
+    def is_good(self, node: int, answer: Answer) -> bool:
+        if node not in self.uploads and node not in self.objections:
+            self._check(node, answer)
+        return node in self.uploads
+
+    def _check(self, node: int, answer: Answer) -> None:
+        if answer.round != self.r.number:
+            self.objections[node] = f"its reply is to round {answer.round}"
+            return
+        algorithm, client = self.federation.algorithm, self.clients[node]
+        try:
+            upload = algorithm.check_upload(self.server, client, answer.payload, self.r)
+        except Exception as error:  # a bad message costs its sender the round, and nobody else
+            self.objections[node] = f"its message is refused: {describe_error(error)}"
+        else:
+            self.uploads[node] = upload
+
+
+@dataclass
 class Exchange:
     """With the clients of a run that are there."""
 
@@ -91,7 +120,11 @@ class Exchange:
         limits = Limits(
             deadline, self.how.enough, self.how.patience, largest_reply(federation, self.how)
         )
-        outcomes = self.transport.exchange(messages.TURN, out, Answer, limits, str(r.number))
+        nodes = {self.membership.nodes[id]: id for id in last}
+        checks = Checks(federation, replies.server, nodes, r)
+        outcomes = self.transport.exchange(
+            messages.TURN, out, Answer, limits, str(r.number), checks.is_good
+        )
         lost = []
         for client in clients:
             node = self.membership.nodes[client.id]
@@ -99,7 +132,7 @@ class Exchange:
             replies.downloads[client.id] = downloads[client.id]
             if node in outcomes.seconds:
                 replies.seconds[client.id] = outcomes.seconds[node]
-            self._accept(federation, replies, client.id, outcomes, r)
+            self._accept(replies, client.id, outcomes, checks)
             refusal = outcomes.refusals.get(node)
             if refusal and refusal.lost and last[client.id] != NEVER:
                 lost.append(client)
@@ -107,9 +140,7 @@ class Exchange:
                 self.membership.refuse(node, outcomes.too_large[node], client.id)
         return lost
 
-    def _accept(
-        self, federation: Federation, replies: Replies, client: int, outcomes: Outcomes, r: Round
-    ) -> None:
+    def _accept(self, replies: Replies, client: int, outcomes: Outcomes, checks: Checks) -> None:
         """Take one client's answer, or note why it is missing."""
         node = self.membership.nodes[client]
         answer = outcomes.messages.get(node)
@@ -118,16 +149,11 @@ class Exchange:
             silent = outcomes.silent | outcomes.too_large
             replies.missing[client] = refusal.why if refusal else silent[node]
             return
-        if answer.round != r.number:
-            replies.missing[client] = f"its reply is to round {answer.round}"
-            return
-        try:
-            upload = federation.algorithm.check_upload(replies.server, client, answer.payload, r)
-        except Exception as error:  # a bad message costs its sender the round, and nobody else
-            replies.missing[client] = f"its message is refused: {describe_error(error)}"
+        if not checks.is_good(node, answer):
+            replies.missing[client] = checks.objections[node]
             return
         del replies.missing[client]
-        replies.uploads[client], replies.sent[client] = upload, answer.payload
+        replies.uploads[client], replies.sent[client] = checks.uploads[node], answer.payload
         replies.last_rounds.pop(client, None)
         if answer.remembers:
             replies.last_rounds[client] = answer.round

@@ -24,7 +24,7 @@ class Settings:
     tries: int = 3  # how often a round with fewer replies is run before the run fails
     wait: float = 60.0  # seconds to wait for nodes, and for a node to say who it is
     poll: float = 0.5  # seconds between two looks for replies
-    enough: int = 0  # replies with which a round may close before the deadline (0: all)
+    enough: int = 0  # good replies with which a round may close before the deadline (0: all)
     patience: float = 0.0  # seconds that the others have left once there are enough replies
     rest_after: int = 3  # failures in a row after which a client is not asked (0: always asked)
     rest: int = 5  # rounds for which it is then not asked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ class Limits:
     """When an exchange ends, and how large a reply may be."""
 
     deadline: float  # seconds
-    enough: int = 0  # answers after which the others have `patience` seconds left; 0: all
+    enough: int = 0  # good answers after which the others have `patience` seconds left; 0: all
     patience: float = 0.0
     largest: int = GREETING  # bytes of a reply as Flower serialises it
 
@@ -48,6 +48,9 @@ class Outcomes:
     seconds: dict[int, float] = field(default_factory=dict)  # until the reply was here
 
 
+Judge = Callable[[int, Any], bool]  # whether the answer of a node is good
+
+
 @dataclass
 class Transport:
     grid: Grid
@@ -61,8 +64,12 @@ class Transport:
         expected: type[FedsiftMessage],
         limits: Limits,
         group: str = "",
+        is_good: Judge = lambda node, answer: True,
     ) -> Outcomes:
-        """One message per node; the answers that come before the deadline, when messages expire."""
+        """One message per node; the answers that come before the deadline, when messages expire.
+
+        `is_good` is asked only where some answers may be enough, and often of the same one.
+        """
         outcomes, begun = Outcomes(), time.monotonic()
         until, why = begun + limits.deadline, f"no reply within {limits.deadline:g} s"
         waiting: dict[str, int] = {}
@@ -76,7 +83,7 @@ class Transport:
             came = self._pull(outcomes, waiting, limits.largest)
             for reply in came:
                 self._receive(outcomes, waiting, reply, expected, limits.largest, begun)
-            if not closing and 0 < limits.enough <= len(outcomes.messages):
+            if not closing and _has_enough(outcomes, limits, is_good):
                 closing = True
                 until = min(until, time.monotonic() + limits.patience)
                 why = f"no reply within {limits.patience:g} s after {limits.enough} had answered"
@@ -128,6 +135,12 @@ class Transport:
             outcomes.too_large[node] = f"its reply has {bytes} bytes, at most {largest} are right"
         else:
             _sort(outcomes, node, reply, expected)
+
+
+def _has_enough(outcomes: Outcomes, limits: Limits, is_good: Judge) -> bool:
+    if not 0 < limits.enough <= len(outcomes.messages):
+        return False
+    return sum(is_good(*pair) for pair in outcomes.messages.items()) >= limits.enough
 
 
 def _sort(outcomes: Outcomes, node: int, reply: Message, expected: type[FedsiftMessage]) -> None:
