@@ -205,8 +205,8 @@ def test_what_no_option_names_stays_in_the_configuration(tmp_path):
     fedsift("flower", "proxy", str(folder), "--rate", "5")
     done = fedsift("flower", "proxy", str(folder), "--listen", "127.0.0.1:8444")
     assert done.exit_code == 0, done.stderr
-    given = {"listen": "127.0.0.1:8444", "link": "127.0.0.1:9000", "body": 12, "rate": 5}
-    assert config.read_text() == Proxy(certificates.Certificates(folder), **given).text()
+    wanted = Proxy(certificates.Certificates(folder), "127.0.0.1:8444", "127.0.0.1:9000", 12, 5)
+    assert config.read_text() == wanted.text()
 
 
 def test_a_configuration_that_was_changed_by_hand_is_not_guessed(tmp_path):
@@ -323,15 +323,18 @@ def test_a_renewal_that_was_cut_short_is_finished_by_the_same_command(register, 
     register.admit(0, old)
     (node,) = register.list_nodes()
 
-    def fail(*words):
-        if words[1] == "unregister":
-            raise UserError("unavailable")
-        return register.link.flwr(*words)
+    class KeepsNodes:
+        """It takes keys and answers no more where one should go."""
 
-    link = FakeLink()
-    link.flwr = fail
+        def flwr(self, *words):
+            if words[1] == "unregister":
+                raise UserError("unavailable")
+            return register.link.flwr(*words)
+
     reloads = []
-    cut = replace(register, link=link, reload=lambda folder: reloads.append(let_in(register)))
+    cut = replace(
+        register, link=KeepsNodes(), reload=lambda folder: reloads.append(let_in(register))
+    )
     with pytest.raises(UserError, match="unavailable"):
         cut.admit(0, new)
     assert reloads == [[new.fingerprint]] and node in register.list_nodes()
@@ -381,7 +384,8 @@ def test_which_of_two_nodes_has_a_key_is_not_guessed(register, tmp_path):
 
 def test_the_commands_reload_the_proxy_before_they_ask_the_superlink(tmp_path, monkeypatch):
     """So it knows, whatever comes then."""
-    link, reloads, folder = FakeLink(), [], str(tmp_path / "certs")
+    link, folder = FakeLink(), str(tmp_path / "certs")
+    reloads: list[object] = []
     monkeypatch.setattr(SuperLink, "flwr", lambda self, *words: link.flwr(*words))
     monkeypatch.setattr(proxy, "reload", reloads.append)
     fedsift("flower", "certs", folder)
