@@ -53,9 +53,9 @@ class Register:
         """Take a client's seat away; its key never comes back."""
         with self._lock():
             table = seats.read_table(self.path)
-            is_new = table.of_client(client) is not None or bool(table.leaving)
+            is_known = table.of_client(client) is not None or bool(table.leaving)
             table = self._settle(table.unseat(client))
-            if not is_new:
+            if not is_known:
                 raise UserError(f"client {client} has no key in {self.path}")
             return table
 
