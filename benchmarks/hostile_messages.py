@@ -4,7 +4,8 @@
 
 Run it in the repository's root, with the tests in it. Messages of single codecs are those of
 tests/codecs/test_fuzz.py, whole uploads and downloads those of tests/helpers/hostile_messages.py,
-Flower's messages those of tests/helpers/hostile_records.py.
+Flower's messages those of tests/helpers/hostile_records.py, headers of safetensors those of
+tests/helpers/hostile_headers.py.
 Of each kind it reads its share, damaged as they travel or by somebody who knows the format and
 puts lengths and checksums right. It stops at anything but a WireError or a right result, and where
 reading one message takes more memory than its bound, tensors included. While it reads, the system
@@ -25,6 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.codecs import test_fuzz as fuzz
+from tests.helpers import hostile_headers as headers
 from tests.helpers import hostile_messages as whole
 from tests.helpers import hostile_records as records
 from tests.helpers.allocations import limit_growth, measure_peaks
@@ -80,7 +82,7 @@ def list_sources() -> dict[str, Source]:
         sources[f"estimates, {name}"] = make_source(*parts, honest, fuzz.estimate_reseal(estimate))
     for name, upload in fuzz.upload_kinds().items():
         sources[f"upload of {name}"] = make_source(*upload)
-    kinds = whole.list_kinds() | records.list_kinds()
+    kinds = whole.list_kinds() | records.list_kinds() | headers.list_kinds()
     return sources | {name: make_whole(kind) for name, kind in kinds.items()}
 
 
@@ -95,7 +97,8 @@ def make_source(
     def survive(message: Message) -> bool:
         try:
             found = decode(message[0])
-        except WireError:
+        except WireError as error:
+            whole.check_error(error)
             return False
         check(found)
         return True

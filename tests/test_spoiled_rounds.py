@@ -11,6 +11,7 @@ from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Federation, NothingUsable, Useless
+from fedsift.federation.server_half import describe_problem
 from fedsift.memory import is_empty
 from fedsift.turns import run_turn
 from fedsift.types import UserError
@@ -124,6 +125,12 @@ def test_many_reasons_are_cut_short():
     reasons = dict.fromkeys(range(9), "its message is refused: no")
     assert str(NothingUsable(3, reasons)).count("client") == 5
     assert "; and 4 more; the state before it is kept" in str(NothingUsable(3, reasons))
+
+
+def test_what_a_servers_turn_quotes_of_an_upload_stays_one_line():
+    told = describe_problem(ValueError("a\x1b[31m\u202eb\nc"))
+    assert told == "the server's turn fails: ValueError: a [31m b"
+    assert len(describe_problem(ValueError("x" * 1000))) == 300
 
 
 def test_python_users_are_warned_of_a_refused_upload():

@@ -42,6 +42,7 @@ from fedsift.codecs.sums import ExactSums
 from fedsift.codecs.wire import WireError
 from fedsift.types import Link, Server, SoftLabels
 from tests.helpers import toys
+from tests.helpers.hostile_messages import check_error
 from tests.helpers.tiers import slow_but
 
 ROUND, MEGABYTES = 3, 2**20
@@ -122,7 +123,8 @@ def survive(decode, check, messages, reseal, count, seed=0):
     ):
         try:
             result = decode(message)
-        except WireError:
+        except WireError as error:
+            check_error(error)
             refused += 1
             continue
         check(result)

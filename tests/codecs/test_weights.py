@@ -346,6 +346,28 @@ def test_a_hostile_header_is_refused(header):
         FLOAT32.decode(sealed(tensors(header)), ROUND, LIKE)
 
 
+FORGED = "X`\n2026-07-01T00:00:00.000+00:00 INFO fedsift: round 7 done\x1b[31m"
+FORGERIES = {
+    "a type": {"w": W | {"dtype": FORGED}, "n": N},
+    "a key": {"w": W | {FORGED: 1}, "n": N},
+    "a tensor": {FORGED: W, "n": N},
+    "no tensor": {FORGED: 3},
+    "an endless name": {"Z" * 300_000: W, "n": N},
+    "an endless type": {"w": W | {"dtype": "Z" * 300_000}, "n": N},
+    "endless dimensions": {"w": entry("F32", [1] * 100_000 + [2, 3], 0, 24), "n": N},
+}
+
+
+@pytest.mark.parametrize("header", FORGERIES.values(), ids=FORGERIES)
+def test_a_header_cannot_write_lines_or_pages_into_the_reason(header):
+    """It goes into logs and ledgers."""
+    large = LIKE | {"n": torch.zeros(100_000)}
+    with pytest.raises(WireError) as caught:
+        FLOAT32.decode(sealed(tensors(header)), ROUND, large)
+    assert len(str(caught.value)) <= 500 and str(caught.value).isprintable()
+    assert not caught.value.__cause__
+
+
 @pytest.mark.parametrize(
     "length", [0, 1, 7, 1000, 10**8, 10**8 + 1, 2**32, 2**63 - 1, 2**63, 2**64 - 8, 2**64 - 1]
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers import hostile_messages, hostile_records
+from tests.helpers import hostile_headers, hostile_messages, hostile_records
 from tests.helpers.allocations import measure_peaks, measure_torch
 from tests.helpers.hostile_messages import (
     Kind,
@@ -21,7 +21,7 @@ from tests.helpers.hostile_messages import (
 )
 
 ROOT = Path(__file__).parents[2]
-KINDS = hostile_messages.list_kinds() | hostile_records.list_kinds()
+KINDS = hostile_messages.list_kinds() | hostile_records.list_kinds() | hostile_headers.list_kinds()
 MOST = 256 * 1024  # bytes that reading one message may take, beside copies of it
 EACH = 1000  # messages of each kind; benchmarks/hostile_messages.py reads a million
 

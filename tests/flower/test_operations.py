@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import stat
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -274,6 +275,19 @@ def test_a_full_disk_fails_the_run_and_once_there_is_room_it_ends_with_the_same_
     assert same_server(run.state, straight.state)
     ledgers = [(tmp_path / name / runs.LEDGER).read_bytes() for name in ("run", "straight")]
     assert ledgers[0] == ledgers[1]
+
+
+def test_a_message_is_one_line_and_a_traceback_cannot_look_like_one():
+    form = logs.find_form("text")
+    try:
+        raise ValueError("a\n2026 INFO fedsift: b\x1b[31m")
+    except ValueError:
+        record = logging.LogRecord("", logging.ERROR, "", 0, "x\ny\x07\u2028z", (), sys.exc_info())
+    first, *trace = form.format(record).split("\n")
+    assert first.endswith(" ERROR fedsift: x\\ny\\x07\\u2028z")
+    assert trace[0] == "  Traceback (most recent call last):"
+    assert trace[-2:] == ["  ValueError: a", "  2026 INFO fedsift: b\\x1b[31m"]
+    assert all(line.startswith("  ") for line in trace)
 
 
 def test_an_unknown_form_of_log_is_an_error():

@@ -11,13 +11,16 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedsift import runs
-from fedsift.codecs import wire
+from fedsift.codecs import WireError, wire
 from fedsift.flower import client as client_module
 from fedsift.flower import messages
 from fedsift.flower.client import find_place, name_error
+from fedsift.flower.exchange import describe_error
 from fedsift.flower.messages import Answer, Call, Hello, Objection, Refusal
 from fedsift.flower.server import TooFew
+from fedsift.types import UserError
 from tests.helpers.fake_flower import SYSTEMS, Node, federation, overrides, play
+from tests.helpers.hostile_headers import FORGED, make_message
 from tests.helpers.runs import lines
 from tests.helpers.tiers import slow_but
 
@@ -321,6 +324,41 @@ def test_a_client_that_fails_is_named_and_the_round_completes_with_the_others(
         assert row["missing"]["1"].startswith(why) if "1" in cohort else "missing" not in row
     assert any("1" in cohort for cohort in cohorts)
     assert f"is without client 1: {why}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "header", [{"w": "X" * 20_000}, {"float32": FORGED}], ids=["a page", "lines"]
+)
+def test_what_a_client_writes_into_its_message_is_no_line_of_the_log(header, task, tmp_path, capfd):
+    grid, how = federation(task, overrides("fedavg", 1), 4, tmp_path / "run")
+    payload = make_message(**header)[wire.HEADER_BYTES :]
+
+    def lie(message, reply):
+        if not message.metadata.group_id:
+            return reply
+        return answer(payload=wire.seal(wire.WEIGHTS, 1, 0, payload))(message, reply)
+
+    for node in (7, 17, 27):
+        grid.nodes[node].meddle = lie
+    play(task, grid, how)
+    log = (tmp_path / "run" / "server.log").read_text()
+    (row,) = lines(tmp_path / "run" / runs.LEDGER)
+    assert {"0", "1", "2"} & row["missing"].keys()
+    for text in (log, capfd.readouterr().err):
+        assert all(
+            re.match(r"\d{4}-\d\d-\d\dT\S+ [A-Z]+ fedsift: ", line) for line in text.splitlines()
+        )
+        assert "round 7 done" not in text and "\x1b" not in text and len(text) < 10_000
+    for why in row["missing"].values():
+        assert why.isprintable() and len(why) <= 600
+
+
+@pytest.mark.parametrize("error", [ValueError(FORGED), UserError(FORGED), WireError(FORGED)])
+def test_an_error_is_described_in_one_line_whatever_it_quotes(error):
+    told = describe_error(error)
+    assert told.isprintable() and told.endswith("UserError: stop")
+    told = describe_error(type(error)("x" * 10**6))
+    assert len(told) == 500
 
 
 def test_whoever_sends_far_too_much_is_refused_at_once(task, tmp_path):

@@ -150,10 +150,16 @@ def survive(kind: Kind, message: bytes, sealed: bool) -> bool:
     try:
         with every_checksum_right() if sealed else nullcontext():
             found = kind.read(message)
-    except WireError:
+    except WireError as error:
+        check_error(error)
         return False
     kind.check(found)
     return True
+
+
+def check_error(error: WireError) -> None:
+    """Its text goes into logs and ledgers: one line of bounded length, whatever it quotes."""
+    assert len(str(error)) <= 500 and str(error).isprintable()
 
 
 # --- small federations ---

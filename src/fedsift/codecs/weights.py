@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fedsift.checks import describe
 from fedsift.codecs import wire
 from fedsift.codecs.wire import WireError
 from fedsift.types import UserError, Weights
@@ -45,10 +46,9 @@ class WeightCodec:
             raise WireError("truncated message: no room for the number of samples")
         tensors = _load(payload[_SAMPLES.size :])
         if tensors.keys() != like.keys():
-            odd = sorted(tensors.keys() ^ like.keys())[:3]
+            odd = map(describe, sorted(tensors.keys() ^ like.keys())[:3])
             raise WireError(
-                f"weights of another model: tensors {', '.join(map(repr, odd))} are not on "
-                "both sides"
+                f"weights of another model: tensors {', '.join(odd)} are not on both sides"
             )
         state = {
             name: self._widen(name, tensors[name], expected) for name, expected in like.items()
@@ -99,10 +99,8 @@ def _load(code: bytes) -> Weights:
 
     try:
         return load(code)
-    except (
-        Exception
-    ) as error:  # hostile bytes: whatever the parser raises, it is the message that is wrong
-        raise WireError(f"not a safetensors payload: {error}") from error
+    except Exception:  # hostile bytes: whatever the parser raises may quote them
+        raise WireError("not a safetensors payload") from None
 
 
 def _limit(like: Weights) -> int:

@@ -11,10 +11,22 @@ SOFT_LABELS, WEIGHTS, MIXTURES, ESTIMATES, SUMS = 1, 2, 3, 4, 5  # kinds
 _HEADER = struct.Struct("<2sBBBII")  # magic, version, kind, codec, round, checksum
 _MAGIC = b"fs"
 HEADER_BYTES = _HEADER.size
+LONGEST = 500  # characters of a text that a stranger may have written
+
+
+def one_line(text: str) -> str:
+    """Fit for a log in which every line is one of ours."""
+    return "".join(sign if sign.isprintable() else " " for sign in text[:LONGEST])
 
 
 class WireError(ValueError):
-    """A message that cannot be what it claims to be; the text says why."""
+    """A message that cannot be what it claims to be; the text says why.
+
+    It may quote the message, so it is one line of bounded length whoever raises it.
+    """
+
+    def __init__(self, why: str = "") -> None:
+        super().__init__(one_line(why))
 
 
 def seal(kind: int, codec: int, round: int, payload: bytes, implied: bytes = b"") -> bytes:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsift import evaluation
 from fedsift.codecs.weights import find_not_finite
+from fedsift.codecs.wire import one_line
 from fedsift.data import Task
 from fedsift.evaluation import DistilledLabels, LabelTally
 from fedsift.federation.conversations import Conversation, Listener, count_parts
@@ -215,7 +216,8 @@ def describe_problem(error: Exception) -> str:
     if isinstance(error, Useless):
         return error.problem
     told = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    return f"the server's turn fails: {told.splitlines()[0] if told else ''}"[:LONGEST_REASON]
+    first = one_line(told.splitlines()[0] if told else "")  # it may quote an upload
+    return f"the server's turn fails: {first}"[:LONGEST_REASON]
 
 
 def _say_outputs(model: str) -> str:

@@ -183,7 +183,6 @@ def count_weights(model: Model) -> int:
 
 
 def describe_error(error: Exception) -> str:
-    """In one line."""
-    if isinstance(error, WireError | UserError):
-        return str(error)
-    return messages.one_line(f"{type(error).__name__}: {error}")
+    """In one line of bounded length: it may quote what a client has sent."""
+    kind = "" if isinstance(error, WireError | UserError) else f"{type(error).__name__}: "
+    return messages.one_line(f"{kind}{error}")

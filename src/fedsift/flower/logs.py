@@ -86,9 +86,15 @@ class FolderLog(RotatingFileHandler):
 
 
 class TextForm(logging.Formatter):
+    """A line for each message, whatever is in it; the lines of a traceback are indented."""
+
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_time(record)} {record.levelname} fedsift: {record.getMessage()}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        told = escape(record.getMessage())
+        lines = [f"{_time(record)} {record.levelname} fedsift: {told}"]
+        if record.exc_info:
+            trace = self.formatException(record.exc_info).split("\n")
+            lines += [f"  {escape(line)}" for line in trace]
+        return "\n".join(lines)
 
 
 class JsonForm(logging.Formatter):
@@ -98,6 +104,12 @@ class JsonForm(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
+
+
+def escape(text: str) -> str:
+    """The same with \\n for a line feed, and so on: a terminal obeys nothing in it."""
+    signs = (s if s.isprintable() else s.encode("unicode_escape").decode() for s in text)
+    return "".join(signs)
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsift.codecs import WireError
+from fedsift.codecs.wire import one_line as one_line
 
 HELLO, TURN, REFUSED = "query.hello", "train.turn", "query.refused"  # as Flower routes them
 # Of what crosses: messages here, bytes of codecs, and what a turn does with them. A change of any
@@ -17,7 +18,6 @@ HELLO, TURN, REFUSED = "query.hello", "train.turn", "query.refused"  # as Flower
 # fails where bytes change under the same number.
 PROTOCOL = 2
 NEVER = -1  # in the place of a round
-LONGEST = 500  # characters of a refusal
 
 _VALUES, _PAYLOAD, _BYTES = "fedsift", "payload", "bytes"
 _TOKEN = re.compile(r"[0-9a-f]{32}")
@@ -127,11 +127,6 @@ def _check(message: FedsiftMessage) -> None:
 def is_token(text: str) -> bool:
     """Whether a text is the name of a run: it becomes the name of a folder on a node."""
     return _TOKEN.fullmatch(text) is not None
-
-
-def one_line(text: str) -> str:
-    """Fit for a log in which every line is one of ours."""
-    return "".join(sign if sign.isprintable() else " " for sign in text[:LONGEST])
 
 
 def nothing() -> RecordDict:
