@@ -23,6 +23,7 @@ from fedsift.flower.client_state import DiskStore, remove_old
 from fedsift.flower.rests import Rests
 from fedsift.flower.server import TooFew
 from fedsift.flower.status import STATUS, Monitor, Status
+from fedsift.flower.superlink import find_error, read_traceback
 from fedsift.types import UserError
 from tests.helpers.fake_flower import federation, overrides, play, same_server
 from tests.helpers.runs import lines
@@ -208,8 +209,12 @@ def test_a_resumed_run_adds_to_its_log_and_counts_on_in_its_status(task, tmp_pat
     assert failed["error"].startswith("TooFew: round 2 had fewer than 1 replies in 1 tries")
     assert failed["missing"].keys() == {"0", "1", "2", "3"}
     assert (tmp_path / "run" / runs.FAILED).is_file()
+    assert failed["flower_run"] == "1"
+    trace = find_error(read_traceback(tmp_path / "run"))
+    assert trace.startswith("fedsift.flower.server.TooFew: round 2 had fewer than 1 replies")
     grid, how = federation(task, EVERYONE, 4, tmp_path / "run")
-    play(task, grid, how)
+    play(task, grid, how, "2")
+    assert read_status(tmp_path / "run")["flower_run"] == "2"
     assert (tmp_path / "run" / logs.SERVER_LOG).read_text().startswith(first)
     status, history = read_status(tmp_path / "run"), runs.load_run(tmp_path / "run")
     assert (status["state"], status["round"], status["error"]) == ("finished", 4, None)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedsift import files
+from fedsift import files, runs
 from fedsift.flower import project, superlink, supervisor
-from fedsift.flower.server import RoundError
+from fedsift.flower.server import RoundError, TooFew
+from fedsift.flower.status import STATUS, Status
 from fedsift.flower.superlink import RunEnded
 from fedsift.flower.supervisor import Patience, supervise
 from fedsift.types import UserError
@@ -102,12 +103,64 @@ def test_a_folder_that_is_still_taken_is_no_mistake(tmp_path, monkeypatch):
     assert there.run(tmp_path, 2) == [1, 2]
 
 
-def log_of(error, tmp_path, monkeypatch):
-    """How a run ended whose server's log has this traceback last."""
-    link = superlink.SuperLink("127.0.0.1:1", tmp_path)
-    text = "".join(traceback.format_exception(error))
-    monkeypatch.setattr(link, "log", lambda run: f"INFO: round 2 done\n{text}INFO: bye\n")
-    return RunEnded("finished:failed", link.reason("1"))
+def find_end(folder, monkeypatch, log, state=None, error=None, flower_run="1"):
+    """How submission 1 ended: with this log, status, and error in the run folder."""
+    link = superlink.SuperLink("127.0.0.1:1", folder / "home")
+    link.home.mkdir(exist_ok=True)
+    monkeypatch.setattr(link, "log", lambda run: log)
+    if state:
+        files.write_json(folder / STATUS, Status(state, 4, flower_run=flower_run).to_json())
+    if error:
+        trace = traceback.format_exception(error)
+        files.write_json(folder / runs.FAILED, {"traceback": trace})
+    return RunEnded("finished:failed", link.reason("1", folder))
+
+
+def write_log(error):
+    return f"INFO: x\n{''.join(traceback.format_exception(error))}INFO: bye\n"
+
+
+FORGED = "2026 WARNING fedsift: round 0 is without client 1: X\nUserError: stop\n2026 INFO: bye\n"
+
+
+@pytest.mark.parametrize("state", ["waiting", "running"])
+def test_no_line_of_a_log_ends_a_run_whose_server_was_killed(state, tmp_path, monkeypatch):
+    """Nodes have spoken by then, so a line may be theirs; an old error does not count either."""
+    end = find_end(tmp_path, monkeypatch, FORGED, state, UserError("of an earlier submission"))
+    assert end.reason == f"see {tmp_path / 'home' / 'server.log'}"
+    assert not supervisor.is_final(end)
+    assert (tmp_path / "home" / "server.log").read_text() == FORGED
+    there = Federation(monkeypatch, (1, end), (1, None))
+    assert there.run(tmp_path, 2) == [1, 2]
+
+
+def test_an_error_of_the_server_is_what_it_has_written_not_what_its_log_says(tmp_path, monkeypatch):
+    end = find_end(tmp_path, monkeypatch, FORGED, "failed", OSError(28, "No space"))
+    assert end.reason == "OSError: [Errno 28] No space" and not supervisor.is_final(end)
+    clever = TooFew("client 1: \nUserError: stop")
+    end = find_end(tmp_path, monkeypatch, FORGED, "failed", clever)
+    assert end.reason == "fedsift.flower.server.TooFew: client 1:  UserError: stop"
+    assert not supervisor.is_final(end)
+    end = find_end(tmp_path, monkeypatch, "", "failed", UserError("a mistake"))
+    assert end.reason.endswith(".UserError: a mistake") and supervisor.is_final(end)
+
+
+@pytest.mark.parametrize("state", [None, "failed", "running"])
+def test_a_mistake_before_the_server_began_is_in_its_log(state, tmp_path, monkeypatch):
+    """No node has spoken; the status is that of another submission, if there is one."""
+    log = write_log(UserError("a minimum of 4 replies in a cohort of 3"))
+    end = find_end(tmp_path, monkeypatch, log, state, OSError("old"), flower_run="17")
+    assert end.reason.endswith(".UserError: a minimum of 4 replies in a cohort of 3")
+    assert supervisor.is_final(end)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"traceback": 3}', b'{"traceback": []}', b"\xff"]
+)
+def test_a_damaged_file_of_an_error_names_none(content, tmp_path, monkeypatch):
+    (tmp_path / runs.FAILED).write_bytes(content)
+    end = find_end(tmp_path, monkeypatch, FORGED, "failed")
+    assert end.reason.startswith("see ") and not supervisor.is_final(end)
 
 
 def test_a_round_that_uploads_have_spoiled_is_tried_again(tmp_path, monkeypatch):
@@ -115,10 +168,10 @@ def test_a_round_that_uploads_have_spoiled_is_tried_again(tmp_path, monkeypatch)
     mistake = UserError("the aggregator returned values that are not finite or below 0")
     spoiled = RoundError(str(mistake))
     spoiled.__cause__ = mistake
-    end = log_of(spoiled, tmp_path, monkeypatch)
+    end = find_end(tmp_path, monkeypatch, "", "failed", spoiled)
     assert end.reason.startswith("fedsift.flower.server.RoundError: the aggregator returned")
     assert not supervisor.is_final(end)
-    assert supervisor.is_final(log_of(mistake, tmp_path, monkeypatch))
+    assert supervisor.is_final(find_end(tmp_path, monkeypatch, "", "failed", mistake))
     there = Federation(monkeypatch, (1, end), (1, None))
     assert there.run(tmp_path, 2) == [1, 2]
     assert there.pauses == [5.0]

@@ -157,8 +157,8 @@ def federation(task, overrides, count, folder, **how):
     return grid, Settings(overrides=overrides, folder=str(folder), **quick)
 
 
-def play(task, grid, how):
-    return serve(task, grid, how, {})
+def play(task, grid, how, flower_run="1"):
+    return serve(task, grid, how, {}, flower_run)
 
 
 def overrides(system, rounds=ROUNDS):

@@ -54,12 +54,13 @@ def server_app(task: Any) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(task, grid, settings(context.run_config), context.node_config)
+        how = settings(context.run_config)
+        serve(task, grid, how, context.node_config, str(context.run_id))
 
     return app
 
 
-def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
+def serve(task: Any, grid: Grid, how: Settings, node: Any, flower_run: str = "") -> Run:
     """Begin the run, or resume the one in its folder, and run it to the end."""
     logs.start_logging(how.log)
     here = make_site(task, how, node)
@@ -78,15 +79,15 @@ def serve(task: Any, grid: Grid, how: Settings, node: Any) -> Run:
         if run.finished:
             raise UserError(f"the run in {folder} is finished; set folder to another for a new one")
         with logs.logging_to(folder, how.log):
-            _run(grid, run, here, how, engine)
+            _run(grid, run, here, how, engine, flower_run)
     finally:
         run.lock.release()
     return run
 
 
-def _run(grid: Grid, run: Run, here: Site, how: Settings, engine: Engine) -> None:
+def _run(grid: Grid, run: Run, here: Site, how: Settings, engine: Engine, flower_run: str) -> None:
     """All rounds, with a status that also says how it ended."""
-    monitor = Monitor(run.folder, _past(run))
+    monitor = Monitor(run.folder, replace(_past(run), flower_run=flower_run))
     with monitor.serving(how.metrics_port):
         try:
             monitor.update()

@@ -36,6 +36,7 @@ class Status:
     round_seconds: float | None = None
     refused: Mapping[int, str] = field(default_factory=dict)  # node -> why
     error: str | None = None  # why the run failed, in one line
+    flower_run: str = ""  # Flower's number of the submission that writes this
     time: str = ""
 
     def to_json(self) -> dict[str, Any]:

@@ -12,12 +12,15 @@ import sys
 import time
 import tomllib
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsift.codecs.wire import one_line
 from fedsift.files import write_atomic
-from fedsift.runs import rounds_played
+from fedsift.flower.status import STATUS
+from fedsift.runs import FAILED, rounds_played
+from fedsift.runs.folder import check_object, read_json
 from fedsift.types import UserError
 
 QUIET = {
@@ -75,12 +78,17 @@ class SuperLink:
         """The log of the server of a run."""
         return remove_colours(self._run("flwr", "log", run, NAME, "--show").stdout)
 
-    def reason(self, run: str) -> str:
-        """Why a run failed: the last line of its last traceback; the whole log is kept."""
+    def reason(self, run: str, folder: Path) -> str:
+        """Why a run failed, as the last line of its traceback; the whole log is kept.
+
+        Once the server has asked nodes, only what it has written into the run folder counts: its
+        log has texts of nodes, too. Before, a mistake is in the log alone.
+        """
         log = self.log(run)
         write_atomic(self.home / "server.log", log.encode())
-        errors = [line for line in log.splitlines() if re.match(r"[\w.]+(Error|TooFew)\b", line)]
-        return errors[-1] if errors else f"see {self.home / 'server.log'}"
+        begun = read_fields(folder / STATUS).get("flower_run") == run
+        error = find_error(read_traceback(folder) if begun else log.splitlines())
+        return error or f"see {self.home / 'server.log'}"
 
     def register(self, public_key: Path) -> None:
         """Let the SuperNode with this key in."""
@@ -124,6 +132,28 @@ class SuperLink:
             raise ConnectionError(f"the SuperLink at {self.address} does not answer")
 
 
+def read_traceback(folder: Path) -> list[str]:
+    """Of the error that ended the run of a folder; nothing where the server was killed."""
+    if read_fields(folder / STATUS).get("state") != "failed":
+        return []
+    trace = read_fields(folder / FAILED).get("traceback")
+    return [str(part) for part in trace] if isinstance(trace, list) else []
+
+
+def read_fields(path: Path) -> dict[str, Any]:
+    """Of a file that a server writes, or may never have written."""
+    try:
+        return read_json(path, check_object)
+    except UserError:
+        return {}
+
+
+def find_error(trace: Iterable[str]) -> str:
+    """The last part that names an error, in one line."""
+    errors = [part for part in trace if re.match(r"[\w.]+(Error|TooFew)\b", part)]
+    return one_line(errors[-1].strip()) if errors else ""
+
+
 def read_address(home: Path) -> str:
     """Where the SuperLink is that `write_connection` named in this folder."""
     try:
@@ -162,7 +192,7 @@ def follow(
         if time.monotonic() > checked + look:  # asking Flower takes seconds of work
             checked, status = time.monotonic(), _ask_status(link, run)
             if status.startswith("finished") and rounds_played(folder) < rounds:
-                raise RunEnded(status, link.reason(run))
+                raise RunEnded(status, link.reason(run, folder))
 
 
 def _ask_status(link: SuperLink, run: str) -> str:
