@@ -3,6 +3,8 @@
 import dataclasses
 import errno
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +12,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
-from fedsift import runs
+from fedsift import config, runs
+from fedsift.cli.flower_log import LogReader, follow_log
+from fedsift.cli.flower_runs import show_rounds
 from fedsift.codecs import WireError, wire
 from fedsift.flower import client as client_module
 from fedsift.flower import messages
@@ -194,7 +198,10 @@ def test_a_second_node_of_a_client_waits_until_the_first_is_gone(task, tmp_path,
 def test_an_error_at_hello_is_at_once_on_the_servers_console_and_nobody_waits(
     task, tmp_path, capfd, monkeypatch
 ):
-    """With the kind and the place, not the text; and the run ends with the true reason."""
+    """With the kind and the place, not the text; and the run ends with the true reason.
+
+    So it is on the stderr of the command that watches the run, before any round is saved.
+    """
 
     def private(e, node):
         raise FileNotFoundError("/data/patient-17.npz")
@@ -202,11 +209,55 @@ def test_an_error_at_hello_is_at_once_on_the_servers_console_and_nobody_waits(
     monkeypatch.setattr(task, "private", private)
     monkeypatch.setattr(client_module, "find_place", lambda error, task: "in private (task.py)")
     grid, how = federation(task, overrides("fas", 1), 4, tmp_path / "run", wait=300.0)
+    said, refusal = [], "node 7 (client 0) is refused: FileNotFoundError in private (task.py)"
+
+    def follow():
+        with ThreadPoolExecutor(1) as pool:
+            end = pool.submit(play, task, grid, how)
+            until = time.monotonic() + 60
+            while f"server.log: ERROR {refusal}" not in "".join(said) and time.monotonic() < until:
+                time.sleep(0.1)
+                said.append(capfd.readouterr().err)
+        end.result()
+        yield 1
+
+    experiment = config.read_experiment("digits-fas", ["rounds=1"])
     with pytest.raises(TooFew, match=r"client \d: FileNotFoundError in private \(task.py\);"):
-        play(task, grid, how)
-    server = (tmp_path / "run" / "server.log").read_text()
-    assert "node 7 (client 0) is refused: FileNotFoundError in private (task.py)" in server
+        show_rounds(follow(), tmp_path / "run", experiment, quiet=True)
+    assert f"server.log: ERROR {refusal}" in "".join(said)
+    told = "".join(said) + capfd.readouterr().err
+    assert "server.log: WARNING round 0 is without client 1: FileNotFoundError in" in told
+    assert refusal in (tmp_path / "run" / "server.log").read_text()
     assert not grid.uplinks()
+
+
+def write_lines(path, *said):
+    with path.open("a") as file:
+        file.writelines(said)
+
+
+def test_the_log_is_followed_line_by_line_in_both_forms(tmp_path):
+    """What was there before is not told; a line counts once it is whole."""
+    path, told = tmp_path / "server.log", list[str]()
+    write_lines(path, "2026 ERROR fedsift: old\n")
+    with follow_log(path, told.append):
+        write_lines(path, "2026 WARNING fedsift: a\n", "2026 INFO fedsift: round 0 done\n")
+        write_lines(path, '{"level": "error", "message": "b\\n\\u001b[31mc"}\n', '{"level": 3}\n')
+        write_lines(path, "{\n", "[" * 10**5, "\n", "2026 ERROR fedsift: " + "x" * 9999, "\n")
+        write_lines(path, "2026 ERROR fedsift: torn")
+    head = "server.log: ERROR "
+    assert told == ["server.log: WARNING a", f"{head}b  [31mc", (head + "x" * 9999)[:500]]
+
+
+def test_a_log_that_begins_anew_is_followed_from_its_beginning(tmp_path):
+    path = tmp_path / "server.log"
+    reader = LogReader(path)
+    assert reader.read() == []
+    write_lines(path, "one\ntwo\nthr")
+    assert reader.read() == ["one", "two"]
+    path.rename(tmp_path / "server.log.1")
+    write_lines(path, "four\n")
+    assert reader.read() == ["four"]
 
 
 def test_the_place_of_an_error_is_the_projects_line_not_its_text(task):

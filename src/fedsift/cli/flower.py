@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +20,9 @@ from fedsift.cli.json_output import print_json
 from fedsift.cli.options import Json, Overrides, Project, Track
 from fedsift.cli.progress import new_folder, resume_hint
 from fedsift.cli.trackers import read_trackers
+
+if TYPE_CHECKING:
+    from fedsift.flower.superlink import SuperLink
 
 app = typer.Typer(
     no_args_is_help=True, help="The same federations on Flower: other machines, real networks."
@@ -72,7 +76,7 @@ def up(
     """Run a project on this machine: start SuperLink and SuperNodes, run, stop all."""
     with error_handler():
         from fedsift import runs
-        from fedsift.flower import local_deployment, project, superlink, supervisor
+        from fedsift.flower import local_deployment, project, supervisor
 
         settings = [*(overrides or []), *([] if nodes is None else [f"clients={nodes}"])]
         experiment = read_project(folder, settings, nodes)
@@ -122,8 +126,7 @@ def up(
                 patience = supervisor.Patience(tries)
                 saved = supervisor.supervise(deployment, send, run_folder, rounds, warn, patience)
             else:
-                done = runs.rounds_played(run_folder)
-                saved = superlink.follow(deployment, send(), run_folder, done, rounds)
+                saved = _play_once(deployment, send, run_folder, rounds)
             show_rounds(saved, run_folder, experiment, quiet, trackers)
         history = runs.load_run(run_folder)
         if as_json:
@@ -131,6 +134,17 @@ def up(
         elif not quiet:
             print_comparison([history])
             say(f"{history.seconds:.1f} s; run folder: {run_folder}; logs of Flower: {home}")
+
+
+def _play_once(
+    link: SuperLink, send: Callable[[], str], folder: Path, rounds: int
+) -> Iterator[int]:
+    """Submits when it is first asked: by then somebody follows the log."""
+    from fedsift import runs
+    from fedsift.flower import superlink
+
+    done = runs.rounds_played(folder)
+    yield from superlink.follow(link, send(), folder, done, rounds)
 
 
 def _check_resume(out: Path | None, resume: bool) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fedsift.cli.console import say, user_error, warn
+from fedsift.cli.flower_log import follow_log
 from fedsift.cli.json_output import print_json
 from fedsift.cli.progress import show_progress
 from fedsift.cli.trackers import follow_runs
@@ -80,8 +81,11 @@ def show_rounds(
     quiet: bool,
     track: tuple[str, ...] = (),
 ) -> None:
-    """Rounds as they are finished, in the display of `fedsift run`; who was missing, in lines."""
+    """Rounds as they are finished, in the display of `fedsift run`; the server's warnings and
+    errors at once, in lines.
+    """
     from fedsift import runs
+    from fedsift.flower.logs import SERVER_LOG
 
     done = runs.rounds_played(folder)
     shown: Any = SimpleNamespace(
@@ -90,6 +94,7 @@ def show_rounds(
     with (
         follow_runs([folder], track) as follow,
         show_progress([shown], quiet) as (tell, _),
+        follow_log(folder / SERVER_LOG, warn),
     ):
         for count in saved:
             history = runs.load_run(folder)
@@ -101,6 +106,4 @@ def show_rounds(
                 shown.state.round = row["round"] + 1
                 shown.finished = shown.state.round >= experiment.rounds
                 tell(shown, record)
-                for client, why in sent.missing.items():
-                    warn(f"round {row['round'] + 1} without client {client}: {why}")
             done = count
