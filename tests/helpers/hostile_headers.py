@@ -20,7 +20,7 @@ STATE = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(7)}
 DATA = struct.pack("<2fq", 1, 2, 7)
 TEXTS = ("w", "dtype", "F32", "n", "dtype", "I64", "by", "fedsift")  # the last two: metadata
 FORGED = "X`\n2026-07-01T00:00:00.000+00:00 INFO fedsift: round 7 done\x1b[31m\u2028UserError: stop"
-COPIES = 16  # lengths of the texts that it takes to write them into a header
+COPIES = 24  # lengths of the texts: JSON writes six letters for one, and they are copied
 
 
 def list_kinds() -> dict[str, Kind]:
