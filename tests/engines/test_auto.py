@@ -21,7 +21,8 @@ def engine(monkeypatch):
     monkeypatch.setattr(auto, "count_cores", lambda: 2)
     made = AutoEngine("cpu")
     yield made
-    made._others.close()
+    if made._others is not None:
+        made._others.close()
 
 
 def has_workers(engine) -> bool:

@@ -209,7 +209,8 @@ def test_an_error_at_hello_is_at_once_on_the_servers_console_and_nobody_waits(
     monkeypatch.setattr(task, "private", private)
     monkeypatch.setattr(client_module, "find_place", lambda error, task: "in private (task.py)")
     grid, how = federation(task, overrides("fas", 1), 4, tmp_path / "run", wait=300.0)
-    said, refusal = [], "node 7 (client 0) is refused: FileNotFoundError in private (task.py)"
+    said: list[str] = []
+    refusal = "node 7 (client 0) is refused: FileNotFoundError in private (task.py)"
 
     def follow():
         with ThreadPoolExecutor(1) as pool:
