@@ -84,11 +84,33 @@ def test_one_cell_of_every_rule_and_every_attack_can_be_built(plan):
 
 def test_every_curve_on_cifar10_is_an_experiment():
     cells = PAPER.items["heart"].cells(WHOLE)
-    assert len(cells) == 32
+    assert len(cells) == len(set(cells)) == 40
     for cell in cells:
         experiment = WHOLE.experiment(cell, 2)
         assert (experiment.data.name, experiment.rounds) == ("cifar10", 18)
         assert experiment.attackers in (None, 0.2)
+
+
+def test_on_cifar10_the_recommended_rules_must_hold_against_every_attack():
+    item = PAPER.items["heart"]
+    end = "cifar10+large"
+    cells = set(item.cells(WHOLE))
+    judged = {}
+    for claim in item.claims(WHOLE):
+        (keeps,) = claim.comparisons
+        assert isinstance(keeps, Keeps) and keeps.loss == 0.03 and set(keeps.cells) <= cells
+        judged[keeps.cells[0].curve] = keeps.cells[1].curve
+    attacks = ("wrong", "adaptive", "adaptive-bold", "poison")
+    fas = [f"fas+trust+{end}-fas+{attack}+share-20" for attack in attacks]
+    fas.append(f"fas+trust-unlimited+{end}-fas+wrong+share-20")
+    sift = [f"sift+memory-trust+{end}-sift+{attack}+share-20" for attack in attacks]
+    sift.append(f"sift+memory-trust-unlimited+{end}-sift+wrong+share-20")
+    usual = dict.fromkeys(fas, f"fas+mean+{end}-fas")
+    assert judged == usual | dict.fromkeys(sift, f"sift+memory-era+{end}-sift")
+    assert {c.curve for claim in item.claims(SMALL) for c in claim.comparisons[0].cells} == {
+        "fas+mean+cifar10+large-fas",
+        *fas,
+    }
 
 
 @pytest.mark.parametrize(

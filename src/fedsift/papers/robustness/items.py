@@ -42,7 +42,7 @@ LARGE_RULES = {  # on CIFAR-10
     "fas": (*RULES["fas"], "trust-unlimited"),
     "sift": (*RULES["sift"], "memory-trust-unlimited"),
 }
-LARGE_ATTACKS = ("wrong", "adaptive", "adaptive-bold")
+LARGE_ATTACKS = ("wrong", "adaptive", "adaptive-bold", "poison")
 SHARES = ("share-10", "share-20", "share-30", "share-45")
 FIFTH, TENTH = "share-20", "share-10"
 
@@ -201,19 +201,17 @@ def _heart() -> Item:
 
     def claims(plan: Plan) -> list[Claim]:
         usual = {"fas": "mean", "sift": "memory-era"}
-        return [
-            Claim(
-                f"Must: with a fifth hostile, {rule} costs {algorithm} at most 3 points",
-                (
-                    Keeps(
-                        _large(algorithm, rule, "wrong"), _large(algorithm, usual[algorithm]), 0.03
-                    ),
-                ),
-            )
-            for algorithm, rules in LARGE_RULES.items()
-            for rule in rules[2:]
-            if not _is_small(plan) or algorithm == "fas"
-        ]
+        found = []
+        for algorithm, (*_, recommended, unlimited) in LARGE_RULES.items():
+            if _is_small(plan) and algorithm != "fas":
+                continue
+            honest = _large(algorithm, usual[algorithm])
+            judged = [(recommended, attack) for attack in LARGE_ATTACKS]
+            for rule, attack in (*judged, (unlimited, "wrong")):
+                what = f"with a fifth `{attack}`, {rule} costs {algorithm} at most 3 points"
+                keeps = Keeps(_large(algorithm, rule, attack), honest, 0.03)
+                found.append(Claim(f"Must: {what}", (keeps,)))
+        return found
 
     return Item(
         "A fifth of the clients hostile on CIFAR-10",
