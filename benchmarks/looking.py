@@ -4,13 +4,16 @@ python benchmarks/looking.py record --rounds 200  # with and without record, rou
 python benchmarks/looking.py watch --rounds 60    # rounds with and without 200 requests a second
 python benchmarks/looking.py live                 # how late a round is shown; kill -9 and resume
 python benchmarks/looking.py report               # 12 cells, 45 rounds, 20 clients: seconds, size
+python benchmarks/looking.py command reproduce ...  # any command of fedsift, its recording counted
 
-All on the digits with digits-fas, on the CPU. Figures are medians over pairs of rounds in turn.
+But for the last, all on the digits with digits-fas, on the CPU. Figures are medians over pairs of
+rounds in turn. The last counts the CPU seconds of the threads that record.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import multiprocessing
@@ -80,10 +83,11 @@ def measure_recording(home: Path, how: argparse.Namespace) -> None:
     print("bytes:", {file.name: file.stat().st_size for file in files})
 
 
-def account() -> dict[str, Cost]:
+def account(cpu: Callable[[], float] = time.process_time) -> dict[str, Cost]:
     """Seconds in what a run does for its recording, from now on, by part.
 
-    All threads count while a part goes on, so CPU seconds are rather too many than too few.
+    With process_time all threads count while a part goes on, so CPU seconds are rather too many
+    than too few; where several threads record, take thread_time.
     """
     from fedsift.federation import conversations, server_half
     from fedsift.runs import run
@@ -98,7 +102,7 @@ def account() -> dict[str, Cost]:
         real = getattr(home, name)
 
         def counted(*given: Any) -> Any:
-            done, cost = clock(lambda: real(*given))
+            done, cost = clock(lambda: real(*given), cpu)
             if not only or given[0].name == only:
                 add(part, cost)
             return done
@@ -108,13 +112,13 @@ def account() -> dict[str, Cost]:
     def finish(self: Any, *given: Any) -> Any:
         turn, answer = real_finish(self, *given), None
         while True:
-            (jobs, told), cost = clock(lambda: advance(turn, answer))  # noqa: B023
+            (jobs, told), cost = clock(lambda: advance(turn, answer), cpu)  # noqa: B023
             add("sum up", cost)
             if jobs is None:
                 return told
-            begun = time.process_time(), time.perf_counter()
+            begun = cpu(), time.perf_counter()
             answer = yield jobs
-            add("ask", (time.process_time() - begun[0], time.perf_counter() - begun[1]))
+            add("ask", (cpu() - begun[0], time.perf_counter() - begun[1]))
 
     listener: Any = conversations.Listener
     count(listener, "__init__", "listen")
@@ -135,11 +139,13 @@ def advance(turn: Any, answer: Any) -> tuple[Any, Any]:
         return None, end.value
 
 
-def clock(act: Callable[[], Result]) -> tuple[Result, Cost]:
-    """CPU seconds of all threads of this process, and wall seconds."""
-    cpu, wall = time.process_time(), time.perf_counter()
+def clock(
+    act: Callable[[], Result], cpu: Callable[[], float] = time.process_time
+) -> tuple[Result, Cost]:
+    """CPU seconds, of all threads of this process unless asked otherwise, and wall seconds."""
+    begun, wall = cpu(), time.perf_counter()
     done = act()
-    return done, (time.process_time() - cpu, time.perf_counter() - wall)
+    return done, (cpu() - begun, time.perf_counter() - wall)
 
 
 def surround_median(values: list[float]) -> tuple[float, float]:
@@ -288,6 +294,41 @@ def measure_report(home: Path, how: argparse.Namespace) -> None:
         print(f"{took:.1f} s, CPU {cpu:.1f} s, {size:,} bytes, load {load:.1f}", flush=True)
 
 
+def measure_command(words: list[str]) -> None:
+    """Run it in this process, and say which share of its CPU seconds the recording takes.
+
+    What a run asks its students is asked together with what other runs ask. It is counted where an
+    engine is given nothing but predictions on as few samples as that.
+    """
+    from fedsift.__main__ import main
+    from fedsift.engines.batched import BatchedEngine
+    from fedsift.federation.conversations import CLIENTS, LISTED, PICKS
+    from fedsift.types import Predict
+
+    spent, asked = account(time.thread_time), [0.0, 0.0]
+    real, few = BatchedEngine.run, CLIENTS * PICKS + LISTED
+
+    def run(engine: Any, jobs: Any, *given: Any, **named: Any) -> Any:
+        small = all(isinstance(job, Predict) and len(job.samples) <= few for job in jobs)
+        answers, cost = clock(lambda: real(engine, jobs, *given, **named))
+        if small:
+            asked[:] = asked[0] + cost[0], asked[1] + cost[1]
+        return answers
+
+    def command() -> None:
+        with contextlib.suppress(SystemExit):
+            main()
+
+    BatchedEngine.run, sys.argv = run, ["fedsift", *words]  # type: ignore[method-assign]
+    _, (cpu, wall) = clock(command)
+    spent["ask"] = asked[0], asked[1]
+    mine = sum(cost[0] for cost in spent.values())
+    parts = ", ".join(f"{part} {cost[0]:.2f} s" for part, cost in spent.items())
+    print(f"CPU {cpu:.1f} s, wall {wall:.1f} s; recording CPU {mine:.2f} s ({parts})")
+    print(f"recording: {100 * mine / (cpu - mine):.2f} % of the CPU seconds of the rest")
+    print(f"asking the students: wall {asked[1]:.2f} s, {100 * asked[1] / wall:.2f} %")
+
+
 MEASURES = {
     "record": measure_recording,
     "watch": measure_watching,
@@ -298,8 +339,10 @@ MEASURES = {
 
 def main() -> None:
     about = argparse.ArgumentParser(description=__doc__)
-    about.add_argument("what", choices=MEASURES)
+    about.add_argument("what", choices=[*MEASURES, "command"])
     about.add_argument("--rounds", type=int, default=20)
+    if sys.argv[1:2] == ["command"]:
+        return measure_command(sys.argv[2:])
     how = about.parse_args()
     with tempfile.TemporaryDirectory() as home:
         MEASURES[how.what](Path(home), how)
