@@ -342,7 +342,8 @@ def main() -> None:
     about.add_argument("what", choices=[*MEASURES, "command"])
     about.add_argument("--rounds", type=int, default=20)
     if sys.argv[1:2] == ["command"]:
-        return measure_command(sys.argv[2:])
+        measure_command(sys.argv[2:])
+        return
     how = about.parse_args()
     with tempfile.TemporaryDirectory() as home:
         MEASURES[how.what](Path(home), how)
