@@ -4,6 +4,7 @@ any mixture.
 
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from fedsift import models
 from fedsift.engines import batched
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.sequential import SequentialEngine
-from fedsift.engines.stacked import cuda
+from fedsift.engines.stacked import cuda, training
 from fedsift.engines.stacked.ops import ReferenceOps
 from fedsift.engines.stacked.program import stack
 from fedsift.types import Labelled, Model, Predict, Recipe, Samples, Store, UserError
@@ -203,6 +204,20 @@ def test_one_set_of_samples_asked_of_many_networks(engine, reference):
 
 
 # --- padding ---
+
+
+@pytest.mark.parametrize("size", [20, 64])
+def test_predictions_on_unlike_numbers_of_samples_share_a_program(reference, size):
+    """As on a GPU: the shorter ones are padded, in one piece or in several of `size` samples."""
+    of, model = parity.store((1, 8, 8), rows=150), network("cnn", (1, 8, 8))
+    asks = [
+        Predict(model, models.initial_state(model, i), Samples(of, np.arange(i, i + count)))
+        for i, count in enumerate([50, 33, 64])
+    ]
+    program = stack(model, ReferenceOps())
+    found = training.predict(program, asks, of.values, size, threading.Event())
+    assert [len(answers) for answers in found] == [50, 33, 64]
+    assert parity.near(found, reference.run(asks), 1e-5)
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet8(width=0.5)"])

@@ -40,6 +40,7 @@ LARGEST_TRAINED_ON_CPU = (
 PROGRAM_ON_CPU = (16, 65_000_000)
 PREDICTED_ON_CPU = 64  # samples per model in one prediction
 PREDICTED_ON_CUDA = 16_384  # samples of all models in one prediction
+ALIKE_ON_CUDA = 64  # predictions whose numbers of samples differ by less share one program
 # copies of an activation held in training on CUDA, by our kernels or by torch, which writes patches
 # out
 COPIES_BY_KERNELS, COPIES_BY_TORCH = 2, 14
@@ -132,7 +133,7 @@ class BatchedEngine:
         store = samples.store
         data = (_memory_key(store.values), store.mean.shape, store.std.shape)
         if isinstance(job, Predict):
-            return (job.model, len(samples), *data)
+            return (job.model, self._predicted(job), *data)
         if isinstance(job, Pretrain):
             return (job.model, job.pretext, len(samples), job.epoch, job.epochs, *data)
         mixed = self._cuda and job.recipe.mixup > 0  # on a CPU the overhead of a step is dearer
@@ -186,6 +187,17 @@ class BatchedEngine:
         weights = (7 if more else 6) * program.layout.size
         return 4 * (weights + sample * size) + batches
 
+    def _predicted(self, job: Predict) -> int:
+        """Predictions on as many samples make one program: on a GPU, where a launch costs more than
+        a few samples, on nearly as many.
+        """
+        step = ALIKE_ON_CUDA if self._cuda and self._pads(job) else 1
+        return -(-len(job.samples) // step) * step
+
+    def _pads(self, job: Work) -> bool:
+        program = self._program_for(job)
+        return not isinstance(program, str) and program.pads
+
     # --- what is done ---
 
     def _task(self, part: list[Any]) -> Callable[[Stop], list[Any]]:
@@ -216,7 +228,7 @@ class BatchedEngine:
     def _predict(self, program: Program, part: list[Predict], stop: Stop) -> list[Any]:
         room = min(self._memory / 4, INT32) // (max(1, program.values) * len(part))
         size = (
-            int(max(1, min(PREDICTED_ON_CUDA // len(part), len(part[0].samples), room)))
+            int(max(1, min(PREDICTED_ON_CUDA // len(part), self._predicted(part[0]), room)))
             if self._cuda
             else PREDICTED_ON_CPU
         )

@@ -294,16 +294,19 @@ def _shares(count: Tensor, size: int) -> Tensor:
 def predict(
     program: Program, jobs: Sequence[Predict], values: Tensor, size: int, stop: Stop
 ) -> list[Array]:
-    """Outputs of the models on their samples, `size` samples of each at a time."""
+    """Outputs of the models on their samples, `size` samples of each at a time.
+
+    Where a program pads, models may have different numbers of samples.
+    """
     here = values.device
     inputs = Inputs.of([job.samples for job in jobs], values)
-    samples = len(jobs[0].samples)
-    rows = np.stack([job.samples.rows for job in jobs])
-    shared = bool((rows == rows[:1]).all()) and len(inputs.mean) == 1
-    rest = -samples % ALIGNED if program.pads else 0
-    at = torch.from_numpy(np.pad(rows[:1] if shared else rows, ((0, 0), (0, rest)), "edge")).to(
-        here
+    counts = [len(job.samples) for job in jobs]
+    width = max(counts) + (-max(counts) % ALIGNED if program.pads else 0)
+    rows = np.stack(
+        [np.pad(job.samples.rows, (0, width - len(job.samples)), "edge") for job in jobs]
     )
+    shared = bool((rows == rows[:1]).all()) and len(inputs.mean) == 1
+    at = torch.from_numpy(rows[:1] if shared else rows).to(here)
     flat, buffers = program.layout.stack([job.state for job in jobs])
     weights, kept = (
         program.weights(flat.to(here)),
@@ -319,7 +322,8 @@ def predict(
         if not begin:  # one place for all: many small ones between large ones keep memory in pieces
             outputs = found.new_empty((found.shape[0], at.shape[1], *found.shape[2:]))
         outputs[:, begin : begin + size] = found
-    return list(outputs[:, :samples].float().cpu().numpy())
+    found = outputs[:, : max(counts)].float().cpu().numpy()
+    return [answers[:count] for answers, count in zip(found, counts, strict=True)]
 
 
 def check_batches(program: Program, jobs: Sequence[Fit]) -> None:
