@@ -82,13 +82,24 @@ def test_one_cell_of_every_rule_and_every_attack_can_be_built(plan):
         assert len(federation.hostile) == round(0.2 * experiment.clients.count)
 
 
-def test_every_curve_on_cifar10_is_an_experiment():
-    cells = PAPER.items["heart"].cells(WHOLE)
-    assert len(cells) == len(set(cells)) == 40
+@pytest.mark.parametrize(("name", "count", "rounds"), [("heart", 40, 18), ("heart-short", 8, 10)])
+def test_every_curve_on_cifar10_is_an_experiment(name, count, rounds):
+    cells = PAPER.items[name].cells(WHOLE)
+    assert len(cells) == len(set(cells)) == count
     for cell in cells:
         experiment = WHOLE.experiment(cell, 2)
-        assert (experiment.data.name, experiment.rounds) == ("cifar10", 18)
+        assert (experiment.data.name, experiment.rounds) == ("cifar10", rounds)
         assert experiment.attackers in (None, 0.2)
+
+
+def test_the_short_schedule_on_cifar10_has_its_claims_of_trust():
+    item = PAPER.items["heart-short"]
+    ends = "cifar10+large-fas+short"
+    judged = {claim.comparisons[0].cells for claim in item.claims(WHOLE)}
+    assert judged == {
+        (Cell(f"fas+trust+{ends}+{attack}+share-20", 1.0), Cell(f"fas+mean+{ends}", 1.0))
+        for attack in ("wrong", "adaptive-bold", "poison")
+    }
 
 
 def test_on_cifar10_the_recommended_rules_must_hold_against_every_attack():
