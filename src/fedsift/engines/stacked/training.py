@@ -322,8 +322,8 @@ def predict(
         if not begin:  # one place for all: many small ones between large ones keep memory in pieces
             outputs = found.new_empty((found.shape[0], at.shape[1], *found.shape[2:]))
         outputs[:, begin : begin + size] = found
-    found = outputs[:, : max(counts)].float().cpu().numpy()
-    return [answers[:count] for answers, count in zip(found, counts, strict=True)]
+    answers = outputs[:, : max(counts)].float().cpu().numpy()
+    return [rows[:count] for rows, count in zip(answers, counts, strict=True)]
 
 
 def check_batches(program: Program, jobs: Sequence[Fit]) -> None:
