@@ -4,6 +4,7 @@ GPU.
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Output that goes nowhere has no width, whatever the terminal that pytest runs in."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _forget_own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module that a test wrote is not found by the next test that writes one of that name."""
+    before = set(sys.modules)
+    yield
+    folder = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(folder):
+            del sys.modules[name]
 
 
 @pytest.fixture

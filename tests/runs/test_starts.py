@@ -40,9 +40,9 @@ def trained(monkeypatch):
     found: list[int] = []
     run = BatchedEngine.run
 
-    def watch(self, jobs):
+    def watch(self, jobs, stop=None):
         found.extend(job.epoch for job in jobs if isinstance(job, Pretrain))
-        return run(self, jobs)
+        return run(self, jobs, stop)
 
     monkeypatch.setattr(BatchedEngine, "run", watch)
     return found
