@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import fedsift
+from fedsift.aggregators.means import certainty
+from fedsift.aggregators.memory import LabelMemory, LastUploads
 from fedsift.algorithms import SoftLabelFD
 from fedsift.algorithms.edges import Edges, MeanOverEdges, place_algorithm, read_topology
 from fedsift.codecs.wire import WireError
@@ -95,6 +97,16 @@ def test_a_federation_over_edges_is_the_flat_one_bit_for_bit(aggregator, codec):
     )
     flat, over = play(algorithm), play(algorithm, "edges(3)")
     assert federations.same_records(flat, without_hops(over))
+
+
+def test_an_old_even_row_weighs_next_to_nothing_and_is_still_that_of_a_flat_federation():
+    """Certainty gives an even row 10^-6 of a vote, and memory 2^-40 of that."""
+    r = replace(toys.a_round(number=9), classes=10, population=4)
+    even = SoftLabels(np.array([0]), np.full((1, 10), 0.1, np.float32))
+    old, flat = LastUploads({0: {5: even}}), LabelMemory(certainty, None, 2.0**-40)
+    over = flat.with_mean(MeanOverEdges(Edges(2), r, remembers=True))
+    (first, _), (second, _) = flat.aggregate([], old, r), over.aggregate([], old, r)
+    assert first.probs.tobytes() == second.probs.tobytes()
 
 
 def test_soft_labels_down_and_a_pool_are_the_same_too():

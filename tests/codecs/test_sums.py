@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedsift.aggregators import sums
 from fedsift.codecs import wire
@@ -76,6 +78,44 @@ def changed(name, value, row=0, column=0):
 )
 def test_sums_that_cannot_be_are_refused(bad, why):
     with pytest.raises(WireError, match=why):
+        CODEC.decode(CODEC.encode(bad, LINK), LINK)
+
+
+def test_the_rounding_of_faint_votes_is_not_taken_for_a_lie():
+    # 2^-40 of the least vote, 10^-6, are 16.8 ticks of 2^-64: 17. A tenth of it, 1.68, is 2 ten
+    # times: 20 ticks of labels on 17 of votes. Two such uploads have 40 on 34.
+    link = replace(LINK, classes=10)
+    even = SoftLabels(np.array([7]), np.full((1, 10), 0.1), np.array([2.0**-40 * 1e-6]))
+    for count in (1, 2):
+        sent = sums.add_up([(k, even) for k in range(count)], 24, 10)
+        assert as_numbers(sent) == [2 * count] * 10 + [17 * count]
+        found = CODEC.decode(CODEC.encode(sent, link), link)
+        assert as_numbers(found) == as_numbers(sent)
+
+
+@given(st.lists(st.floats(-66, 2), min_size=1, max_size=6), st.integers(2, 30), st.integers(0, 99))
+def test_honest_votes_of_any_size_arrive_as_they_were(faint, classes, seed):
+    link, generator = Link(3, 4, classes, votes=4.0 * len(faint)), np.random.default_rng(seed)
+    pairs = []
+    for client, power in enumerate(faint):
+        rows = generator.dirichlet(np.full(classes, 0.3), 4).astype(np.float32)
+        pairs.append((client, SoftLabels(np.arange(4), rows, np.full(4, 2.0**power))))
+    sent = sums.add_up(pairs, 4, classes)
+    assert as_numbers(CODEC.decode(CODEC.encode(sent, link), link)) == as_numbers(sent)
+
+
+@pytest.mark.parametrize(
+    "ticks",
+    [
+        [60, 0, 0, 0, 0, 40],  # a label of 60 where 40.44 and 6 are the most
+        [30, 30, 30, 30, 30, 40],  # 150 in all, where 40.44 and 6 x 3 are the most
+        [0, 0, 0, 0, 10, 40],  # votes for nothing
+        [3, 0, 0, 0, 0, 1],  # of one upload, where 1.01 and 1 are the most
+    ],
+)
+def test_faint_sums_that_rounding_cannot_make_are_refused(ticks):
+    bad = LabelSums(np.array([7]), np.zeros((1, 6)), np.array([ticks], np.float64))
+    with pytest.raises(WireError, match="not of probabilities"):
         CODEC.decode(CODEC.encode(bad, LINK), LINK)
 
 
