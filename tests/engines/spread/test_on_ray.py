@@ -1,17 +1,24 @@
 """Workers of Ray: room by hand, then a real cluster on this machine that loses and gains a node."""
 
+import contextlib
 import importlib.util
 import json
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedsift import engines
 from fedsift.engines.batched import BatchedEngine
-from fedsift.engines.spread import cluster
+from fedsift.engines.spread import cluster, on_ray
 from fedsift.engines.spread.on_ray import _room_on
+from fedsift.engines.spread.station import Setting
 from fedsift.types import UserError
 from tests.helpers import ray_cluster
 from tests.helpers.pages import find_command, read_words
@@ -34,6 +41,48 @@ def test_what_cannot_be_is_told_before_ray_is_started(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"engine ray needs Ray: pip install 'fedsift\[ray\]'"):
         engines.choose_engine("ray", "cpu")
+
+
+class Hired:
+    """An actor that is there at once."""
+
+    def __init__(self, crew):
+        self.started, self.node = object(), ""
+
+    def kill(self):
+        pass
+
+
+def wait_a_little(started, **_):
+    time.sleep(0.2)
+    return started, []
+
+
+class Meeting(list[Hired]):
+    """A list that everybody who writes to it leaves at the same time, or after a moment alone."""
+
+    def __init__(self, values):
+        super().__init__(values)
+        self._all = threading.Barrier(len(values))
+
+    def __setitem__(self, where, value):
+        super().__setitem__(where, value)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self._all.wait(0.5)
+
+
+def test_two_workers_lost_at_once_are_replaced_by_one(monkeypatch):
+    """The last of them is waited for; the other's place is free until the next list of jobs."""
+    ray = SimpleNamespace(wait=wait_a_little, get=lambda _: "node")
+    monkeypatch.setattr(on_ray, "_ray", lambda: ray)
+    monkeypatch.setattr(on_ray, "RayWorker", Hired)
+    crew: Any = on_ray.RayCrew(Setting("cpu", "float32", None), 2, 0.0, started=False)
+    lost = [Hired(crew), Hired(crew)]
+    crew._ready = Meeting(lost)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(crew.replace, lost))
+    (fresh,) = [worker for worker in found if worker is not None]
+    assert list(crew._ready) == [fresh] and crew._starting == []
 
 
 def test_no_note_of_a_cluster_is_no_cluster(tmp_path, monkeypatch):

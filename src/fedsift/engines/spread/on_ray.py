@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import re
+import threading
 import warnings
 import weakref
 from dataclasses import replace
@@ -112,6 +113,7 @@ class RayCrew:
         self.stored: dict[int, Any] = {}  # number of a store -> where the object store has it
         self._ready: list[RayWorker] = []
         self._starting: list[RayWorker] = []
+        self._hiring = threading.Lock()  # several workers may be lost at once
         self.close = weakref.finalize(self, _end_all, started, self._ready, self._starting)
 
     def count(self) -> int:
@@ -120,28 +122,31 @@ class RayCrew:
 
     def workers(self, count: int) -> list[Worker]:
         """Those that are ready; all are waited for if there are none yet."""
-        self._forget_lost()
-        wanted = self.count()
-        while len(self._ready) + len(self._starting) < wanted:
-            self._starting.append(RayWorker(self))
-        self._welcome(0.0 if self._ready else SECONDS_TO_START)
-        if not self._ready:
+        with self._hiring:
+            self._forget_lost()
+            wanted = self.count()
+            while len(self._ready) + len(self._starting) < wanted:
+                self._starting.append(RayWorker(self))
+            self._welcome(0.0 if self._ready else SECONDS_TO_START)
+            ready: list[Worker] = list(self._ready[:count])
+        if not ready:
             raise UserError(
                 f"no Ray worker has started within {SECONDS_TO_START:.0f} s; each needs a free "
                 f"core{f' and {self._gpus:g} of a GPU' if self._gpus else ''}"
             )
-        return list(self._ready[:count])
+        return ready
 
     def replace(self, worker: Worker) -> Worker | None:
         """Others go on at once, and a new one joins them at the next list; the last is waited
         for."""
         worker.kill()
-        self._ready[:] = [other for other in self._ready if other is not worker]
-        if self._ready:
-            return None
-        self._starting.append(RayWorker(self))
-        self._welcome(SECONDS_TO_START)
-        return self._ready[0] if self._ready else None
+        with self._hiring:
+            self._ready[:] = [other for other in self._ready if other is not worker]
+            if self._ready:
+                return None
+            self._starting.append(RayWorker(self))
+            self._welcome(SECONDS_TO_START)
+            return self._ready[0] if self._ready else None
 
     def summary(self) -> str:
         where = f"{self.setting.device}, {self.setting.precision}"
