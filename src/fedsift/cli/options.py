@@ -25,14 +25,20 @@ Address = Annotated[
 
 
 def name_engine(engine: str | None, address: str | None) -> str | None:
-    """The engine as an experiment names it."""
+    """The engine as an experiment names it, with the address among what stands in brackets."""
     if address is None:
         return engine
-    if engine not in (None, "ray"):
-        from fedsift.types import UserError
+    from fedsift.registry import parse_spec
+    from fedsift.types import UserError
 
+    spec = (engine or "ray").strip()
+    name, _, named = parse_spec(spec)
+    if name != "ray":
         raise UserError(f"--address is for --engine ray, not for {engine}")
-    return f"ray(address={address})"
+    if "address" in named:
+        raise UserError(f"{engine} has an address of its own; leave --address out")
+    inside = spec.removeprefix(name).strip().removeprefix("(").removesuffix(")").strip()
+    return f"ray({inside}{', ' if inside else ''}address={address})"
 
 
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
