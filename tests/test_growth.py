@@ -80,6 +80,8 @@ def test_a_point_without_time_is_left_out_and_one_that_fails_ends_its_axis(monke
     monkeypatch.setattr(growth, "_run_in_new_process", fail)
     found = growth.grow(["classes"])["axes"]["classes"]
     assert found["points"] == [] and "killed" in found["left_out"]["10"]
+    assert list(found["left_out"]) == ["10", "32", "100", "316", "1000"]
+    assert found["left_out"]["1000"] == "not begun, as classes = 10 has failed"
     monkeypatch.setattr(growth, "_run_in_new_process", play(lambda sizes: 1.0))
     hurried = growth.grow(["classes"], seconds=0.0)["axes"]["classes"]
     assert [point["classes"] for point in hurried["points"]] == [10]
@@ -96,6 +98,22 @@ def test_the_command_prints_exponents_and_draws_them(monkeypatch, tmp_path):
     told = read_printed("bench scale", done("bench", "scale", "--over", "rounds", "--json").stdout)
     assert told["axes"]["rounds"]["exponents"]["round_cpu_s"] == 2
     assert f"stroke: {PALETTE[0]}" in file.read_text()  # the colour of our pictures
+
+
+def test_the_command_says_what_failed_and_what_it_left_out_for_that(monkeypatch):
+    def fail(sizes):
+        if sizes.rounds > Sizes.rounds:
+            raise UserError("the run ended with code -9: it was killed; is there enough memory?")
+        return play(lambda sizes: 1.0)(sizes)
+
+    monkeypatch.setattr(growth, "_run_in_new_process", fail)
+    text = done("bench", "scale", "--over", "rounds,cohort").stdout
+    assert [row[0] for row in rows(text)] == ["cohort"]
+    assert "rounds = 10 is left out: the run ended with code -9" in text
+    for size in ("32", "100"):
+        assert f"rounds = {size} is left out: not begun, as rounds = 10 has failed" in text
+    alone = done("bench", "scale", "--over", "rounds").stdout
+    assert "rounds = 10 is left out" in alone and "exponents" not in alone
 
 
 def test_the_command_complains_in_words(tmp_path):

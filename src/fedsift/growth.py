@@ -108,6 +108,8 @@ def _grow_along(axis: str, end: float, report: Callable[[str], object]) -> dict[
             points.append({axis: size} | _run_in_new_process(sizes))
         except UserError as error:
             left_out[size] = str(error)
+            larger = (other for other in AXES[axis] if other > size)
+            left_out |= dict.fromkeys(larger, f"not begun, as {axis} = {size:,} has failed")
             break
         took = time.perf_counter() - begun
         starting = max(0.0, took - points[-1]["round_s"] * times)

@@ -148,29 +148,37 @@ def _grow(over: str, seconds: float, picture: Path | None, as_json: bool) -> Non
     if picture is not None:
         plots.file_kind(picture)  # before anything is measured
     axes = list(growth.AXES) if over == "all" else [axis.strip() for axis in over.split(",")]
+    tell = str if as_json else say
     result = growth.grow(axes, seconds, str if as_json else warn)
-    if picture is not None:
-        growth_plot.draw(result, picture)
     if as_json:
         print_json(result)
-        return
+    else:
+        _print_growth(result)
+    if picture is not None:  # last: what was measured is not lost where it cannot be drawn
+        growth_plot.draw(result, picture)
+        tell(f"wrote {picture}")
+
+
+def _print_growth(result: dict[str, Any]) -> None:
+    from fedsift import growth
+
     columns = ("axis", "from", "to", *growth.FIGURES.values())
     table = new_table("exponents: 0 is flat, 1 is linear (in brackets the last step)", *columns)
-    for axis, found in result["axes"].items():
+    measured = {axis: found for axis, found in result["axes"].items() if found["points"]}
+    for axis, found in measured.items():
         sizes = [f"{point[axis]:,}" for point in found["points"]]
         each = (
             f"{_exponent(found['exponents'][name])} ({_exponent(found['last_exponents'][name])})"
             for name in growth.FIGURES
         )
         table.add_row(axis, sizes[0], sizes[-1], *each)
-    print_table(table, ("from",))
+    if measured:
+        print_table(table, ("from",))
     for axis, found in result["axes"].items():
         for size, why in found["left_out"].items():
             say(f"{axis} = {int(size):,} is left out: {why}")
     steep = growth.list_steep(result)
     say(f"grows faster than linearly: {', '.join(steep) or 'nothing'}; {_machine(result)}")
-    if picture is not None:
-        say(f"wrote {picture}")
 
 
 def _exponent(value: float | None) -> str:
