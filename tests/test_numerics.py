@@ -1,10 +1,28 @@
 """Small numerical functions against numbers worked by hand."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsift.numerics import distinct, lower_median
+from fedsift.numerics import distinct, lower_median, softmax
+
+
+def test_a_softmax_by_hand():
+    # exp(0), exp(log 3) are 1 and 3; at temperature 2, exp(log 9 / 2) is 3 too.
+    assert softmax(np.array([[0.0, np.log(3)]]), 1.0) == pytest.approx(np.array([[0.25, 0.75]]))
+    assert softmax(np.array([[0.0, np.log(9)]]), 2.0) == pytest.approx(np.array([[0.25, 0.75]]))
+
+
+@pytest.mark.parametrize(
+    "shape", [(0, 3), (1, 40_000), (3, 40_000), (1_000, 316), (16_384, 2), (16_385, 2), (7_000, 10)]
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_softmax_in_blocks_has_the_bits_of_one_at_once(shape, order):
+    logits = np.random.default_rng(0).normal(0, 5, shape).astype(np.float32, order=order)
+    scaled = logits.astype(np.float64) / 0.7
+    exps = np.exp(scaled - scaled.max(-1, keepdims=True))
+    assert softmax(logits, 0.7).tobytes() == (exps / exps.sum(-1, keepdims=True)).tobytes()
 
 
 def test_the_lower_median_of_four_is_the_second():

@@ -7,6 +7,8 @@ from numpy.typing import ArrayLike
 
 from fedsift.types import Array
 
+_BLOCK = 2**15  # numbers that are worked on at once: three such arrays fit a cache
+
 
 def softmax(logits: Array, temperature: float) -> Array:
     """t^n = exp(z^n / T) / sum_m exp(z^m / T), float64 [N, C].
@@ -14,9 +16,14 @@ def softmax(logits: Array, temperature: float) -> Array:
     logits: [N, C] outputs of a network
     temperature: T, above 0; 1 leaves them as they are, above 1 makes them less sure
     """
-    scaled = logits.astype(np.float64) / temperature
-    exps = np.exp(scaled - scaled.max(-1, keepdims=True))
-    return exps / exps.sum(-1, keepdims=True)
+    probs = np.empty_like(logits, dtype=np.float64)
+    rows = max(1, _BLOCK // logits.shape[-1] if logits.flags.c_contiguous else len(logits))
+    for start in range(0, len(logits), rows):  # where a row lies in one piece, its bits are equal
+        part = slice(start, start + rows)
+        scaled = logits[part].astype(np.float64) / temperature
+        exps = np.exp(scaled - scaled.max(-1, keepdims=True))
+        probs[part] = exps / exps.sum(-1, keepdims=True)
+    return probs
 
 
 def apportion(weights: Array, total: int) -> Array:
