@@ -6,13 +6,12 @@ seconds to start. docs/engines.md has the figures.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.spread.parcels import pack
-from fedsift.engines.spread.processes import WorkerEngine
+from fedsift.engines.spread.processes import WorkerEngine, can_start
 from fedsift.engines.stacked.program import Vmapped
 from fedsift.engines.threads import Stop, count_cores
 from fedsift.training import count_steps
@@ -37,8 +36,8 @@ class AutoEngine(BatchedEngine):
         self, device: str = "cpu", precision: str = "float32", memory: float | None = None
     ) -> None:
         super().__init__(device, precision=precision, memory=memory)
-        can_start = self.device.type == "cpu" and os.name != "nt" and count_cores() > 1
-        self._others = WorkerEngine(device, None, precision, memory) if can_start else None
+        useful = self.device.type == "cpu" and count_cores() > 1 and can_start()
+        self._others = WorkerEngine(device, None, precision, memory) if useful else None
         self._steps = 0  # of small networks, so far
         self._small: dict[Model, bool] = {}
 

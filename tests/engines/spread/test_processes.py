@@ -7,13 +7,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedsift import bench, engines
+from fedsift.engines.auto import AutoEngine
 from fedsift.engines.batched import BatchedEngine
+from fedsift.engines.spread import processes
 from fedsift.engines.spread.processes import WorkerEngine
+from fedsift.engines.threads import count_cores
 from fedsift.types import Predict, UserError
 from tests.helpers.parity import same
 from tests.helpers.runs import PROGRAM
@@ -54,6 +58,17 @@ def wait_until(what, seconds=30.0):
 
 def all_same(found, expected):
     return all(same(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("module", "system"), [("sys", {"platform": "darwin"}), ("os", {"name": "nt"})]
+)
+def test_other_systems_are_told_and_auto_stays_in_one_process(monkeypatch, module, system):
+    assert AutoEngine("cpu")._others is not None or count_cores() == 1
+    monkeypatch.setattr(processes, module, SimpleNamespace(**system))
+    with pytest.raises(UserError, match="need Linux; use --engine batched"):
+        engines.choose_engine(workers=2)
+    assert AutoEngine("cpu")._others is None
 
 
 def test_weights_and_logits_are_those_of_one_process_bit_for_bit(engine, expected):

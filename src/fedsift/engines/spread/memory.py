@@ -41,6 +41,6 @@ class Shared:
 def _open_nameless() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("fedsift")
-    file, path = tempfile.mkstemp(prefix="fedsift-")  # as on macOS: a file that nobody can find
+    file, path = tempfile.mkstemp(prefix="fedsift-")  # elsewhere: a file that nobody can find
     os.unlink(path)
     return file

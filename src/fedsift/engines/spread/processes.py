@@ -33,6 +33,12 @@ SECONDS_TO_END = 2.0  # then it is killed
 GIB = 2**30
 
 
+def can_start() -> bool:
+    """Whether this system has worker processes. On macOS Python answers a descriptor that was sent
+    on the line itself, where a worker's other thread waits for messages: they hang or fail."""
+    return os.name != "nt" and sys.platform != "darwin"
+
+
 class WorkerEngine(SpreadEngine):
     """Groups of equal networks go to worker processes on this machine, with batched engines.
 
@@ -51,8 +57,8 @@ class WorkerEngine(SpreadEngine):
         precision: str = "float32",
         memory: float | None = None,
     ) -> None:
-        if os.name == "nt":
-            raise UserError("worker processes need Linux or macOS; use --engine batched")
+        if not can_start():
+            raise UserError("worker processes need Linux; use --engine batched")
         if workers is not None and workers < 1:
             raise UserError(f"workers is a number from 1 on, not {workers}")
         cuda = torch.device(device).type == "cuda"
