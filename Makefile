@@ -81,8 +81,8 @@ dist: $(DEV) ## Build wheel and sdist into dist/; prove that the wheel alone run
 bench: $(PACKAGE) ## Measure index codes and the engines on this machine
 	$(BIN)/python benchmarks/bench.py
 
-peers: $(PEERS)/.installed ## The same round in Flower, pfl-research, BlazeFL, FedJAX, a plain loop and fedsift (20 minutes)
-	$(PEERS)/bin/python benchmarks/peers.py
+peers: $(PEERS)/.installed ## The same round in Flower, pfl-research, BlazeFL, FedJAX, a plain loop and fedsift: four cases (an hour or more)
+	$(PEERS)/bin/python benchmarks/peers.py --all
 
 $(PEERS)/.installed: benchmarks/peers-constraints.txt
 	rm -rf $(PEERS)

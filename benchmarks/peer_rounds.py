@@ -92,11 +92,12 @@ def plain_loop(rounds, done, threads):
         done(lambda state=state: state)
 
 
-def fedsift(rounds, done, precision="float32"):
+def fedsift(rounds, done, precision="float32", workers=None):
     """FedAvg as a user runs it: messages encoded, decoded and counted, on the engine `auto`
     picks.
     """
-    algorithm, engine = fedavg(local=RECIPE), choose_engine("auto", "cpu", precision)[0]
+    algorithm = fedavg(local=RECIPE)
+    engine = choose_engine("auto", "cpu", precision, workers=workers)[0]
     played = federate(
         algorithm, federation(), task(), rounds=rounds, cohort=CLIENTS, seed=SEED, engine=engine
     )
@@ -297,6 +298,7 @@ def blazefl(rounds, done, processes):
 WAYS = {
     "fedsift": fedsift,
     "fedsift, bfloat16": partial(fedsift, precision="bfloat16"),
+    "fedsift, workers=2": partial(fedsift, workers=2),
     "plain loop, 1 thread": partial(plain_loop, threads=1),
     "plain loop, 2 threads": partial(plain_loop, threads=2),
     "Flower, 2 actors of 1 thread": partial(flower, actors=2),

@@ -1,21 +1,23 @@
 """The same federated round in fedsift, a plain loop, Flower's simulation, pfl-research, BlazeFL and
 FedJAX, side by side in one run.
 
-    make peers            (or: python benchmarks/peers.py --json, with the peers installed)
+    make peers            (or: python benchmarks/peers.py --all --json, with the peers installed)
     python benchmarks/peers.py --model cnn --clients 100
 
 Every repeat starts each way once, in a process of its own, and lets it play some rounds; the order
 turns round from repeat to repeat, so that noise hits all alike. A round's time is taken at its end,
 and the first is set apart: it holds the start-up. Ratios are paired within a repeat. A block that
-other work disturbed is tried again. All ways must agree on the weights after the first round, or
-nothing is reported. A peer that fails is a row that says so. What the work is stands in
+other work disturbed is tried again. All ways must agree on the weights after the first round. A
+peer that fails, or that did other work, is a row that says so. What the work is stands in
 peer_rounds.py.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,7 +25,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -35,6 +36,8 @@ from fedsift import runs
 from fedsift.engines import choose_engine
 
 REFERENCE = "plain loop, 1 thread"
+NEEDED = ("fedsift", REFERENCE)  # without them there is nothing to compare with
+CASES = [(model, clients) for model in SHAPES for clients in (20, 100)]
 TOLERANCE = {
     "parameters": 0.1,
     "statistics": 0.001,
@@ -43,7 +46,7 @@ ROUNDED = {
     "parameters": 0.3,
     "statistics": 0.01,
 }  # with bfloat16: Adam divides small gradients by their own size
-BLOCK_SECONDS = 180
+BLOCK_SECONDS = 180 * max(1, CLIENTS // 20)
 IDLE = 0.3  # cores others may use before and while a block runs
 SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -74,7 +77,7 @@ def play(way, rounds, folder):
 
 
 class PeerFailure(Exception):
-    """A way did not play its rounds."""
+    """A way did not play its rounds, or not those that were asked for."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +119,17 @@ def block(way, rounds):
             said = (folder / "said.txt").read_text()[-4000:]
             print(said, file=sys.stderr)
             raise PeerFailure(name_end(process.returncode, said))
+        if not (folder / "ends.json").exists():
+            raise PeerFailure("it ended without an error and without its rounds")
         ends = json.loads((folder / "ends.json").read_text())
         weights = load_file(folder / "first.safetensors")
     if len(ends) != rounds:
         raise PeerFailure(f"it played {len(ends)} rounds, not {rounds}")
     return Block(
-        ends[0] - launched, [after - before for before, after in pairwise(ends)], others, weights
+        ends[0] - launched,
+        [after - before for before, after in itertools.pairwise(ends)],
+        others,
+        weights,
     )
 
 
@@ -219,15 +227,18 @@ def check(way, weights, reference):
     statistics = [name for name in reference if "running" in name]
     if statistics and not way.startswith("pfl"):
         compared["statistics"] = statistics
+    for name in itertools.chain(*compared.values()):
+        if name not in weights or weights[name].shape != reference[name].shape:
+            raise PeerFailure(f"did other work: it has no {name} as the plain loop has it")
     if not all(value.isfinite().all() for value in weights.values()):
-        raise SystemExit(f"{way}: weights after the first round are not finite")
+        raise PeerFailure("did other work: its weights after the first round are not finite")
     if all(torch.equal(weights[name], start()[name]) for name in compared["parameters"]):
-        raise SystemExit(f"{way}: weights after the first round are those of the start")
+        raise PeerFailure("did other work: its weights after the first round are the first ones")
     apart = {what: distance(weights, reference, names) for what, names in compared.items()}
     for what, share in apart.items():
         if share > (ROUNDED if way.endswith("bfloat16") else TOLERANCE)[what]:
-            raise SystemExit(
-                f"{way}: {what} are {share:.2%} off the plain loop after a round; it did other work"
+            raise PeerFailure(
+                f"did other work: its {what} are {share:.2%} off the plain loop after a round"
             )
     return apart["parameters"]
 
@@ -258,7 +269,7 @@ def measure(repeats, rounds, ways, patience, tries):
             try:
                 played = undisturbed(way, rounds, patience, tries)
             except PeerFailure as failure:
-                if way in ("fedsift", REFERENCE):
+                if way in NEEDED:
                     raise SystemExit(f"{way}: {failure}") from None
                 failed[way] = str(failure)
                 print(f"{repeat + 1}/{repeats}  {way}: {failure}", file=sys.stderr)
@@ -278,22 +289,32 @@ def spread(values, digits=2):
 
 
 def rows(blocks):
+    """A row for each way; other work is fatal only where fedsift did it."""
     for way, own in blocks.items():
-        every = [second for played in own for second in played.rounds]
-        yield {
-            "way": way,
-            "round_s": spread(every),
-            "fastest_round_s": round(min(every), 2),
-            "times_fedsift": ratios(own, blocks["fedsift"]),
-            "first_round_s": spread([played.first for played in own], 1),
-            "off_plain_loop": round(
-                max(check(way, p.weights, blocks[REFERENCE][0].weights) for p in own), 6
-            ),
-            "blocks": [
-                {"others_cores": round(p.others, 2), "rounds_s": [round(s, 3) for s in p.rounds]}
-                for p in own
-            ],
-        }
+        try:
+            yield row(way, own, blocks)
+        except PeerFailure as failure:
+            if way.startswith("fedsift") or way in NEEDED:
+                raise SystemExit(f"{way}: {failure}") from None
+            yield {"way": way, "failed": str(failure)}
+
+
+def row(way, own, blocks):
+    every = [second for played in own for second in played.rounds]
+    return {
+        "way": way,
+        "round_s": spread(every),
+        "fastest_round_s": round(min(every), 2),
+        "times_fedsift": ratios(own, blocks["fedsift"]),
+        "first_round_s": spread([played.first for played in own], 1),
+        "off_plain_loop": round(
+            max(check(way, p.weights, blocks[REFERENCE][0].weights) for p in own), 6
+        ),
+        "blocks": [
+            {"others_cores": round(p.others, 2), "rounds_s": [round(s, 3) for s in p.rounds]}
+            for p in own
+        ],
+    }
 
 
 def ratios(own, fedsift):
@@ -320,7 +341,7 @@ def table(found):
     yield "|---|---|---|---|---|---|---|"
     for row in found:
         if "failed" in row:
-            yield f"| {row['way']} | {row['failed']} | | | | | |"
+            yield f"| {row['way']} | {row['failed'].replace('|', '/')} | | | | | |"
             continue
         others = ", ".join(str(block["others_cores"]) for block in row["blocks"])
         cells = [
@@ -343,7 +364,7 @@ def environment():
             "model": NAME,
             "clients": CLIENTS,
             "cores": CORES,
-            "command": " ".join(["python", *sys.argv]),
+            "command": shlex.join(["python", *sys.argv]),
         }
     )
 
@@ -355,7 +376,57 @@ def installed(name):
         return "not installed"
 
 
-def main():
+def measure_case(wanted):
+    """All ways, with the model and the clients that were named."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    ways = [way for way in WAYS if way in {*NEEDED, *wanted.only}]
+    blocks, failed = measure(
+        wanted.repeats, max(2, wanted.rounds), ways, wanted.patience, wanted.tries
+    )
+    found = [*rows(blocks), *({"way": way, "failed": why} for way, why in failed.items())]
+    return {"machine": environment(), "ways": found}
+
+
+def measure_cases(wanted):
+    """Every case, as it comes; one that fails does not take the others with it."""
+    for model, clients in CASES:
+        print(f"{model}, {clients} clients", file=sys.stderr)
+        try:
+            yield play_case(model, clients, wanted)
+        except PeerFailure as failure:
+            yield {"machine": {"model": model, "clients": clients}, "failed": str(failure)}
+
+
+def play_case(model, clients, wanted):
+    """In a process of its own, as its sizes are settled when peer_rounds is imported."""
+    words = ["--json", "--model", model, "--clients", str(clients), "--only", *wanted.only]
+    for name in ("repeats", "rounds", "patience", "tries"):
+        words += [f"--{name}", str(getattr(wanted, name))]
+    case = subprocess.Popen(
+        [sys.executable, sys.argv[0], *words], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        said, _ = case.communicate()
+    finally:  # so that a block's processes are seen off
+        case.terminate()
+        case.wait()
+    if case.returncode:
+        raise PeerFailure(f"ended with code {case.returncode}; the lines above say why")
+    return json.loads(said)
+
+
+def show(case):
+    """A case as text."""
+    machine = case["machine"]
+    yield f"## {machine['model']}, {machine['clients']} clients\n"
+    if "failed" in case:
+        yield case["failed"] + "\n"
+        return
+    yield from (f"{key}: {value}" for key, value in machine.items())
+    yield from ("", *table(case["ways"]), "")
+
+
+def read_words():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -384,7 +455,14 @@ def main():
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--model", choices=SHAPES, default=NAME)
     parser.add_argument("--clients", type=int, default=CLIENTS)
-    wanted = parser.parse_args()
+    parser.add_argument(
+        "--all", action="store_true", help="both models with 20 and with 100 clients, in turn"
+    )
+    return parser.parse_args()
+
+
+def main():
+    wanted = read_words()
     if (wanted.model, wanted.clients) != (NAME, CLIENTS):  # once more, with other work
         work = {"PEERS_MODEL": wanted.model, "PEERS_CLIENTS": str(wanted.clients)}
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | work)
@@ -393,17 +471,15 @@ def main():
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit("stopped")
     )  # so that a block's processes are seen off
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    ways = [way for way in WAYS if way in {"fedsift", REFERENCE, *wanted.only}]
-    blocks, failed = measure(
-        wanted.repeats, max(2, wanted.rounds), ways, wanted.patience, wanted.tries
-    )
-    found = [*rows(blocks), *({"way": way, "failed": why} for way, why in failed.items())]
+    cases = []
+    for case in measure_cases(wanted) if wanted.all else [measure_case(wanted)]:
+        cases.append(case)
+        if not wanted.json:
+            print("\n".join(show(case)), flush=True)
     if wanted.json:
-        return print(json.dumps({"machine": environment(), "ways": found}))
-    print("\n".join(f"{key}: {value}" for key, value in environment().items()), end="\n\n")
-    return print("\n".join(table(found)))
+        print(json.dumps({"cases": cases} if wanted.all else cases[0]))
+    return any("failed" in case for case in cases)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
