@@ -109,6 +109,20 @@ def test_an_old_even_row_weighs_next_to_nothing_and_is_still_that_of_a_flat_fede
     assert first.probs.tobytes() == second.probs.tobytes()
 
 
+@pytest.mark.parametrize("codec", ["float32", "float16", "topk(3)", "quantized(4)", "hard"])
+@pytest.mark.parametrize("votes", [1.0, 0.06])
+def test_an_old_even_row_gets_through_every_codec(codec, votes):
+    """Its votes are 17 ticks or one, and its labels two each or none."""
+    r = replace(toys.a_round(number=9), classes=10, population=4)
+    even = SoftLabels(np.array([0]), np.full((1, 10), 0.1, np.float32), np.array([votes]))
+    old, flat = LastUploads({0: {5: even}}), LabelMemory(certainty, None, 2.0**-40)
+    over = flat.with_mean(MeanOverEdges(Edges(2, codec), r, remembers=True))
+    (first, _), (second, _) = flat.aggregate([], old, r), over.aggregate([], old, r)
+    assert second.index.tolist() == first.index.tolist() == [0]
+    if codec.startswith("float"):  # they lose less than a tick
+        assert second.probs.tolist() == first.probs.tolist()
+
+
 def test_soft_labels_down_and_a_pool_are_the_same_too():
     down = fedsift.ds_fl(10, local=RECIPE, distill=RECIPE)
     pool = fedsift.fas(10, pool=20, local=RECIPE, distill=RECIPE)

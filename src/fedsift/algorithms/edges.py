@@ -10,9 +10,11 @@ Client k of K talks to edge k E // K of E: neighbours in number share an edge.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
+
+import numpy as np
 
 from fedsift import registry
 from fedsift.aggregators import Uploads, sums
@@ -31,6 +33,7 @@ from fedsift.types import (
 )
 
 EXACT = "exact"
+CLOSE = 0.005  # to 1: half of what codecs let pass, as they round, too
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,23 @@ class Edges:
     def encode(self, partial: LabelSums, link: Link) -> bytes:
         if self.codec == EXACT:
             return ExactSums().encode(partial, link)
-        return soft_label_codec(self.codec).encode(sums.divide(partial), link)
+        means = _as_distributions(sums.divide(partial))
+        return soft_label_codec(self.codec).encode(means, link)
 
     def decode(self, message: bytes, link: Link) -> LabelSums:
         if self.codec == EXACT:
             return ExactSums().decode(message, link)
         labels = soft_label_codec(self.codec).decode(message, link)
         return sums.add_up([(0, labels)], link.samples, link.classes)
+
+
+def _as_distributions(means: SoftLabels) -> SoftLabels:
+    """Codecs take no other rows. Faint votes are a few ticks, and their labels are rounded to whole
+    ones, so that a mean of them may sum to anything; the rest stay as they are."""
+    total = means.probs.sum(1, keepdims=True)
+    even = np.full_like(means.probs, 1 / means.probs.shape[1])
+    scaled = np.divide(means.probs, total, out=even, where=total > 0)
+    return replace(means, probs=np.where(np.abs(total - 1) < CLOSE, means.probs, scaled))
 
 
 @dataclass(eq=False)
