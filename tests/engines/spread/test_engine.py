@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from fedsift.engines import Router
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.spread import engine as spread
 from fedsift.engines.spread.engine import SpreadEngine, WorkerDied
@@ -75,6 +76,15 @@ def check(crew, work):
     found, expected = SpreadEngine(crew).run(work), BatchedEngine("cpu", crew.many).run(work)
     assert all(same(a, b) for a, b in zip(found[:-2], expected[:-2], strict=True))
     assert all((a == b).all() for a, b in zip(found[-2:], expected[-2:], strict=True))
+
+
+@pytest.mark.parametrize(("device", "lanes"), [("cpu", 1), ("cuda", 2), ("cuda:1", 2)])
+def test_the_host_works_beside_gpus_and_keeps_its_memory(monkeypatch, device, lanes):
+    """Workers on a CPU share its cores with the host; on GPUs they would wait for it."""
+    asked = []
+    monkeypatch.setattr(spread, "keep_memory", lambda: asked.append(True))
+    engine = SpreadEngine(HereCrew(setting=Setting(device)))
+    assert (Router(engine).lanes, asked) == (lanes, [True])
 
 
 @pytest.mark.parametrize("many", [1, 2, 3])

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from fedsift.checks import warn_user
 from fedsift.engines.batched import BatchedEngine
+from fedsift.engines.malloc import keep_memory
 from fedsift.engines.spread.parcels import Parcel, Stores, pack
 from fedsift.engines.spread.station import Answer, Setting
 from fedsift.engines.stacked.schedule import shared_recipe, sort_by_length
@@ -81,6 +82,8 @@ class SpreadEngine:
 
     def __init__(self, crew: Crew) -> None:
         self.crew = crew
+        self.lanes = 2 if self._cuda else 1  # one works on the host while the other trains
+        keep_memory()  # the host's part of a round is done here, whoever trains
         self._stores = Stores()
         self._planners: dict[int, BatchedEngine] = {}
         self._warned: set[str] = set()
