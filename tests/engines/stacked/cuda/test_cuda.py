@@ -181,6 +181,28 @@ def test_gradients_written_where_they_are_wanted_have_the_same_bits(ops, model, 
     assert placed == names.get(model.name, placed)
 
 
+def test_weights_of_models_may_lie_further_apart_than_32_bits_count(ops):
+    """Three models, the last 2^31 numbers behind the first, have the bits of three in a row."""
+    if torch.cuda.mem_get_info()[0] < 10 * 2**30:
+        pytest.skip("needs 10 GiB")
+    far = torch.empty(2**31 + 64, device="cuda")
+    x, w, scale, shift = cuda(3, 2, 4, 4, 16), cuda(3, 16, 16), cuda(3, 16), cuda(3, 16)
+
+    def move(values, begin):
+        return far.as_strided(values.shape, (2**30, 1), begin).copy_(values)
+
+    def both(scale, shift):
+        given = [value.detach().requires_grad_() for value in (x, w, scale, shift)]
+        statistics = torch.zeros(3, 16, device="cuda"), torch.ones(3, 16, device="cuda"), None
+        how = ((1, 1), (1, 1), (0, 0)), 1e-5, 0.1, True, "float32"
+        normed = ops.ConvolutionAndNorm.apply(*given, None, *statistics, *how, [None] * 3)
+        biased = ops.Convolution.apply(given[0], given[1], given[3], how[0], "float32", None)
+        return [normed, biased, *torch.autograd.grad((normed + biased).sum(), given)]
+
+    pairs = zip(both(scale, shift), both(move(scale, 0), move(shift, 32)), strict=True)
+    assert all(torch.equal(near, apart) for near, apart in pairs)
+
+
 def test_what_flows_between_kernels_is_16_bits_and_what_leaves_them_is_not(ops):
     """Where a convolution reads the input it is stored so too; a network without convolutions stays
     in float32.

@@ -102,7 +102,7 @@ def convolution(
                         v = tl.load(weights, mask=(c < C)[:, None] & (n < N)[None, :], other=0.0)
                         acc = _dot(a, v, acc, PRECISION)
     if BIASED:
-        acc += tl.load(bias + m * bias_model + n, mask=n < N, other=0.0)[None, :]
+        acc += tl.load(bias + m.to(tl.int64) * bias_model + n, mask=n < N, other=0.0)[None, :]
     out = m.to(tl.int64) * (B * HO * WO * N) + (at * N)[:, None] + n[None, :]
     written = inside[:, None] & (n < N)[None, :]
     if RESIDUAL:
@@ -215,8 +215,8 @@ def normalise(
         rate = tl.where(last > 0, momentum, 0.0)
         tl.store(running_mean + m * N + n, old_mean + rate * (mean - old_mean), mask=there)
         tl.store(running_var + m * N + n, old_var + rate * (unbiased - old_var), mask=there)
-    gain = scale * tl.load(weight + m * row + n, mask=there, other=0.0)
-    shift = tl.load(bias + m * row + n, mask=there, other=0.0)
+    gain = scale * tl.load(weight + m.to(tl.int64) * row + n, mask=there, other=0.0)
+    shift = tl.load(bias + m.to(tl.int64) * row + n, mask=there, other=0.0)
     r = block * BR + tl.arange(0, BR)
     mask = (r < B * pixels)[:, None] & there[None, :]
     at = m.to(tl.int64) * (B * pixels * N) + (r * N)[:, None] + n[None, :]
@@ -257,8 +257,8 @@ def norm_sums(
     there = n < N
     mean = tl.load(saved + m * (2 * N) + n, mask=there, other=0.0)
     scale = tl.load(saved + m * (2 * N) + N + n, mask=there, other=0.0)
-    gain = scale * tl.load(weight + m * row + n, mask=there, other=0.0)
-    shift = tl.load(bias + m * row + n, mask=there, other=0.0)
+    gain = scale * tl.load(weight + m.to(tl.int64) * row + n, mask=there, other=0.0)
+    shift = tl.load(bias + m.to(tl.int64) * row + n, mask=there, other=0.0)
     s1, s2 = tl.zeros((BC,), tl.float32), tl.zeros((BC,), tl.float32)
     for i in range(LOOP):
         r = (block * LOOP + i) * BR + tl.arange(0, BR)
@@ -289,8 +289,8 @@ def norm_gradient(
     values = tl.maximum(last, 1).to(tl.float32)
     mean = tl.load(saved + m * (2 * N) + n, mask=there, other=0.0)
     scale = tl.load(saved + m * (2 * N) + N + n, mask=there, other=0.0)
-    gain = scale * tl.load(weight + m * row + n, mask=there, other=0.0)
-    shift = tl.load(bias + m * row + n, mask=there, other=0.0)
+    gain = scale * tl.load(weight + m.to(tl.int64) * row + n, mask=there, other=0.0)
+    shift = tl.load(bias + m.to(tl.int64) * row + n, mask=there, other=0.0)
     s1, s2 = tl.zeros((BC,), tl.float32), tl.zeros((BC,), tl.float32)
     for t0 in range(0, blocks, BT):
         t = t0 + tl.arange(0, BT)
