@@ -2,6 +2,7 @@
 row.
 """
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsift import training
-from fedsift.engines.stacked.optimizers import correction, make_optimizer
+from fedsift.engines.stacked.optimizers import correction, make_optimizer, place_rates
 from fedsift.types import Recipe
 
 ALL = slice(None)
@@ -139,3 +140,39 @@ def test_a_row_without_a_gradient_stays(recipe):
     for t in range(3):
         rule.step(w, torch.zeros(1, 3), torch.tensor([[0.1]]), t, ALL)
     assert torch.equal(w, torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize(("name", "where"), [("sgd", "meta"), ("adam", "cpu"), ("adamw", "cpu")])
+def test_step_sizes_are_where_the_rule_reads_them(name, where):
+    """Adam reads numbers: on a device it would wait for it at every step."""
+    rule = make_optimizer(Recipe(optimizer=name), torch.ones(2, 3))
+    rates = place_rates(rule, np.ones((4, 2), np.float32), torch.device("meta"))
+    assert (rates.device.type, rates.shape) == (where, (4, 2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_no_step_waits_for_the_device(name):
+    w, recipe = torch.ones(3, 4, device="cuda"), Recipe(optimizer=name)
+    rule = make_optimizer(recipe, w)
+    rates = place_rates(rule, np.ones((4, 3), np.float32), w.device)
+    steps, some = torch.arange(4.0, device="cuda"), torch.tensor([0, 2], device="cuda")
+    apart = some if rates.device == w.device else some.cpu()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        rule.step(w, torch.ones_like(w), rates[0, :, None], steps[0], ALL)
+        rule.step(w[some], torch.ones_like(w[some]), rates[1, apart, None], steps[1], some)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_step_counted_on_the_device_has_the_same_bits():
+    """Counts are whole numbers, which float32 holds."""
+    ends = []
+    for steps in (range(5), torch.arange(5, dtype=torch.float32)):
+        w = torch.ones(2, 3)
+        rule = make_optimizer(Recipe(optimizer="adam"), w)
+        for t in steps:
+            rule.step(w, torch.full((2, 3), 0.3), torch.tensor([[0.1], [0.2]]), t, ALL)
+        ends.append(w)
+    assert torch.equal(*ends)

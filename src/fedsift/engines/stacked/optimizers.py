@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsift.types import Recipe
+from fedsift.types import Array, Recipe
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -23,7 +23,9 @@ class Sgd:
         self._recipe = recipe
         self._velocity = torch.zeros_like(weights) if recipe.momentum else None
 
-    def step(self, w: Tensor, g: Tensor, rate: Tensor, t: int, members: slice | Tensor) -> None:
+    def step(
+        self, w: Tensor, g: Tensor, rate: Tensor, t: int | Tensor, members: slice | Tensor
+    ) -> None:
         """w [A, P]: `members` of the rows; g their gradient, which is used up; rate [A, 1]."""
         recipe = self._recipe
         if recipe.weight_decay:
@@ -53,7 +55,8 @@ class Adam:
     def step(
         self, w: Tensor, g: Tensor, rate: Tensor, t: int | Tensor, members: slice | Tensor
     ) -> None:
-        """As for `Sgd`; t may be a float on the device, which saves a wait for the device."""
+        """As for `Sgd`, but the rates are on the host, where they are needed as numbers; t may be
+        a float on the device. So nothing waits for the device."""
         mean, square = self.mean[members], self.square[members]
         rates = rate.flatten().tolist()
         equal = len(set(rates)) == 1
@@ -68,6 +71,11 @@ class Adam:
 def correction(t: int) -> tuple[float, float]:
     """The divisors of Adam's mean and root mean square after step t, as both start at 0."""
     return 1 - BETA1 ** (t + 1), sqrt(1 - BETA2 ** (t + 1))
+
+
+def place_rates(rule: Sgd | Adam, rates: Array, here: torch.device) -> Tensor:
+    """Step sizes [T, M] where the rule wants them, for weights that are here."""
+    return torch.from_numpy(rates).to("cpu" if isinstance(rule, Adam) else here)
 
 
 def make_optimizer(recipe: Recipe, weights: Tensor) -> Sgd | Adam:

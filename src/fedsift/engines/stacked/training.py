@@ -15,7 +15,7 @@ from fedsift import training
 from fedsift.engines.stacked.layers import real_samples
 from fedsift.engines.stacked.layout import ALIGNED
 from fedsift.engines.stacked.ops import Pass
-from fedsift.engines.stacked.optimizers import make_optimizer
+from fedsift.engines.stacked.optimizers import make_optimizer, place_rates
 from fedsift.engines.stacked.program import Program
 from fedsift.engines.stacked.schedule import Schedule, make_schedule, padded_length
 from fedsift.engines.threads import Stop, raise_if_stopped
@@ -87,7 +87,9 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
     )
     prior = _stack_priors(jobs, here)
     start = models.flat.clone() if recipe.prox else None
-    rule, rates = make_optimizer(recipe, models.flat), torch.from_numpy(plan.rates).to(here)
+    rule = make_optimizer(recipe, models.flat)
+    rates = place_rates(rule, plan.rates, here)
+    steps = torch.arange(len(plan), device=here, dtype=torch.float32)
     slice_of = cache(lambda active: ModelSlice(program, models, slice(active)))
     groups_of = cache(partial(step_groups, program, recipe.batch, here))
     for t, (x, targets, taught) in enumerate(_draw_batches(program, jobs, values, plan)):
@@ -115,7 +117,8 @@ def fit(program: Program, jobs: Sequence[Fit], values: Tensor, stop: Stop) -> li
                 program.add_gradients(p, x[members, : group.width], gradient, part.gradients)
             if start is not None:  # mu (w - w0): see training.add_proximal_pull
                 part.gradient.add_(part.flat - start[members], alpha=recipe.prox)
-            rule.step(part.flat, part.gradient, rates[t, members, None], t, part.members)
+            rate = rates[t, members if rates.device == here else group.rows, None]
+            rule.step(part.flat, part.gradient, rate, steps[t], part.members)
             part.put_back(models)
     return collect_states(program, models.flat, models.buffers, plan)
 
@@ -203,6 +206,7 @@ class StepGroup:
     """Models whose batches are equally long in a step: they take it together."""
 
     members: slice | Tensor
+    rows: slice | Tensor  # the same, on the host
     width: int  # with padding
     count: Tensor | None  # [A]: real samples, where some are padding
     shares: Tensor  # [A, width, 1]: what each place counts in the mean
@@ -216,15 +220,11 @@ def step_groups(
     found = []
     for width in sorted(set(widths.tolist())):
         mine = np.flatnonzero(widths == width)
-        members = (
-            slice(len(counts)) if len(mine) == len(counts) else torch.from_numpy(mine).to(here)
-        )
+        rows = slice(len(counts)) if len(mine) == len(counts) else torch.from_numpy(mine)
+        members = rows if isinstance(rows, slice) else rows.to(here)
         count = torch.tensor(counts, device=here)[members]
-        found.append(
-            StepGroup(
-                members, width, count if (count < width).any() else None, _shares(count, width)
-            )
-        )
+        short = count if (count < width).any() else None
+        found.append(StepGroup(members, rows, width, short, _shares(count, width)))
     return found
 
 
