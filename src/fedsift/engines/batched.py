@@ -306,7 +306,8 @@ class BatchedEngine:
 
     def _make_program(self, model: Model) -> Program | str:
         try:
-            return stack(model, self._ops, Stacked if self._cuda else CpuProgram)
+            known = Stacked if self._cuda else CpuProgram
+            return stack(model, self._ops, known, self.precision.name == "bfloat16")
         except Unstackable as error:
             warn_user(f"{model.name} cannot be stacked and runs one by one: {error}")
             return str(error)

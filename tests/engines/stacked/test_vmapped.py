@@ -5,6 +5,7 @@ does.
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,9 +13,11 @@ from torch import nn
 
 import fedsift
 from fedsift import models
+from fedsift.engines.batched import BatchedEngine
+from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.stacked.ops import ReferenceOps
 from fedsift.engines.stacked.program import Vmapped, stack
-from tests.helpers.parity import IMAGE, ROW, compare
+from tests.helpers.parity import CLASSES, IMAGE, ROW, asks, astray, compare, difference, fits
 
 # --- by torch.func ---
 
@@ -73,6 +76,28 @@ class Depthwise(nn.Sequential):
 def test_what_torch_func_can_batch_is_stacked(made, shape):
     how, _ = compare(made, shape)
     assert how == f"{made.__name__}: stacked (by torch.func)"
+
+
+@pytest.mark.parametrize(
+    ("made", "shape"),
+    [(Layered, ROW), (Attention, ROW), (ComparesSamples, ROW), (Depthwise, IMAGE)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_in_bfloat16_it_rounds_as_torch_does_and_no_more(made, shape):
+    """The way from start to end, and what is said at its start, are rounded as torch's autocast
+    rounds them one by one: at most twice as far.
+    """
+    jobs = fits(models.make_model(made, shape, CLASSES), (16, 16, 12))
+    exact = SequentialEngine(threads=1)
+    theirs = SequentialEngine(threads=1, precision="bfloat16")
+    ours = BatchedEngine(threads=1, precision="bfloat16")
+    assert ours.describe(jobs[0].model) == f"{made.__name__}: stacked (by torch.func)"
+    asked, trained = asks(jobs), exact.run(jobs)
+    off = astray(jobs, theirs.run(jobs), trained)
+    assert 1e-4 < astray(jobs, ours.run(jobs), trained) < 2 * off < 0.02
+    for said, rounded, true in zip(*(e.run(asked) for e in (ours, theirs, exact)), strict=True):
+        assert said.dtype == np.float32
+        assert 1e-5 < difference(said, true) < 2 * difference(rounded, true)
 
 
 class Bent(nn.Module):

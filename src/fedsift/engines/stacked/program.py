@@ -37,7 +37,7 @@ class Program:
     copies: int | None = None
     # the fewest values a sample gives to a batch norm, where there is one
     smallest_norm: int | None = None
-    stored = torch.float32  # what flows between convolutions
+    stored = torch.float32  # what flows between convolutions, or layers
     takes = torch.float32  # what its input is best stored in
     # weights whose gradients can be written where they are wanted (Pass.places)
     placed: frozenset[str] = frozenset()
@@ -145,17 +145,18 @@ class Stacked(Program):
 
 class Vmapped(Program):
     """Any network torch.func can batch, in its own layout [M, B, C, H, W]. It may look across a
-    batch in ways we do not know, so its batches are never padded."""
+    batch in ways we do not know, so its batches are never padded. `short`: torch's autocast decides
+    which of its products have bfloat16, as in the sequential engine."""
 
     pads = False
     copies = 7  # of what is kept: as much again flows back, and torch.func makes copies of its own
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, short: bool = False) -> None:
         self._nets = {mode: model.build().train(mode) for mode in (True, False)}
         # torch.func puts the weights into the network: each thread has its own
         self._mine = threading.local()
         self.layout = Layout(self._nets[True])
-        self._try(model)
+        self._try(model, short)
 
     def __call__(self, p: Pass, x: Tensor) -> Tensor:
         if not hasattr(self._mine, "nets"):
@@ -169,9 +170,13 @@ class Vmapped(Program):
         # torch.func warns where it has no fast way, which is known here. torch does not tell how
         # this switch stood, so it stays off.
         torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
-        return vmap(one)(p.weights, p.buffers, x)
+        if self.stored == torch.float32:
+            return vmap(one)(p.weights, p.buffers, x)
+        # no cache: it would keep what vmap has wrapped
+        with torch.autocast(x.device.type, self.stored, cache_enabled=False):
+            return vmap(one)(p.weights, p.buffers, x).float()
 
-    def _try(self, model: Model) -> None:
+    def _try(self, model: Model, short: bool) -> None:
         """Two networks, two samples each, forward and backward: whatever torch.func cannot do shows
         here. Where it loses something without a word (a buffer that is not changed but replaced),
         the network itself says otherwise."""
@@ -183,15 +188,23 @@ class Vmapped(Program):
         try:
             flat, buffers = self.layout.stack([state, state])
             weights = {name: value.requires_grad_() for name, value in self.weights(flat).items()}
-            said = self(Pass(weights, buffers, True), x)
-            torch.autograd.grad(said.sum(), list(weights.values()))
+            said = self._differentiate(Pass(weights, buffers, True), x)
             with torch.no_grad():
                 self._compare(said[1], net.train()(samples), buffers, dict(net.named_buffers()))
                 said = self(Pass(weights, buffers, False), x)
                 self._compare(said[1], net.eval()(samples), buffers, dict(net.named_buffers()))
+            self.values = self._count_saved_values(Pass(weights, buffers, True), x) // 4
+            if short:
+                self.stored = torch.bfloat16
+                self._differentiate(Pass(weights, buffers, True), x)
         except Exception as error:  # torch.func says no in many ways
             raise Unstackable(first_sentence(error)) from None
-        self.values = self._count_saved_values(Pass(weights, buffers, True), x) // 4
+
+    def _differentiate(self, p: Pass, x: Tensor) -> Tensor:
+        """What it says, after the way back has been tried."""
+        said = self(p, x)
+        torch.autograd.grad(said.sum(), list(p.weights.values()))
+        return said
 
     def _compare(
         self, said: Tensor, expected: Tensor, buffers: dict[str, Tensor], kept: dict[str, Tensor]
@@ -227,9 +240,13 @@ UNSEEN = 16  # times its input: what a network is taken to keep where that canno
 
 
 def stack(
-    model: Model, ops: ReferenceOps, known: Callable[[Model, ReferenceOps], Program] = Stacked
+    model: Model,
+    ops: ReferenceOps,
+    known: Callable[[Model, ReferenceOps], Program] = Stacked,
+    short: bool = False,
 ) -> Program:
-    """The fastest program there is for this architecture; `known` makes those of known layers."""
+    """The fastest program there is for this architecture; `known` makes those of known layers,
+    `short` is for the others (see `Vmapped`)."""
     if training.draws_random_numbers(model, training=True) or training.draws_random_numbers(
         model, training=False
     ):
@@ -240,7 +257,7 @@ def stack(
         # whatever a network does to its reader, it is not for the user to see
         except Exception as unknown:
             try:
-                return Vmapped(model)
+                return Vmapped(model, short)
             except Unstackable as refused:
                 raise Unstackable(
                     f"{first_sentence(unknown)}, and torch.func cannot batch it: {refused}"
