@@ -3,6 +3,10 @@
 PYTHONPATH=src python benchmarks/gpu.py [--profile] [--json] [--blocks rows=64,norm_values=8192]
 PYTHONPATH=src python benchmarks/gpu.py --terms prior,prox,ntd,mixup,all [--device cpu] [--json]
 PYTHONPATH=src python benchmarks/gpu.py --networks resnet18,vit-tiny [--device cpu] [--json]
+PYTHONPATH=src python benchmarks/gpu.py --precisions float32-torch,float32-kernels --models 8,96
+
+float32-torch and float32-kernels are float32 by torch's products, and by three tf32 products of our
+kernels; float32 is the one that the engine takes.
 
 With --terms: a step with each term of a recipe beside a plain step, in turn, as a ratio; on a CPU
 it is that of whole fits on the batched engine.
@@ -28,7 +32,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedsift import training
+from fedsift.engines import PRECISIONS, batched
 from fedsift.engines.batched import BatchedEngine, choose_ops
+from fedsift.engines.precision import Precision
 from fedsift.engines.stacked.program import stack
 from fedsift.models import BasicBlock, initial_state, make_model
 from fedsift.types import Fit, Labelled, Recipe, Samples, Store
@@ -42,6 +48,7 @@ TERMS = {
     "mixup": {"mixup": 0.2},
 }
 TERMS["all"] = {key: value for term in TERMS.values() for key, value in term.items()}
+FLOAT32 = {"float32-torch": False, "float32-kernels": True}  # whose products float32 has
 SHORT, LONG = 2, 10  # epochs of the two fits whose difference is taken
 SAMPLES = 64  # of a model in those fits
 
@@ -140,6 +147,25 @@ def cohort(models, batch, name="resnet8", samples=256, **term):
     ]
 
 
+def read_precisions(given):
+    """The names in a list with commas."""
+    names, known = given.split(","), [*PRECISIONS, *FLOAT32]
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"unknown precision {unknown[0]!r}; there are {', '.join(known)}")
+    return names
+
+
+@contextlib.contextmanager
+def products_of(name):
+    """The engine's word for a precision, which means the products asked for while it lasts."""
+    before = batched.FLOAT32_BY_KERNELS
+    batched.FLOAT32_BY_KERNELS = FLOAT32.get(name, before)
+    try:
+        yield "float32" if name in FLOAT32 else name
+    finally:
+        batched.FLOAT32_BY_KERNELS = before
+
+
 def stacked(jobs, precision, repeats=5):
     """Seconds a step, by events around replays; seconds of the first fit, compilation included; the
     place.
@@ -152,12 +178,14 @@ def captured(jobs, precision):
     """The place of these jobs, their plan, and the seconds of their first fit there."""
     from fedsift.engines.stacked.cuda import graphs  # needs triton
 
-    program = stack(jobs[0].model, choose_ops(True, precision))
+    with products_of(precision) as word:
+        program = stack(jobs[0].model, choose_ops(True, word))
     plan = graphs.plan_steps(program, jobs)
     values = jobs[0].data.samples.store.values.cuda()
     place = graphs.GraphTrainer(program, jobs, plan, values, 0)
     begun = time.perf_counter()
-    place.fit(jobs, plan, threading.Event())
+    with Precision(word, values.device).products():  # as in the engine; a graph keeps its kernels
+        place.fit(jobs, plan, threading.Event())
     return place, plan, time.perf_counter() - begun
 
 
@@ -179,7 +207,7 @@ def watch_steps(jobs, precision, device):
     if device == "cuda":
         place, plan, _ = captured(jobs, precision)
         return lambda: step_time(place, jobs, plan)
-    engine = BatchedEngine(device, precision=precision)
+    engine = make_engine(device, precision)
     steps = jobs[0].recipe.epochs * -(-len(jobs[0].data) // jobs[0].recipe.batch)
 
     def fit():
@@ -189,6 +217,12 @@ def watch_steps(jobs, precision, device):
 
     fit()
     return fit
+
+
+def make_engine(device, precision):
+    """A batched engine; whose products it has is settled now."""
+    with products_of(precision) as word:
+        return BatchedEngine(device, precision=word)
 
 
 def compare_terms(models, precision, terms, device="cuda", repeats=15, **options):
@@ -246,7 +280,7 @@ def compare_networks(networks, precisions, models, device="cuda", **sizes):
     """
     for name in networks:
         for precision in precisions:
-            engine = BatchedEngine(device, precision=precision)
+            engine = make_engine(device, precision)
             for many in models:
                 head = {"network": name, "precision": precision, "models": many}
                 try:
@@ -322,7 +356,7 @@ def set_blocks(given):
 
 
 def print_networks(wanted):
-    split = wanted.networks.split(","), wanted.precisions.split(",")
+    split = wanted.networks.split(","), read_precisions(wanted.precisions)
     models, rows = [int(many) for many in wanted.models.split(",")], []
     for row in compare_networks(*split, models, wanted.device, batch=wanted.batch):
         rows.append(row)
@@ -334,7 +368,11 @@ def print_networks(wanted):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--precisions", default="tf32,bfloat16,float32")
+    parser.add_argument(
+        "--precisions",
+        default="tf32,bfloat16,float32",
+        help=f"some of {', '.join([*PRECISIONS, *FLOAT32])}",
+    )
     parser.add_argument("--models", default="1,8,12,24,96")
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
@@ -361,7 +399,7 @@ def main():
         print_networks(wanted)
         return
     rows = []
-    for precision in wanted.precisions.split(","):
+    for precision in read_precisions(wanted.precisions):
         for models in map(int, wanted.models.split(",")):
             if wanted.terms:
                 found = compare_terms(models, precision, wanted.terms.split(","), wanted.device)

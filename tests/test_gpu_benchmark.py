@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedsift.engines import batched
 from fedsift.engines.sequential import SequentialEngine
 
 FILE = Path(__file__).resolve().parents[1] / "benchmarks" / "gpu.py"
@@ -105,3 +106,35 @@ def test_the_networks_are_as_large_as_the_papers_say(gpu, name, parameters):
     assert sum(value.numel() for value in net.parameters()) == parameters
     with torch.no_grad():
         assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_float32_is_timed_both_ways_in_one_run(gpu):
+    names = "float32-torch,float32-kernels,bfloat16"
+    assert gpu.read_precisions(names) == names.split(",")
+    with pytest.raises(SystemExit, match="unknown precision 'float33'; there are float32, tf32"):
+        gpu.read_precisions("tf32,float33")
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "kernels"),
+    [
+        ("float32-torch", "float32", False),
+        ("float32-kernels", "float32", True),
+        ("tf32", "tf32", batched.FLOAT32_BY_KERNELS),
+    ],
+)
+def test_each_way_is_the_engines_word_and_its_switch_for_a_while(gpu, name, word, kernels):
+    """Without kernels of its own a word leaves the switch as it is."""
+    switch = batched.FLOAT32_BY_KERNELS
+    with pytest.raises(KeyError), gpu.products_of(name) as found:
+        assert (found, batched.FLOAT32_BY_KERNELS) == (word, kernels)
+        raise KeyError
+    assert switch == batched.FLOAT32_BY_KERNELS
+
+
+def test_networks_have_float32_both_ways_in_their_rows(gpu):
+    sizes = {"samples": 8, "repeats": 1, "plain_steps": 1}
+    both = list(gpu.FLOAT32)
+    rows = list(gpu.compare_networks(["mlp(width=0.1)"], both, [2], "cpu", **sizes))
+    assert [row["precision"] for row in rows] == both
+    assert all("failed" not in row and "plain_without_autocast_us" not in row for row in rows)

@@ -1,13 +1,18 @@
 """How exact products are: an explicit choice, put back where it was found."""
 
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
 from fedsift import engines, models
 from fedsift.engines import batched
-from fedsift.engines.batched import BatchedEngine
+from fedsift.engines.batched import BatchedEngine, choose_ops
 from fedsift.engines.precision import PRECISIONS, Precision
 from fedsift.engines.sequential import SequentialEngine
+from fedsift.engines.stacked.ops import ReferenceOps
 from fedsift.types import UserError
 from tests.helpers import parity
 
@@ -24,6 +29,21 @@ def test_a_precision_that_is_not_there_is_a_mistake():
     with pytest.raises(UserError, match="on a CPU use float32 or bfloat16"):
         engines.choose_engine("auto", "cpu", "tf32")
     assert PRECISIONS == ("float32", "tf32", "bfloat16")
+
+
+@pytest.mark.parametrize("by_kernels", [False, True])
+def test_one_switch_says_whose_products_float32_has_on_a_gpu(monkeypatch, by_kernels):
+    """The other precisions have our kernels whatever it says, and a CPU or no Triton never."""
+    kernels = SimpleNamespace(TritonOps=lambda precision: precision)
+    monkeypatch.setitem(sys.modules, "fedsift.engines.stacked.cuda.ops", kernels)
+    monkeypatch.setattr(batched, "has_triton", lambda: True)
+    monkeypatch.setattr(batched, "FLOAT32_BY_KERNELS", by_kernels)
+    found: list[Any] = [choose_ops(True, word) for word in ("float32", "tf32", "bfloat16")]
+    assert found[1:] == ["tf32", "bfloat16"]
+    assert found[0] == "float32" if by_kernels else type(found[0]) is ReferenceOps
+    assert type(choose_ops(False, "float32")) is ReferenceOps
+    monkeypatch.setattr(batched, "has_triton", lambda: False)
+    assert type(choose_ops(True, "tf32")) is ReferenceOps
 
 
 @pytest.mark.parametrize(
