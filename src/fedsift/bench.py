@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from fedsift import config, runs, training
-from fedsift.engines import ENGINES, check_engine, choose_engine, place
+from fedsift.engines import ENGINES, check_engine, choose_engine, place, resolve_precision
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.models import initial_state, make_model
 from fedsift.types import Fit, Labelled, Recipe, Samples, Store, UserError, Weights
@@ -105,6 +105,7 @@ def engines(
     """Every engine against the plain loop, on the same jobs; `report` gets a line on each step."""
     check_engine("auto", device, precision)
     here = place(device)
+    precision = resolve_precision(precision, torch.device(here))
     return {
         "machine": runs.environment(),
         "device": here,

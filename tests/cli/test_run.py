@@ -3,14 +3,17 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fedsift import config, runs
 from fedsift.algorithms import SoftLabelFD
-from fedsift.cli.progress import run_group
+from fedsift.cli.progress import describe_models, run_group
 from fedsift.codecs import WireError
 from fedsift.engines import choose_engine
+from fedsift.models import make_model
 from tests.helpers.cli import CHOSEN, FAS, SUMMARY, done, everything, program, rows
 from tests.helpers.runs import TINY, bits, lines, rounds_in, straight, tiny
 
@@ -134,6 +137,7 @@ def test_a_name_with_square_brackets_is_printed_as_it_is():
         ("engine", "sequential", "sequential engine on "),
         ("device", "cpu", "batched engine on cpu, float32"),
         ("precision", "bfloat16", "batched engine on cpu, bfloat16"),
+        ("precision", "auto", "batched engine on cpu, float32"),
     ],
 )
 def test_engine_device_and_precision_are_options_and_are_kept(key, value, said):
@@ -151,6 +155,22 @@ def test_engine_device_and_precision_are_options_and_are_kept(key, value, said):
     )
     assert f'{key} = "{value}"' in Path("fas/config.toml").read_text()
     assert runs.load_run(Path("fas")).environment["engine"].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "told"),
+    [("cuda", "float32", True), ("cuda", "auto", True), ("cuda", "tf32", False),
+     ("cpu", "float32", False)],
+)  # fmt: skip
+def test_a_run_in_float32_on_a_gpu_says_what_is_faster(device, precision, told):
+    model = make_model("cnn", (1, 8, 8), 3)
+    engine = SimpleNamespace(describe=lambda model: "cnn: stacked")
+    federation = SimpleNamespace(clients=SimpleNamespace(models=[model] * 3))
+    experiment = SimpleNamespace(device=device, precision=precision)
+    run: Any = SimpleNamespace(federation=federation, experiment=experiment)
+    first, *others = describe_models(engine, [run, run])
+    assert first == "  cnn: stacked"
+    assert [line.startswith("  products in float32; tf32") for line in others] == [True] * told
 
 
 def test_short_names_and_full_paths_set_the_same_keys():

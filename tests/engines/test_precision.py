@@ -1,6 +1,7 @@
 """How exact products are: an explicit choice, put back where it was found."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,14 +9,15 @@ import pytest
 import torch
 
 from fedsift import engines, models
-from fedsift.engines import batched
+from fedsift.engines import batched, precision
 from fedsift.engines.batched import BatchedEngine, choose_ops
-from fedsift.engines.precision import PRECISIONS, Precision
+from fedsift.engines.precision import PRECISIONS, Precision, tell_faster
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.stacked.ops import ReferenceOps
 from fedsift.types import UserError
 from tests.helpers import parity
 
+ROOT = Path(__file__).resolve().parents[2]
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
@@ -29,6 +31,28 @@ def test_a_precision_that_is_not_there_is_a_mistake():
     with pytest.raises(UserError, match="on a CPU use float32 or bfloat16"):
         engines.choose_engine("auto", "cpu", "tf32")
     assert PRECISIONS == ("float32", "tf32", "bfloat16")
+    with pytest.raises(UserError, match="auto"):
+        Precision("float", CPU)
+
+
+def test_auto_is_float32_until_another_has_been_measured(monkeypatch):
+    """One word says what it is on a GPU; on a CPU it stays float32."""
+    assert [Precision("auto", device).name for device in (CPU, CUDA)] == ["float32"] * 2
+    monkeypatch.setattr(precision, "AUTO_ON_CUDA", "bfloat16")
+    assert [Precision("auto", device).name for device in (CPU, CUDA)] == ["float32", "bfloat16"]
+    router, told = engines.choose_engine("batched", "cpu", "auto")
+    assert told.startswith("batched engine on cpu, float32") and isinstance(
+        router.networks, BatchedEngine
+    )
+
+
+def test_who_takes_float32_on_a_gpu_is_told_what_is_faster(monkeypatch):
+    told = tell_faster("float32", CUDA)
+    assert told is not None and told == tell_faster("auto", CUDA)
+    page, _, section = told.partition("docs/")[2].split()[0].partition("#")
+    assert f"## {section}\n" in (ROOT / "docs" / page).read_text().lower()
+    assert tell_faster("float32", CPU) is tell_faster("tf32", CUDA) is None
+    assert tell_faster("auto", CPU) is tell_faster("bfloat16", CUDA) is None
 
 
 @pytest.mark.parametrize("by_kernels", [False, True])

@@ -40,7 +40,7 @@ def engines(
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[
-        str, typer.Option("--precision", help="Of the engines: float32, tf32, bfloat16.")
+        str, typer.Option("--precision", help="Of the engines: auto, float32, tf32, bfloat16.")
     ] = "float32",
     clients: Annotated[
         int | None,

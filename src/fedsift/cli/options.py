@@ -43,7 +43,7 @@ def name_engine(engine: str | None, address: str | None) -> str | None:
 
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
 PrecisionName = Annotated[
-    str | None, typer.Option("--precision", help="float32, tf32 or bfloat16.")
+    str | None, typer.Option("--precision", help="auto, float32, tf32 or bfloat16.")
 ]
 Project = Annotated[
     Path, typer.Argument(metavar="DIR", help="The project's folder.", show_default=False)

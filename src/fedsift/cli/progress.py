@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -284,7 +284,20 @@ def describe_models(engine: Any, runs: list[Run]) -> list[str]:
     with warnings.catch_warnings():  # the lines give the reason in plain words
         warnings.simplefilter("ignore")
         models = dict.fromkeys(model for run in runs for model in run.federation.clients.models)
-        return [f"  {engine.describe(model)}" for model in models]
+        lines = [engine.describe(model) for model in models]
+    if any(model.is_network for model in models):
+        lines += _tell_faster({(e.device, e.precision) for e in (run.experiment for run in runs)})
+    return [f"  {line}" for line in lines]
+
+
+def _tell_faster(where: Iterable[tuple[str, str]]) -> list[str]:
+    """The precision on a GPU, where another is faster."""
+    import torch
+
+    from fedsift.engines import place, tell_faster
+
+    lines = {tell_faster(precision, torch.device(place(device))) for device, precision in where}
+    return [line for line in lines if line is not None]
 
 
 def new_folder(parent: Path, name: str) -> Path:

@@ -209,7 +209,7 @@ class Experiment(Section):
     engine: str = Field("auto", description="auto, batched, sequential, workers or ray")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     precision: str = Field(
-        "float32", description="of matrix products: float32, tf32 (CUDA) or bfloat16"
+        "float32", description="of matrix products: float32, tf32 (CUDA), bfloat16 or auto"
     )
     memory: float | None = Field(
         None, gt=0, description="GiB for stacked networks; else 1, on CUDA half of what is free"

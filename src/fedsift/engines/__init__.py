@@ -12,14 +12,24 @@ import torch
 from fedsift import registry
 from fedsift.engines.auto import AutoEngine
 from fedsift.engines.batched import BatchedEngine
-from fedsift.engines.precision import PRECISIONS, Precision
+from fedsift.engines.precision import PRECISIONS, Precision, resolve_precision, tell_faster
 from fedsift.engines.router import Router
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.engines.spread.on_ray import RayEngine
 from fedsift.engines.spread.processes import WorkerEngine
 from fedsift.types import Engine, UserError
 
-__all__ = ["DEVICES", "ENGINES", "PRECISIONS", "Router", "check_engine", "choose_engine", "place"]
+__all__ = [
+    "DEVICES",
+    "ENGINES",
+    "PRECISIONS",
+    "Router",
+    "check_engine",
+    "choose_engine",
+    "place",
+    "resolve_precision",
+    "tell_faster",
+]
 
 
 # Name -> what makes the engine; of device, precision, memory and workers it is given those it
@@ -67,7 +77,7 @@ def choose_engine(
     engine: "auto", "batched", "sequential", "workers", "ray", a plug-in "mine:Engine", or an
         object of your own with `run` and `describe`
     device: "auto", "cpu" or "cuda"
-    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
+    precision: of matrix products: "float32", "tf32" (CUDA), "bfloat16" or "auto"
     memory: GiB for stacked networks (default: 1, on CUDA half of what is free)
     workers: how many worker processes; with "auto" or "batched" it means "workers"
 
@@ -91,6 +101,7 @@ def choose_engine(
     check_engine(engine, device, precision)
     if workers is not None and engine in ("auto", "batched"):
         engine = "workers"
+    precision = resolve_precision(precision, torch.device(place(device)))
     offered = {"device": place(device), "precision": precision, "memory": memory}
     plan = registry.plan(ENGINES, "engine", engine, offered | {"workers": workers})
     if workers is not None and "workers" in plan.unused:

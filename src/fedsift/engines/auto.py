@@ -25,7 +25,7 @@ class AutoEngine(BatchedEngine):
     """The best engine for any work.
 
     device: as torch names it, e.g. "cpu", "cuda" or "cuda:1"
-    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
+    precision: of matrix products: "float32", "tf32" (CUDA), "bfloat16" or "auto"
     memory: GiB for stacked networks (default: 1, on CUDA half of what is free)
 
     On a CPU, when small networks have been trained for 500,000 steps, the next ones are trained in
@@ -37,7 +37,9 @@ class AutoEngine(BatchedEngine):
     ) -> None:
         super().__init__(device, precision=precision, memory=memory)
         useful = self.device.type == "cpu" and count_cores() > 1 and can_start()
-        self._others = WorkerEngine(device, None, precision, memory) if useful else None
+        self._others = (
+            WorkerEngine(device, None, self.precision.name, memory) if useful else None
+        )
         self._steps = 0  # of small networks, so far
         self._small: dict[Model, bool] = {}
 

@@ -55,7 +55,7 @@ class BatchedEngine:
 
     device: as torch names it, e.g. "cpu", "cuda" or "cuda:1"
     threads: programs run at a time on a CPU (default: as many as cores)
-    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
+    precision: of matrix products: "float32", "tf32" (CUDA), "bfloat16" or "auto"
     memory: GiB for stacked networks (default: 1, on CUDA half of what is free)
 
     What cannot be stacked is told in a warning.
@@ -81,7 +81,7 @@ class BatchedEngine:
         self._memory = (
             memory or (torch.cuda.mem_get_info(self.device)[0] / 2 / GIB if self._cuda else 1.0)
         ) * GIB
-        self._ops = choose_ops(self._cuda, precision)
+        self._ops = choose_ops(self._cuda, self.precision.name)
         self._programs: dict[Model, Program | str] = {}
         self._resident: dict[Any, tuple[Tensor, Tensor]] = {}
         self._trainers: dict[Any, Any] = {}

@@ -12,6 +12,26 @@ from fedsift import registry
 from fedsift.types import UserError
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
+# What "auto" means on CUDA. Another word only when accuracies of whole studies in it have been
+# measured to be level with float32 (docs/gpu.md); elsewhere it is always float32.
+AUTO_ON_CUDA = "float32"
+
+
+def resolve_precision(name: str, device: torch.device) -> str:
+    """The precision meant by a word that may be "auto"."""
+    if name != "auto":
+        return name
+    return AUTO_ON_CUDA if device.type == "cuda" else "float32"
+
+
+def tell_faster(name: str, device: torch.device) -> str | None:
+    """For whoever computes more exactly on a GPU than is fastest: one line."""
+    if device.type != "cuda" or resolve_precision(name, device) != "float32":
+        return None
+    return (
+        "products in float32; tf32 and bfloat16 are faster, and docs/gpu.md#precision says what "
+        "they cost"
+    )
 
 
 class Precision:
@@ -20,12 +40,11 @@ class Precision:
     stay float32 in all of them."""
 
     def __init__(self, name: str, device: torch.device) -> None:
+        name = resolve_precision(name, device)
         if name not in PRECISIONS:
-            raise UserError(
-                registry.unknown_name(
-                    "precision", name, PRECISIONS, "--precision float32|tf32|bfloat16"
-                )
-            )
+            known = ("auto", *PRECISIONS)
+            options = f"--precision {'|'.join(known)}"
+            raise UserError(registry.unknown_name("precision", name, known, options))
         if name == "tf32" and device.type != "cuda":
             raise UserError(
                 "precision tf32 is a mode of CUDA devices; on a CPU use float32 or bfloat16"

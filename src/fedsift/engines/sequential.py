@@ -30,7 +30,7 @@ class SequentialEngine:
 
     device: as torch names it, e.g. "cpu", "cuda" or "cuda:1"
     threads: networks trained at a time on a CPU (default: as many as cores)
-    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
+    precision: of matrix products: "float32", "tf32" (CUDA), "bfloat16" or "auto"
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class RayEngine(SpreadEngine):
 
     device: of the workers, "cpu" or "cuda"
     workers: how many (default: as many as there is room for); each takes a core
-    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
+    precision: of matrix products: "float32", "tf32" (CUDA), "bfloat16" or "auto"
     memory: GiB for stacked networks in each (default: 1, on CUDA half of what is free)
     address: of the cluster, e.g. "10.0.0.1:6379" (default: Ray is started on this machine)
     gpus: what a worker takes of a GPU on CUDA; with 0.5 two share one (default: 1)

@@ -44,7 +44,7 @@ class WorkerEngine(SpreadEngine):
 
     device: as torch names it, e.g. "cpu" or "cuda"
     workers: how many processes (default: as many as cores, on CUDA as GPUs)
-    precision: of matrix products: "float32", "tf32" (CUDA) or "bfloat16"
+    precision: of matrix products: "float32", "tf32" (CUDA), "bfloat16" or "auto"
     memory: GiB for stacked networks in each (default: 1, on CUDA half of what is free)
 
     Data and weights are in shared memory.
