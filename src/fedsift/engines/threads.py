@@ -24,9 +24,9 @@ class Workers:
     """On a CPU each task has one intra-op thread, always: its sums never depend on other tasks."""
 
     def __init__(self, device: torch.device, threads: int | None = None) -> None:
-        cpu = self._cpu = device.type == "cpu"
+        self._device, self._cpu = device, device.type == "cpu"
         # a GPU is one, and its programs are not shared
-        self.threads = (threads or count_cores()) if cpu else 1
+        self.threads = (threads or count_cores()) if self._cpu else 1
         keep_memory()  # a round's messages and answers on the host need it as much as its steps
         self._pool = ThreadPoolExecutor(self.threads, "fedsift")
 
@@ -46,6 +46,8 @@ class Workers:
         # every time: part of this setting is one for all threads; the caller may have changed it
         if self._cpu:
             torch.set_num_threads(1)
+        elif self._device.type == "cuda" and self._device.index is not None:
+            torch.cuda.set_device(self._device)  # kernels and streams are those of a thread's GPU
         return task(stop)
 
 

@@ -11,12 +11,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from fedsift import bench, engines
 from fedsift.engines.auto import AutoEngine
 from fedsift.engines.batched import BatchedEngine
 from fedsift.engines.spread import processes
-from fedsift.engines.spread.processes import WorkerEngine
+from fedsift.engines.spread.processes import GIB, ProcessCrew, WorkerEngine
+from fedsift.engines.spread.station import Setting
 from fedsift.engines.threads import count_cores
 from fedsift.types import Predict, UserError
 from tests.helpers.parity import same
@@ -169,3 +171,13 @@ def test_a_run_with_workers_gives_the_bytes_of_the_batched_engine(tmp_path):
     metrics, ledger = outcome(tmp_path / "batched")
     assert len(metrics.splitlines()) == 2 and ledger
     assert outcome(tmp_path / "workers") == (metrics, ledger)
+
+
+def test_workers_take_the_gpus_in_turn_and_share_what_is_free_there(monkeypatch):
+    """Three on two GPUs are two on one of them: half of 8 GiB is 2 GiB each."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 * GIB, 16 * GIB))
+    crew = ProcessCrew(Setting("cuda"), 3)
+    assert [crew._settle(place) for place in range(3)] == [
+        Setting(device, memory=2.0) for device in ("cuda:0", "cuda:1", "cuda:0")
+    ]

@@ -448,6 +448,16 @@ def test_dropout_falls_alike_on_every_device():
     assert torch.equal(here, there.cpu())
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_second_gpu_computes_what_the_first_does(precision):
+    jobs = parity.fits(models.make_model("resnet8", (3, 8, 8), parity.CLASSES))
+    first, second = (
+        BatchedEngine(device, precision=precision).run(jobs) for device in ("cuda:0", "cuda:1")
+    )
+    assert all(map(parity.same, first, second))
+
+
 @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 4, 5)], ids=str)
 def test_samples_of_any_number_of_axes(shape):
     """mlp takes inputs of any shape."""
