@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedsift import engines, models
+from fedsift import bench, engines, models
 from fedsift.engines import batched, precision
 from fedsift.engines.batched import BatchedEngine, choose_ops
 from fedsift.engines.precision import PRECISIONS, Precision, tell_faster
@@ -44,6 +44,7 @@ def test_auto_is_float32_until_another_has_been_measured(monkeypatch):
     assert told.startswith("batched engine on cpu, float32") and isinstance(
         router.networks, BatchedEngine
     )
+    assert bench.engines((), "cpu", precision="auto")["precision"] == "float32"
 
 
 def test_who_takes_float32_on_a_gpu_is_told_what_is_faster(monkeypatch):

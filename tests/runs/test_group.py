@@ -8,6 +8,7 @@ import pytest
 from fedsift import runs
 from fedsift.engines import choose_engine
 from fedsift.engines.router import Router
+from fedsift.engines.spread.processes import WorkerEngine
 from fedsift.runs import CHECKPOINT, rounds
 from fedsift.turns import run_turns
 from fedsift.types import Fit
@@ -139,8 +140,8 @@ class TwoLanes(Router):
 
     lanes = 2
 
-    def __init__(self):
-        super().__init__(choose_engine()[0].networks)
+    def __init__(self, networks=None):
+        super().__init__(networks or choose_engine()[0].networks)
         self.callers = set()
 
     def run(self, jobs):
@@ -172,6 +173,21 @@ def test_runs_in_two_lanes_are_those_in_one(tmp_path, monkeypatch):
     assert engine.callers == {threading.main_thread()}  # so that an interrupt stops it
     for mine, theirs in zip(one, two, strict=True):
         assert bits(mine.folder) == bits(theirs.folder)
+
+
+@pytest.mark.slow
+def test_worker_processes_serve_two_lanes_with_the_same_bits(tmp_path, monkeypatch):
+    """As on GPUs: jobs are packed here while the other lane is on the host."""
+    monkeypatch.setattr(rounds, "FEWEST", 2)
+    experiments = [tiny(*words, rounds=2) for words in MIXED]
+    one, two = (begin_all(tmp_path / name, experiments) for name in ("one", "two"))
+    workers = WorkerEngine("cpu", 2)
+    try:
+        list(runs.Group.of(two).run_or_raise(TwoLanes(workers)))
+    finally:
+        workers.close()
+    list(runs.Group.of(one).run_or_raise(choose_engine()[0]))
+    assert all(bits(a.folder) == bits(b.folder) for a, b in zip(one, two, strict=True))
 
 
 def test_in_two_lanes_a_round_is_on_disk_before_it_is_told_and_a_failure_stops_one_run(
