@@ -37,9 +37,7 @@ class AutoEngine(BatchedEngine):
     ) -> None:
         super().__init__(device, precision=precision, memory=memory)
         useful = self.device.type == "cpu" and count_cores() > 1 and can_start()
-        self._others = (
-            WorkerEngine(device, None, self.precision.name, memory) if useful else None
-        )
+        self._others = WorkerEngine(device, None, self.precision.name, memory) if useful else None
         self._steps = 0  # of small networks, so far
         self._small: dict[Model, bool] = {}
 
