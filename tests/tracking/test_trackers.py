@@ -215,6 +215,43 @@ def test_a_spoilt_file_of_what_was_told_is_said(tmp_path):
     assert said == [f"cannot read {folder / TRACKING}: trackers are told all rounds again"]
 
 
+@pytest.mark.parametrize(
+    ("tracker", "place"),
+    [
+        ("csv", "figures.csv"),
+        ("tensorboard", "tensorboard/"),
+        ("mlflow", "mlflow.db"),
+        ("mlflow", "mlflow.db-journal"),
+        ("wandb", "wandb/"),
+    ],
+)
+def test_a_tracker_does_not_write_through_a_link(tracker, place, tmp_path):
+    folder, victim = tmp_path / "run", tmp_path / "victim"
+    play(runs.begin_run(folder, tiny(rounds=1)))
+    victim.mkdir() if place.endswith("/") else victim.touch()
+    link = folder / place.rstrip("/")
+    link.symlink_to(victim)
+    said: list[str] = []
+    follower = Follower(folder, [tracker], said.append)
+    follower.follow(1)
+    follower.close()
+    told = f"{link} is a link, and none is followed in {folder}; remove it"
+    assert said == [f"{folder}: the tracker {tracker} is left out from here on: {told}"]
+    assert not (list(victim.iterdir()) if victim.is_dir() else victim.read_bytes())
+    assert link.is_symlink()
+
+
+def test_an_event_file_is_not_written_through_a_link(tmp_path):
+    folder = tmp_path / "run"
+    play(runs.begin_run(folder, tiny(rounds=1)))
+    (folder / "tensorboard").mkdir()
+    (folder / "tensorboard" / "events").symlink_to(tmp_path / "victim")
+    said: list[str] = []
+    Follower(folder, ["tensorboard"], said.append).follow(1)
+    assert "tensorboard/events is a link" in said[0]
+    assert not (tmp_path / "victim").exists()
+
+
 def test_names_are_checked_before_anything_is_run(monkeypatch):
     assert check_names("csv, csv") == ("csv",)
     with pytest.raises(UserError, match="unknown tracker 'tensorbord'; did you mean 'tensorboard'"):

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedsift import config, files, registry, runs
 from fedsift.tracking.figures import list_figures
-from fedsift.tracking.trackers import NEEDS, TRACKERS, Place, Tracker
+from fedsift.tracking.trackers import NEEDS, TRACKERS, Place, Tracker, check_own_files
 from fedsift.types import UserError
 
 TRACKING = "tracking.json"  # tracker -> how many rounds it has been told, and its id of the run
@@ -45,6 +45,7 @@ class Follower:
         self._round, self._uplink = 0, 0  # of the next row; bytes up to it
         for name in names:
             with self._shielded(name):
+                check_own_files(name, folder)
                 self._trackers[name] = TRACKERS[name](self._place(name))
 
     def follow(self, rounds: int) -> None:

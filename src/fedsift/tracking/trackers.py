@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedsift.files import write_atomic
+from fedsift.files import check_no_link, write_atomic
 from fedsift.tracking.figures import FIGURES
 
 PROJECT = "fedsift"  # what MLflow calls an experiment, and Weights & Biases a project
@@ -104,7 +104,7 @@ class MLflow:
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         logging.getLogger("alembic").setLevel(logging.WARNING)
 
-        database = f"sqlite:///{(place.folder / 'mlflow.db').resolve()}"
+        database = f"sqlite:///{place.folder.resolve() / 'mlflow.db'}"
         self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or database)
         self.id = place.id or self._create_run(place.name)
         if not place.id:
@@ -161,3 +161,18 @@ TRACKERS: dict[str, Callable[[Place], Tracker]] = {
     "wandb": WeightsAndBiases,
 }
 NEEDS = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}  # to be installed
+OWN = {"csv": "figures.csv", "tensorboard": "tensorboard", "mlflow": "mlflow.db", "wandb": "wandb"}
+
+
+def check_own_files(name: str, folder: Path) -> None:
+    """Refuse links where a tracker is about to write: the run folder may come from a stranger.
+
+    Files beside its own count too: SQLite writes to mlflow.db-journal and the like.
+    """
+    if name not in OWN:
+        return
+    found = [path for path in folder.iterdir() if path.name.startswith(OWN[name])]
+    if name == "tensorboard" and (folder / OWN[name]).is_dir():
+        found += (folder / OWN[name]).iterdir()
+    for path in found:
+        check_no_link(path, folder)
