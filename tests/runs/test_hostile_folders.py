@@ -158,6 +158,18 @@ def test_a_file_of_a_terabyte_is_not_read(name, tmp_path, monkeypatch):
     assert said.startswith(f"error: cannot read run/{name}: it has 1,099,511,627,776 bytes")
 
 
+@pytest.mark.parametrize("kind", [[], {}, None, 3])
+def test_samples_of_an_odd_kind_are_one_sentence(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = straight(Path("run"), tiny(), 1)
+    samples = json.loads((folder / SAMPLES).read_text())
+    (folder / SAMPLES).write_text(json.dumps(samples | {"kind": kind}))
+    why = f"cannot read run/{SAMPLES}: kind must be images, texts, rows or series"
+    assert complaint("report", "run", "-o", "page.html") == f"error: {why}\n"
+    (told,) = json.loads(Board([folder]).data)["waiting"]
+    assert told["state"] == why
+
+
 @pytest.mark.parametrize("text", ["\x1b]0;evil\x07", "\x1b[2J", "a\rb", "\u202egnp", "\x9b1A"])
 def test_texts_of_a_folder_do_nothing_to_a_terminal(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -181,7 +181,7 @@ def _check_samples(content: Any) -> Row:
         fine = isinstance(truth, list) and len(truth) == len(index) and all(map(is_count, truth))
         expect(fine, "truth must be a class of each sample")
     kind = content.get("kind")
-    expect(kind in KINDS, "kind must be images, texts, rows or series")
+    expect(isinstance(kind, str) and kind in KINDS, "kind must be images, texts, rows or series")
     KINDS[kind](content, len(index))
     return dict(content)
 
