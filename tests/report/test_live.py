@@ -14,7 +14,8 @@ import pytest
 from fedsift import files, runs
 from fedsift.report import live
 from fedsift.report.live import Board, Server, find_newest
-from tests.helpers.cli import complaint
+from fedsift.report.page_data import describe_page
+from tests.helpers.cli import complaint, done
 from tests.helpers.runs import resumed, straight, tiny
 
 
@@ -180,6 +181,69 @@ def test_a_damaged_or_empty_run_is_listed_and_the_others_are_shown(folder, tmp_p
     assert len(data["runs"]) == 1
     told = {Path(one["name"]).name: one["state"] for one in data["waiting"]}
     assert told.keys() == {"new", "bad"} and "metrics.jsonl" in told["bad"]
+
+
+def test_a_damaged_reason_of_a_failure_hides_no_run(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    straight(Path("runs/two"), tiny("digits-fas", "seed=5"), 1)
+    board = Board([Path("runs")])
+    (folder / runs.FAILED).write_text("[]")
+    for told in (board, Board([Path("runs")])):  # while it serves, and at the start
+        told.refresh()
+        states = [run["state"] for run in json.loads(told.data)["runs"]]
+        assert [state["name"] for state in states] == ["failed", "stopped"]
+        assert states[0]["why"] == "cannot read runs/one/failed.json: it must be a JSON object"
+    done("report", "runs", "-o", "page.html")
+
+
+def test_a_run_that_cannot_be_shown_hides_no_other(folder, monkeypatch):
+    straight(folder.parent / "two", tiny("digits-fas", "seed=5"), 1)
+
+    def stumble(histories, *others):
+        if any(run.folder == folder for run in histories):
+            raise TypeError("unhashable")
+        return describe_page(histories, *others)
+
+    monkeypatch.setattr(live, "describe_page", stumble)
+    data = json.loads(Board([folder.parent]).data)
+    assert [Path(run["folder"]).name for run in data["runs"]] == ["two"]
+    assert data["waiting"] == [{"name": str(folder), "state": "TypeError: unhashable"}]
+
+
+def test_runs_that_cannot_be_shown_together_are_all_listed(folder, monkeypatch):
+    straight(folder.parent / "two", tiny("digits-fas", "seed=5"), 1)
+
+    def stumble(histories, *others):
+        if len(histories) > 1:
+            raise ValueError("two")
+        return describe_page(histories, *others)
+
+    monkeypatch.setattr(live, "describe_page", stumble)
+    data = json.loads(Board([folder.parent]).data)
+    assert (
+        data["runs"] == [] and [one["state"] for one in data["waiting"]] == ["ValueError: two"] * 2
+    )
+
+
+def test_a_look_that_fails_is_shown_until_one_succeeds(folder, monkeypatch):
+    board, find = Board([folder]), live.find_newest
+
+    def fail(folders):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(live, "find_newest", fail)
+    versions = []
+    for _ in range(2):
+        board.look_again()
+        versions.append(board.version)
+        data = json.loads(board.data)
+        (told,) = data["waiting"]
+        assert told["state"] == "cannot be read: PermissionError: [Errno 13] Permission denied"
+        assert len(data["runs"]) == 1
+    assert versions == [2, 2]  # it is told once
+    monkeypatch.setattr(live, "find_newest", find)
+    board.look_again()
+    assert board.version == 3 and json.loads(board.data)["waiting"] == []
 
 
 def test_nothing_to_watch_is_said(tmp_path, monkeypatch):

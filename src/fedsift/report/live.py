@@ -6,8 +6,8 @@ when there are new data. No address names a file.
 
 from __future__ import annotations
 
-import contextlib
 import hmac
+import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -61,6 +61,10 @@ class Reading:
     why: str = ""
 
 
+Readings = dict[Path, Reading]
+Told = dict[str, Any]  # the data of the page
+
+
 class Board:
     """What is served now. One thread looks at the folders, many read."""
 
@@ -68,14 +72,17 @@ class Board:
         self.folders = list(folders)
         self.version = 0
         self.page, self.data = b"", b""
-        self._readings: dict[Path, Reading] = {}
+        self._readings: Readings = {}
+        self._told = b""  # the data of the last look that ended
+        self._trouble = ""  # why the last look did not end
         self._changed = threading.Condition()
         self.refresh()
 
     def refresh(self) -> bool:
         """Look again, and read what has another mark; whether there is something new."""
         marks = {folder: _mark(folder) for folder in find_newest(self.folders)}
-        if self.version and marks == {at: one.mark for at, one in self._readings.items()}:
+        before = {at: one.mark for at, one in self._readings.items()}
+        if self.version and marks == before and not self._trouble:
             return False
         known = self._readings
         readings = {
@@ -84,21 +91,37 @@ class Board:
             else _read(folder, mark)
             for folder, mark in marks.items()
         }
-        told = _describe(readings)
+        readings, told = _describe_all(readings)
+        self._publish(told)
+        self._readings, self._told, self._trouble = readings, self.data, ""
+        return True
+
+    def _publish(self, told: Told) -> None:
         data, page = to_safe_json(told).encode(), make_page(told, live=True).encode()
         with self._changed:
-            self._readings, self.data, self.page = readings, data, page
+            self.data, self.page = data, page
             self.version += 1
             self._changed.notify_all()
-        return True
+
+    def look_again(self) -> None:
+        """Refresh, whatever happens: a file may change while it is read. The page says so, once."""
+        try:
+            self.refresh()
+        except Exception as error:
+            why = runs.describe_error(error)
+            if why == self._trouble:
+                return
+            told = json.loads(self._told)
+            trouble = {"name": "what is watched", "state": cut(f"cannot be read: {why}", 200)}
+            self._publish(told | {"waiting": [*told["waiting"], trouble]})
+            self._trouble = why
 
     def watch(self, stop: threading.Event) -> None:
         """Look again and again; after a long look there is a long pause."""
         pause = PERIOD
         while not stop.wait(pause):
             begun = time.perf_counter()
-            with contextlib.suppress(Exception):  # a file may change while it is read: look again
-                self.refresh()
+            self.look_again()
             pause = max(PERIOD, time.perf_counter() - begun)
 
     def wait(self, version: int, seconds: float) -> int:
@@ -123,12 +146,38 @@ def _mark(folder: Path) -> tuple[Any, ...]:
 def _read(folder: Path, mark: tuple[Any, ...]) -> Reading:
     try:
         return Reading(mark, runs.load_run(folder), runs.read_recording(folder))
-    except UserError as error:
+    except Exception as error:  # a damaged file fails in many ways; the others are shown
         going = locked_by_someone(folder / runs.LOCK)
-        return Reading(mark, why="in its first round" if going else cut(error, 200))
+        why = "in its first round" if going else cut(runs.describe_error(error), 200)
+        return Reading(mark, why=why)
 
 
-def _describe(readings: dict[Path, Reading]) -> dict[str, Any]:
+def _describe_all(readings: Readings) -> tuple[Readings, Told]:
+    """The page; without the runs that cannot be shown, of which it then says why."""
+    try:
+        return readings, _describe(readings)
+    except Exception:  # what a stranger has put into one folder must not hide the others
+        fit = {folder: _try_alone(folder, one) for folder, one in readings.items()}
+    try:
+        return fit, _describe(fit)
+    except Exception as error:  # each fits, but not beside the others
+        none = {folder: _give_up(one, error) for folder, one in fit.items()}
+        return none, _describe(none)
+
+
+def _try_alone(folder: Path, reading: Reading) -> Reading:
+    try:
+        _describe({folder: reading})
+    except Exception as error:
+        return _give_up(reading, error)
+    return reading
+
+
+def _give_up(reading: Reading, error: Exception) -> Reading:
+    return Reading(reading.mark, why=reading.why or cut(runs.describe_error(error), 200))
+
+
+def _describe(readings: Readings) -> Told:
     """The page of all that can be read; the rest is listed with the reason."""
     loaded = [one.run for one in readings.values() if one.run]
     waiting = [{"name": cut(at), "state": one.why} for at, one in readings.items() if not one.run]
@@ -136,7 +185,7 @@ def _describe(readings: dict[Path, Reading]) -> dict[str, Any]:
         kept, repeats = without_repeats(loaded)
         waiting += [{"name": cut(a), "state": cut(f"the same as {b}")} for a, b in repeats.items()]
         return describe_page(kept, waiting, lambda folder: readings[folder].recording)
-    empty: dict[str, Any] = {"fedsift": __version__, "runs": [], "methods": [], "samples": []}
+    empty: Told = {"fedsift": __version__, "runs": [], "methods": [], "samples": []}
     return empty | {"waiting": waiting}
 
 

@@ -26,6 +26,7 @@ from fedsift.report.palette import colour_methods
 from fedsift.report.thumbnails import fit_samples
 from fedsift.runs import FAILED, LOCK, History, Recording, read_recording, resume_command
 from fedsift.runs.folder import check_object, read_json
+from fedsift.types import UserError
 
 SAID = 600_000  # letters of all conversations in a page
 FIGURES = 600_000  # letters of the figures of all runs; beyond that there are fewer of these:
@@ -169,9 +170,16 @@ def describe_state(run: History) -> Row:
     if locked_by_someone(run.folder / LOCK):
         return told | {"name": "running"}
     if (run.folder / FAILED).is_file():
-        why = read_json(run.folder / FAILED, check_object).get("error", "")
-        return told | {"name": "failed", "why": cut(why)}
+        return told | {"name": "failed", "why": _read_reason(run.folder / FAILED)}
     return told | {"name": "stopped"}
+
+
+def _read_reason(path: Path) -> str:
+    """Why a run failed. Nothing else depends on it, so a damaged file is no reason to stop."""
+    try:
+        return cut(read_json(path, check_object).get("error", ""))
+    except UserError as error:
+        return cut(error)
 
 
 def _right(row: Row, name: str) -> float | None:
