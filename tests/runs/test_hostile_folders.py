@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fedsift import config, files, runs, sweeps
+from fedsift.report import pictures
 from fedsift.report.live import Board
 from fedsift.runs import (
     CHECKPOINT,
@@ -126,13 +127,46 @@ def test_any_damaged_file_is_one_sentence_for_every_command(part, half_done, tmp
             assert_calm(cli(*words), f"{part}.{call} {what}, {' '.join(words)}")
 
 
-def test_a_picture_of_a_damaged_run_is_one_sentence_too(half_done, tmp_path, monkeypatch):
+def kind_of(picture: str) -> list[str]:
+    return [] if picture == "overview" else ["--kind", picture]
+
+
+@pytest.mark.parametrize("picture", ["overview", *pictures.KINDS])
+def test_a_picture_of_a_damaged_run_is_one_sentence_too(picture, half_done, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    generator = random.Random(7)
-    for _ in range(6):
+    generator = random.Random(picture)
+    for _ in range(4):
         what = make_damaged(tmp_path, half_done, generator)
         with at_most(SECONDS):
-            assert_calm(cli("plot", "run", "other", "-o", "p.png"), what)
+            assert_calm(cli("plot", "run", "other", "-o", "p.png", *kind_of(picture)), what)
+
+
+@pytest.mark.parametrize("picture", ["overview", *pictures.KINDS])
+def test_clients_with_unlike_numbers_of_classes_are_refused(picture, half_done, tmp_path):
+    shutil.copytree(half_done["plain"], folder := tmp_path / "run")
+    clients = json.loads((folder / CLIENTS).read_text())
+    clients[1]["labels"].pop()
+    (folder / CLIENTS).write_text(json.dumps(clients))
+    said = complaint("plot", str(folder), "-o", str(tmp_path / "p.png"), *kind_of(picture))
+    why = "all clients must have label counts of the same classes"
+    assert said == f"error: cannot read {folder / CLIENTS}: {why}\n"
+
+
+@pytest.mark.parametrize("picture", ["overview", *pictures.KINDS])
+def test_a_picture_of_a_run_without_clients_is_calm(picture, half_done, tmp_path):
+    shutil.copytree(half_done["plain"], folder := tmp_path / "run")
+    (folder / CLIENTS).write_text("[]")
+    assert_calm(cli("plot", str(folder), "-o", str(tmp_path / "p.png"), *kind_of(picture)), picture)
+
+
+def test_confusion_matrices_of_unlike_sizes_are_refused(tmp_path):
+    one, two = (straight(tmp_path / s, tiny("digits-fas", f"seed={s}"), 1) for s in "01")
+    row = json.loads((two / METRICS).read_text())
+    row["confusion"] = [[1, 0], [0, 1]]
+    (two / METRICS).write_text(json.dumps(row) + "\n")
+    words = ["plot", str(one), str(two), "-o", str(tmp_path / "p.png"), "--kind", "confusion"]
+    why = f"confusion matrices of unlike numbers of classes: 10 in {one}, 2 in {two}"
+    assert complaint(*words) == f"error: {why}\n"
 
 
 def test_a_damaged_sweep_is_one_sentence(tmp_path, monkeypatch):

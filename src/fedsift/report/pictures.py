@@ -170,6 +170,9 @@ def draw_confusion(figure: Any, runs: Sequence[History]) -> None:
     tables: list[Any] = [run.metrics[-1].get("confusion") for run in method.runs]
     if not all(tables):
         raise UserError(f"{method.runs[0].folder} has no confusion matrix (up to 50 classes)")
+    if len({len(table) for table in tables}) > 1:  # some folder is damaged
+        sizes = (f"{len(t)} in {run.folder}" for t, run in zip(tables, method.runs, strict=True))
+        raise UserError(cut(f"confusion matrices of unlike numbers of classes: {', '.join(sizes)}"))
     counts = np.sum(tables, axis=0)  # [true, predicted]
     shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
     axes = figure.subplots()

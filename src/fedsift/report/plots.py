@@ -135,10 +135,9 @@ def _draw_curve(axes: Any, method: Method, colour: Any, x: Array) -> None:
 def _draw_label_bars(axes: Any, run: History, whose: str) -> None:
     """A bar per client, a colour per class; `whose` names the method where methods differ."""
     drawn = run.clients[:BARS]
-    ids, counts = (
-        [client["client"] for client in drawn],
-        np.array([client["labels"] for client in drawn]),
-    )  # [., C]
+    ids = [client["client"] for client in drawn]
+    classes = len(drawn[0]["labels"]) if drawn else 0
+    counts = np.array([client["labels"] for client in drawn]).reshape(len(ids), classes)  # [., C]
     left = np.zeros(len(counts))
     for label, column in enumerate(counts.T):
         axes.barh(
@@ -150,7 +149,7 @@ def _draw_label_bars(axes: Any, run: History, whose: str) -> None:
             label=str(label),
         )
         left += column
-    if counts.shape[1] <= 10:
+    if 0 < classes <= 10:
         axes.legend(
             fontsize="x-small",
             frameon=False,

@@ -105,6 +105,8 @@ def check_clients(content: Any) -> list[Row]:
             isinstance(labels, list) and all(map(is_count, labels)),
             "a client must have a list of label counts",
         )
+    lengths = {len(client["labels"]) for client in content}
+    expect(len(lengths) < 2, "all clients must have label counts of the same classes")
     return list(content)
 
 
