@@ -20,6 +20,7 @@ from flwr.app import Error, Message
 from fedsift import files, runs
 from fedsift.flower import logs, messages
 from fedsift.flower.client_state import DiskStore, remove_old
+from fedsift.flower.local_deployment import free_port
 from fedsift.flower.rests import Rests
 from fedsift.flower.server import TooFew
 from fedsift.flower.status import STATUS, Monitor, Status
@@ -27,6 +28,7 @@ from fedsift.flower.superlink import find_error, read_traceback
 from fedsift.types import UserError
 from tests.helpers.fake_flower import federation, overrides, play, same_server
 from tests.helpers.runs import lines
+from tests.helpers.sockets import ask_raw, reset
 
 EVERYONE = f"{overrides('fas', 4)} 'cohort=4'"
 
@@ -367,6 +369,14 @@ def test_the_endpoint_shows_the_run_while_it_lasts_and_only_that(task, tmp_path)
     assert 'fedsift_state{state="running"} 1\n' in seen[0] and "fedsift_rounds_done 2\n" in seen[0]
     with pytest.raises(urllib.error.URLError):
         opener.open(f"http://127.0.0.1:{port}/metrics", timeout=2)
+
+
+def test_a_client_that_resets_its_connection_writes_no_traceback(tmp_path, capfd):
+    with Monitor(tmp_path, EXAMPLE).serving(port := free_port()):
+        reset(port, b"GET /met")
+        answer = ask_raw(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert b"fedsift_rounds " in answer
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_port_that_is_taken_is_said(tmp_path):

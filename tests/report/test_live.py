@@ -17,6 +17,7 @@ from fedsift.report.live import Board, Server, find_newest
 from fedsift.report.page_data import describe_page
 from tests.helpers.cli import complaint, done
 from tests.helpers.runs import resumed, straight, tiny
+from tests.helpers.sockets import ask_raw, reset
 
 
 @pytest.fixture
@@ -78,6 +79,22 @@ def test_another_host_is_refused(server):
     for host in ("evil.example", f"evil.example:{server.port}", "127.0.0.1", "127.0.0.1:1"):
         assert ask(server, "/", host)[0].status == 403, host
     assert ask(server, "/", f"localhost:{server.port}")[0].status == 200
+
+
+def test_the_port_that_browsers_leave_out_may_be_left_out(server):
+    assert not server.allows("localhost", "")
+    server.port = 80
+    for host in ("localhost", "LOCALHOST:80", "127.0.0.1"):
+        assert server.allows(host, ""), host
+    assert not server.allows("evil.example", "") and not server.allows("localhost:8033", "")
+
+
+def test_odd_clients_are_answered_and_write_nothing_to_the_terminal(server, capfd):
+    host = f"Host: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    assert ask_raw(server.port, b"GET http://[ HTTP/1.1\r\n" + host).startswith(b"HTTP/1.1 400 ")
+    reset(server.port, b"GET / HT")
+    assert ask(server, "/")[0].status == 200
+    assert capfd.readouterr() == ("", "")
 
 
 def test_elsewhere_a_token_is_needed(folder):

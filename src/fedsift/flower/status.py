@@ -95,7 +95,7 @@ class Monitor:
             yield
             return
         try:
-            server = HTTPServer((HOST, port), _make_handler(self))
+            server = Endpoint((HOST, port), _make_handler(self))
         except (OSError, OverflowError) as error:
             raise UserError(
                 f"metrics-port {port} cannot be used ({error}); choose another, or 0 for none"
@@ -109,6 +109,13 @@ class Monitor:
             server.shutdown()
             server.server_close()
             thread.join(PATIENCE)
+
+
+class Endpoint(HTTPServer):
+    """Serves one client after the other."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: who resets a connection writes no traceback into the log."""
 
 
 def _make_handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:

@@ -31,6 +31,7 @@ PATIENCE = 20.0  # seconds that a request may take
 STREAMS = 32  # at the same time
 MOST_RUNS = 200  # the newest ones
 LOOPBACK = ("127.0.0.1", "localhost")
+HTTP = 80  # the port that browsers leave out
 READ = (  # the files of a run that the page tells of
     *(runs.CONFIG, runs.ENVIRONMENT, runs.CLIENTS, runs.DATA, runs.METRICS, runs.LEDGER),
     *(runs.TIMING, runs.RECORDING, runs.SAMPLES, runs.FAILED),
@@ -226,7 +227,8 @@ class Server:
         if self.token is not None:
             given = parse_qs(query).get("token", [""])[0]
             return hmac.compare_digest(given.encode(), self.token.encode())
-        return host.lower() in {f"{name}:{self.port}" for name in LOOPBACK}
+        names = {f"{name}:{self.port}" for name in LOOPBACK}
+        return host.lower() in (names if self.port != HTTP else names | set(LOOPBACK))
 
     def serve(self) -> None:
         """Until `close`, or an interrupt."""
@@ -253,6 +255,9 @@ class Listener(ThreadingHTTPServer):
         self.served = served
         super().__init__(address, Handler)
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: who resets a connection writes no traceback to this terminal."""
+
 
 class Handler(BaseHTTPRequestHandler):
     """Reads nothing but the address, and writes nothing but what is in memory."""
@@ -263,7 +268,12 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "fedsift", ""
 
     def do_GET(self) -> None:
-        served, address = self.server.served, urlsplit(self.path)
+        served = self.server.served
+        try:
+            address = urlsplit(self.path)
+        except ValueError:
+            self._send(400, b"this is no address\n")
+            return
         if not served.allows(self.headers.get("Host", ""), address.query):
             self._send(403, b"this page is for another host, or needs its token\n")
         elif address.path == "/":
