@@ -1,12 +1,16 @@
-"""Certificates, the proxy's configuration, the printed commands, and admitting nodes: without a
-network. The proxy at work is in test_front_door.
+"""Certificates, the proxy's configuration, the printed commands, and admitting nodes: without
+Flower. The proxy at work before a SuperLink is in test_front_door.
 """
 
+import contextlib
 import re
 import shlex
+import socket
+import ssl
 import stat
 import subprocess
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +19,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedsift.flower import admission, certificates, keys, proxy, seats
+from fedsift.flower.local_deployment import free_port
 from fedsift.flower.proxy import Proxy
 from fedsift.flower.superlink import SuperLink
 from fedsift.types import UserError
+from tests.helpers import front_door
 from tests.helpers.cli import fedsift
 from tests.helpers.json_shapes import read_printed
+from tests.helpers.real_flower import until
 
 
 def read_certificate(path):
@@ -88,6 +95,88 @@ def test_every_path_has_its_rule_and_goes_on_to_loopback_under_its_own_name(tmp_
     sizes = {path: re.findall(r"max_body_size (\d+)m", rule) for path, rule in found}
     assert sizes["/v1/fleet/push-object"] == ["6"] and sizes["/v1/fleet/push-messages"] == ["1"]
     assert "location / {\n            deny all;" in text
+
+
+def test_an_address_has_the_limits_of_so_many_nodes(tmp_path):
+    # 20 requests a second, 200 at once before they are slowed down, 16 connections; times 3.
+    made = certificates.create(tmp_path / "certs")
+    text = Proxy(made, behind=3).text()
+    assert "$binary_remote_addr zone=address_requests:4m rate=60r/s;" in text
+    rules = re.findall(r"location = /v1/fleet/\S+ \{(.*?)\n        \}", text, re.DOTALL)
+    assert len(rules) == 10
+    for rule in rules:
+        assert "limit_req zone=node_requests burst=200;" in rule
+        assert "limit_req zone=address_requests burst=600;" in rule
+        assert "limit_conn node_connections 16;" in rule
+        assert "limit_conn address_connections 48;" in rule
+    for behind in (0, 4001):
+        with pytest.raises(UserError, match=f"--behind must be 1 to 4000, not {behind}"):
+            Proxy(made, behind=behind)
+
+
+@front_door.needs_nginx
+@pytest.mark.parametrize("behind", [1, proxy.MOST_BEHIND])
+def test_nginx_takes_the_configuration(behind, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", front_door.PATH)
+    made = certificates.create(tmp_path / "certs")
+    front = Proxy(made, f"127.0.0.1:{free_port()}", "[::1]:8000", behind=behind)
+    front.write()
+    proxy.write_keys(made.folder, [keys.create_key(tmp_path / "node.key")])
+    tried = subprocess.run([*front.command(), "-t"], capture_output=True, text=True)
+    assert tried.returncode == 0 and "test is successful" in tried.stderr, tried.stderr
+
+
+@front_door.needs_nginx
+def test_one_address_cannot_use_the_limits_of_all_keys(tmp_path, monkeypatch):
+    """A stranger knows two public keys. No SuperLink runs, so who comes through gets a 502."""
+    monkeypatch.setenv("PATH", front_door.PATH)
+    made = certificates.create(tmp_path / "certs")
+    links = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    front = Proxy(made, *links, behind=1)
+    front.write()
+    known = [keys.create_key(tmp_path / f"{name}.key") for name in "ab"]
+    proxy.write_keys(made.folder, known)
+    door = Door(int(links[0].rpartition(":")[2]), made.ca)
+    nginx = subprocess.Popen([*front.command(), "-g", "daemon off;"], stderr=subprocess.DEVNULL)
+    with contextlib.ExitStack() as stack:
+        stack.callback(nginx.wait, 20)
+        stack.callback(nginx.terminate)
+        until(door.is_open)
+        for number in range(proxy.AT_ONCE):
+            stack.enter_context(door.hold(known[number % 2]))
+        until(lambda: door.ask(known[1], "127.0.0.1") == b"503")
+        assert door.ask(known[1], "127.0.0.2") == b"502"
+
+
+@dataclass(frozen=True)
+class Door:
+    """The proxy, as those see it who know its port."""
+
+    port: int
+    ca: Path
+
+    def is_open(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
+            return True
+        return False
+
+    def hold(self, key: keys.PublicKey) -> socket.socket:
+        """A request whose body does not come."""
+        return self._begin(key, "127.0.0.1", 9)
+
+    def ask(self, key: keys.PublicKey, address: str) -> bytes:
+        """The status of a request that comes from this address of the machine."""
+        with self._begin(key, address, 0) as line:
+            return line.recv(100).split(b" ")[1]
+
+    def _begin(self, key: keys.PublicKey, address: str, size: int) -> socket.socket:
+        trust = ssl.create_default_context(cafile=str(self.ca))
+        plain = socket.create_connection(("127.0.0.1", self.port), 30, (address, 0))
+        line = trust.wrap_socket(plain, server_hostname="127.0.0.1")
+        head = ["POST /v1/fleet/push-object HTTP/1.1", "host: x", f"content-length: {size}"]
+        head += [f"flwr-public-key: {proxy.header_value(key)}", "", ""]
+        line.sendall("\r\n".join(head).encode())
+        return line
 
 
 def test_the_superlink_must_listen_on_loopback_and_addresses_are_checked(tmp_path):
@@ -203,9 +292,11 @@ def test_what_no_option_names_stays_in_the_configuration(tmp_path):
         said,
     )
     fedsift("flower", "proxy", str(folder), "--rate", "5")
+    fedsift("flower", "proxy", str(folder), "--behind", "20")
     done = fedsift("flower", "proxy", str(folder), "--listen", "127.0.0.1:8444")
     assert done.exit_code == 0, done.stderr
-    wanted = Proxy(certificates.Certificates(folder), "127.0.0.1:8444", "127.0.0.1:9000", 12, 5)
+    addresses = "127.0.0.1:8444", "127.0.0.1:9000"
+    wanted = Proxy(certificates.Certificates(folder), *addresses, 12, 5, 20)
     assert config.read_text() == wanted.text()
 
 

@@ -94,7 +94,7 @@ def key(
             print_json({"wrote": [file, keys.public_path(file)]} | about)
             return
         say(made.text)
-        say(f"wrote {file} (keep it here) and {keys.public_path(file)} (send it to the operator)")
+        say(f"wrote {file} (keep it here) and {keys.public_path(file)} (for the operator alone)")
         say(f"fingerprint, to compare by telephone: {made.fingerprint}")
 
 
@@ -109,9 +109,17 @@ def proxy(
     rate: Annotated[
         int | None, typer.Option("--rate", min=1, help="Requests a second of one node.")
     ] = None,
+    behind: Annotated[
+        int | None,
+        typer.Option(
+            "--behind",
+            min=1,
+            help="Nodes behind one address: it has as many times the limits of a node.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the proxy's configuration again: nginx lets admitted nodes in, and nobody else.
+    """Write the proxy's configuration again: nginx lets in who names the key of an admitted node.
 
     What no option names stays as it is.
     """
@@ -122,7 +130,7 @@ def proxy(
         made = Certificates(folder)
         if not made.ca.is_file():
             raise user_error(f"{folder} has no certificates; make them with: fedsift flower certs")
-        given = {"listen": listen, "link": link, "body": body, "rate": rate}
+        given = {"listen": listen, "link": link, "body": body, "rate": rate, "behind": behind}
         front = proxies.change(made, given)
         _write_server_side(front)
         if as_json:

@@ -1,4 +1,5 @@
-"""The front door of a deployment: a configuration of nginx that lets nodes in, and nobody else.
+"""The front door of a deployment: a configuration of nginx that lets nodes in, and nobody else
+who does not know the public key of one.
 
 Flower 1.41 serves all its interfaces on one port as HTTP paths: nodes use `/v1/fleet/`; with
 `/v1/control/` and `/v1/runtime/` one submits runs and takes them over, without any password. So
@@ -45,12 +46,17 @@ PIECE = 5
 BODY = PIECE + 1
 RATE, BURST = 20, 200  # requests of one node: a second, and at once before they are slowed down
 AT_ONCE = 16  # connections of one node that do something
+# Limits of an address, as many times those of a node. Whoever knows a public key gets as far as the
+# node that has it, so one address must not have the limits of all keys.
+BEHIND = 8
+MOST_BEHIND = 4000  # nginx counts 65,535 connections at most
 LARGEST = 1 << 20  # bytes of a configuration; ours has some 6 kB
 VALUES = {  # what a configuration says, and where
     "listen": r"^ *listen (\S+) ssl;$",
     "link": r"^ *proxy_pass https://(\S+)/health;$",
     "body": rf"^ *location = /v1/fleet/{UPLOAD} .*?^ *client_max_body_size (\d{{1,9}})m;$",
     "rate": r" zone=node_requests:4m rate=(\d{1,9})r/s;$",
+    "behind": r"^ *# Of one address: the limits of (\d{1,9}) nodes behind it\.$",
 }
 
 
@@ -63,8 +69,11 @@ class Proxy:
     link: str = LINK
     body: int = BODY  # MiB
     rate: int = RATE
+    behind: int = BEHIND  # nodes that may be behind one address
 
     def __post_init__(self) -> None:
+        if not 0 < self.behind <= MOST_BEHIND:
+            raise UserError(f"--behind must be 1 to {MOST_BEHIND}, not {self.behind}")
         _check_address(self.listen)
         host, _ = _check_address(self.link)
         if not ipaddress.ip_address(host).is_loopback:
@@ -96,8 +105,9 @@ class Proxy:
         text = TEMPLATE.replace("FLEET_PATHS", "".join(map(self._location, (*FLEET, UPLOAD))))
         for name, path in places.items():
             text = text.replace(f"<{name}>", _quote(path))
-        values = {"LISTEN": self.listen, "LINK": self.link, "RATE": self.rate, "BURST": BURST}
-        for name, value in (values | {"AT_ONCE": AT_ONCE}).items():
+        values = {"LISTEN": self.listen, "LINK": self.link, "RATE": self.rate}
+        values |= {"BEHIND": self.behind, "ADDRESS_RATE": self.behind * self.rate}
+        for name, value in values.items():
             text = text.replace(f"<{name}>", str(value))
         return text
 
@@ -109,7 +119,9 @@ class Proxy:
             "            if ($node = '') { return 401; }\n"
             "            limit_except POST { deny all; }\n"
             f"            limit_req zone=node_requests burst={BURST};\n"
+            f"            limit_req zone=address_requests burst={self.behind * BURST};\n"
             f"            limit_conn node_connections {AT_ONCE};\n"
+            f"            limit_conn address_connections {self.behind * AT_ONCE};\n"
             f"            client_max_body_size {room}m;\n"
             f"            client_body_buffer_size {room + 1}m;\n"  # never a file
             f"            proxy_pass https://{self.link}{path};\n"
@@ -201,7 +213,8 @@ def _quote(path: Path) -> str:
 
 TEMPLATE = """\
 # The front door of a federation, written by `fedsift flower proxy`: see docs/security.md.
-# Nodes that have been admitted get to Flower's Fleet interface. Everything else is refused.
+# Requests that name the public key of an admitted node get to Flower's Fleet interface, which
+# checks that the sender has the key itself. Everything else is refused.
 worker_processes 1;
 pid nginx.pid;
 error_log stderr warn;  # who was refused what; keep it with systemd's journal
@@ -220,7 +233,8 @@ http {
     uwsgi_temp_path temporary-uwsgi;
     scgi_temp_path temporary-scgi;
 
-    # Keys of admitted nodes. The SuperLink checks the signature; this keeps strangers' bodies out.
+    # Public keys of admitted nodes. The SuperLink checks the signature, once it has read the
+    # request. This keeps out the bodies of all who do not know such a key.
     map_hash_bucket_size 1024;
     map_hash_max_size 65536;
     # Limits go by fingerprint: nginx counts no connections of a name above 255 bytes.
@@ -230,6 +244,9 @@ http {
     }
     limit_req_zone $node zone=node_requests:4m rate=<RATE>r/s;
     limit_conn_zone $node zone=node_connections:4m;
+    # Of one address: the limits of <BEHIND> nodes behind it.
+    limit_req_zone $binary_remote_addr zone=address_requests:4m rate=<ADDRESS_RATE>r/s;
+    limit_conn_zone $binary_remote_addr zone=address_connections:4m;
     limit_req_zone $binary_remote_addr zone=visitors:4m rate=2r/s;
 
     # A sender that stops is cut off; one that sends slowly holds up nobody else.
