@@ -1,5 +1,6 @@
 """`fedsift flower check`: what it finds on a node in order, and on others."""
 
+import socket
 import ssl
 import sys
 import threading
@@ -184,12 +185,16 @@ class Answer(BaseHTTPRequestHandler):
         pass
 
 
+class SixServer(HTTPServer):
+    address_family = socket.AF_INET6
+
+
 @pytest.fixture
 def serve():
     started = []
 
-    def start(made=None, late=0.0):
-        server = HTTPServer(("127.0.0.1", 0), Answer)
+    def start(made=None, late=0.0, host="127.0.0.1"):
+        server = (SixServer if ":" in host else HTTPServer)((host, 0), Answer)
         server.late = late  # type: ignore[attr-defined]
         if made:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -199,7 +204,7 @@ def serve():
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         started.append((server, thread))
-        return f"127.0.0.1:{server.server_address[1]}"
+        return f"{f'[{host}]' if ':' in host else host}:{server.server_address[1]}"
 
     yield start
     for server, thread in started:
@@ -230,6 +235,12 @@ def test_the_certificate_is_checked_against_the_authority(serve, tmp_path, monke
     assert levels(serve(short), short.ca)["certificate"] == "warning"  # ten days left
     assert levels(serve(elsewhere), elsewhere.ca)["certificate"] == "error"  # another name
     assert levels(address)["server"] == "error"  # plaintext to a port with TLS
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_a_server_may_have_an_ipv6_address(serve, tmp_path):
+    made = certificates.create(tmp_path / "certs", days=60)
+    assert set(levels(serve(made, host="::1"), made.ca).values()) == {"ok"}
 
 
 def test_nobody_there_is_an_error(serve):

@@ -37,7 +37,7 @@ def test_the_server_certificate_is_for_the_hosts_and_signed_by_the_authority(tmp
     made = certificates.create(tmp_path / "certs", ["10.0.0.7", "server.example"], days=3)
     authority, server = read_certificate(made.ca), read_certificate(made.server)
     server.verify_directly_issued_by(authority)
-    hosts = ["10.0.0.7", "server.example", "127.0.0.1", "localhost"]
+    hosts = ["10.0.0.7", "server.example", "127.0.0.1", "localhost", "::1"]
     assert certificates.read_hosts(made) == hosts
     assert 2 <= (server.not_valid_after_utc - server.not_valid_before_utc).days <= 3
     assert (authority.not_valid_after_utc - authority.not_valid_before_utc).days >= 3650
@@ -57,7 +57,7 @@ def test_a_renewed_certificate_is_of_the_same_authority_and_for_the_same_hosts(t
     assert made.ca.read_bytes() == authority
     new.verify_directly_issued_by(read_certificate(made.ca))
     assert new.not_valid_after_utc > old.not_valid_after_utc
-    assert certificates.read_hosts(made) == ["server.example", "127.0.0.1", "localhost"]
+    assert certificates.read_hosts(made) == ["server.example", "127.0.0.1", "localhost", "::1"]
     key = serialization.load_pem_private_key(made.server_key.read_bytes(), None)
     assert key.public_key() == new.public_key() != old.public_key()
     certificates.renew(tmp_path, ["other.example"])

@@ -21,7 +21,7 @@ from fedsift.flower.keys import SECRET, private_bytes, read_foreign
 from fedsift.types import UserError
 
 # Flower's own processes on the server, and the proxy, reach the SuperLink by these.
-LOOPBACK = ("127.0.0.1", "localhost")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LARGEST = 1 << 16  # bytes of a certificate or its key
 AUTHORITY_DAYS = 3650  # nodes have a copy of ca.crt, so it outlives the server's certificates
 

@@ -222,6 +222,7 @@ def _look_at_key(path: Path | None) -> Finding:
 def look_at_server(server: str, ca: Path | None) -> Findings:
     """Can it be reached, is it who it says, does it answer, and what time is it there?"""
     host, _, port = server.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")  # of an IPv6 address
     if not host or not port.isdecimal():
         yield Finding(ERROR, "server", f"{server} is no address; write HOST:PORT")
         return
