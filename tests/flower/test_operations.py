@@ -152,6 +152,37 @@ def test_with_patience_nobody_who_is_there_is_lost(task, tmp_path):
         assert not any("missing" in row for row in lines(run.folder / runs.LEDGER))
 
 
+@pytest.mark.parametrize("enough", [2, 3])
+def test_who_is_asked_again_holds_up_no_round_that_has_enough(enough, task, tmp_path):
+    """In round 1 nodes 27 and 37 have lost their memory. The two others answer at once, and node
+    27 too, when it is asked again; node 37 is then silent.
+    """
+    everyone = overrides("cfd", 2).replace("cohort=3", "cohort=4")
+    folder = tmp_path / "run"
+    grid, how = federation(task, everyone, 4, folder, deadline=60.0, enough=enough, minimum=2)
+    push = grid.push_messages
+
+    def restart(sent):
+        if sent[0].metadata.group_id == "1" and (1, 7) not in grid.uplinks():
+            grid.nodes[27].restart()
+            grid.nodes[37].restart()
+            grid.nodes[37].meddle = silent_when_asked_again()
+        return push(sent)
+
+    grid.push_messages = restart
+    row = lines(play(task, grid, replace(how, patience=1.0)).folder / runs.LEDGER)[1]
+    assert row["missing"] == {"3": f"no reply within 1 s after {enough} had answered"}
+
+
+def silent_when_asked_again():
+    left = ["the refusal"]
+
+    def meddle(message, reply):
+        return reply if not message.metadata.group_id or (left and left.pop()) else None
+
+    return meddle
+
+
 @pytest.mark.parametrize("enough", [1, 5])
 def test_enough_lies_between_the_minimum_and_the_cohort(enough, task, tmp_path):
     grid, how = federation(task, EVERYONE, 4, tmp_path / "run", minimum=2, enough=enough)

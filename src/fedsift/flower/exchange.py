@@ -117,9 +117,8 @@ class Exchange:
             )
             for id in last
         }
-        limits = Limits(
-            deadline, self.how.enough, self.how.patience, largest_reply(federation, self.how)
-        )
+        largest, heard = largest_reply(federation, self.how), len(replies.uploads)
+        limits = Limits(deadline, self.how.enough, self.how.patience, largest, heard)
         nodes = {self.membership.nodes[id]: id for id in last}
         checks = Checks(federation, replies.server, nodes, r)
         outcomes = self.transport.exchange(

@@ -35,6 +35,7 @@ class Limits:
     enough: int = 0  # good answers after which the others have `patience` seconds left; 0: all
     patience: float = 0.0
     largest: int = GREETING  # bytes of a reply as Flower serialises it
+    heard: int = 0  # good answers of an earlier exchange, which count for `enough`
 
 
 @dataclass
@@ -138,9 +139,10 @@ class Transport:
 
 
 def _has_enough(outcomes: Outcomes, limits: Limits, is_good: Judge) -> bool:
-    if not 0 < limits.enough <= len(outcomes.messages):
+    if not 0 < limits.enough <= limits.heard + len(outcomes.messages):
         return False
-    return sum(is_good(*pair) for pair in outcomes.messages.items()) >= limits.enough
+    good = sum(is_good(*pair) for pair in outcomes.messages.items())
+    return limits.heard + good >= limits.enough
 
 
 def _sort(outcomes: Outcomes, node: int, reply: Message, expected: type[FedsiftMessage]) -> None:
