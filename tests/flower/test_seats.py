@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsift import runs
-from fedsift.flower import keys, seats
+from fedsift.flower import keys, messages, seats
 from fedsift.flower.seats import Seat, Table
 from fedsift.types import UserError
 from tests.helpers.cli import fedsift
@@ -205,6 +205,9 @@ def test_a_huge_or_odd_file_is_not_read(tmp_path):
 # --- a run with a table; nodes have the ids 7, 17, 27, 37 ---
 
 
+HELLO_TO_37 = (messages.HELLO, 37)
+
+
 def take_part(grid):
     return {node for _, node in grid.uplinks()}
 
@@ -235,6 +238,42 @@ def test_a_node_cannot_sit_in_the_seat_of_another_though_it_is_there_first(
     )
     assert 7 in take_part(grid) and 37 not in take_part(grid)
     assert all("0" not in row.get("missing", {}) for row in lines(run.folder / runs.LEDGER)[1:])
+
+
+def test_a_silent_node_that_comes_and_goes_is_refused_all_the_same(task, tmp_path, caplog, some):
+    """Node 37 is there in every second round, and never says who it is. It is asked at the
+    start, in round 0 and in round 2, and refused for five; then in round 8, and refused at once.
+    """
+    table = Table(tuple(Seat(client, 10 * client + 7, some[client]) for client in range(4)))
+    seats.write_table(tmp_path / "nodes.json", table)
+    words = overrides("fas", 12).replace("cohort=3", "cohort=4")
+    how = {"seats": str(tmp_path / "nodes.json"), "wait": 0.05}
+    grid, settings = federation(task, words, 4, tmp_path / "run", **how)
+    grid.nodes[37].meddle = lambda message, reply: None
+    mute, ask = grid.nodes[37], grid.get_node_ids
+    hellos: list[int] = []
+
+    def now():
+        return 1 + max((round for round, _ in grid.uplinks()), default=-1)
+
+    def come_and_go():
+        grid.nodes.pop(37, None)
+        if now() % 2 == 0:
+            grid.nodes[37] = mute
+        return ask()
+
+    push = grid.push_messages
+
+    def note(out):
+        hellos.extend(
+            now() for m in out if (m.metadata.message_type, m.metadata.dst_node_id) == HELLO_TO_37
+        )
+        return push(out)
+
+    grid.get_node_ids, grid.push_messages = come_and_go, note
+    play(task, grid, settings)
+    assert hellos == [0, 0, 2, 8]
+    assert "asked 3 times, it has not said who it is" in caplog.text
 
 
 def test_a_node_without_a_seat_is_out_until_it_is_admitted(task, tmp_path, caplog, some):

@@ -80,7 +80,12 @@ class Membership:
         self.transport.notify(REFUSED, node, Objection(messages.one_line(why)))
 
     def _forget(self, present: set[int]) -> None:
-        """Who has left may come back fixed, and under the same name: names belong to keys."""
+        """Who has left may come back fixed, and under the same name: names belong to keys.
+
+        Silence is remembered by key, or a node could come and go and hold up every round.
+        """
+        lasting = present | self.seats.list_nodes()
+        self.silent = Counter({node: n for node, n in self.silent.items() if node in lasting})
         self.nodes = {
             client: node
             for client, node in self.nodes.items()
@@ -89,9 +94,9 @@ class Membership:
         self.refused = {
             node: refused
             for node, refused in self.refused.items()
-            if node in present and self.round < refused.round + FORGET
+            if (node in present or self.silent[node] >= CALLS)
+            and self.round < refused.round + FORGET
         }
-        self.silent = Counter({node: n for node, n in self.silent.items() if node in present})
         waiting, self.spare = self.spare, {}
         for node, hello in waiting.items():
             if node in present and not self.seats.find_objection(node, hello.client):

@@ -100,6 +100,10 @@ class Seats:
             complain(f"{error}; the table read before still holds")
         return self.table != before
 
+    def list_nodes(self) -> set[int]:
+        """Those that have a seat: they keep their ids when they leave and come back."""
+        return {seat.node for seat in self.table.seats}
+
     def find_objection(self, node: int, client: int) -> str | None:
         return None if self.path is None else self.table.find_objection(node, client)
 
