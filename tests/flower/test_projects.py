@@ -2,6 +2,8 @@
 the command line.
 """
 
+import inspect
+import re
 import shlex
 import subprocess
 import sys
@@ -171,6 +173,20 @@ def test_a_new_project_is_a_whole_flower_app(tmp_path):
     assert (experiment.clients.count, experiment.clients.model) == (4, "task:network")
     with pytest.raises(UserError, match="exists and is not empty"):
         project.create(tmp_path / "My App!")
+
+
+def test_a_new_project_names_every_setting_with_its_default_and_what_it_is(tmp_path):
+    project.create(tmp_path / "app")
+    text = (tmp_path / "app" / "pyproject.toml").read_text()
+    there = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
+    known = {name.replace("_", "-"): value for name, value in asdict(Settings()).items()}
+    assert there == known and list(there) == list(known)
+    told = dict(re.findall(r"^([\w-]+) = .*?  # (.+)$", text, re.MULTILINE))
+    rows = re.findall(r"^    (\w+): \w+ = .*?  # (.+)$", inspect.getsource(Settings), re.MULTILINE)
+    about = {name.replace("_", "-"): line for name, line in rows}
+    assert about.keys() == known.keys()
+    in_other_words = {"experiment", "overrides", "folder", "seats"}
+    assert [key for key in known if told[key] != about[key] and key not in in_other_words] == []
 
 
 def test_mistakes_of_up_are_said_before_anything_is_started(tmp_path, monkeypatch):
