@@ -18,7 +18,9 @@ from fedsift.aggregators import (
     run_aggregator,
     run_and_judge,
 )
-from fedsift.aggregators.contradictions import limit_contradictions
+from fedsift.aggregators.agreement import KINDS, Counts
+from fedsift.aggregators.contradictions import doubt_repeated, limit_contradictions
+from fedsift.aggregators.evidence import find_error_rate
 from fedsift.aggregators.votes import cap_classes
 from fedsift.registry import build
 from fedsift.types import Round, SoftLabels, UserError
@@ -48,6 +50,14 @@ STUDENT = np.eye(CLASSES)[TRUTH]
 
 def log_beta(a: float, b: float) -> float:
     return lgamma(a) + lgamma(b) - lgamma(a + b)
+
+
+def limited(
+    heard: dict[int, SoftLabels], trust: dict[int, float], students: Any, penalty: float = 1.0
+) -> list[tuple[int, SoftLabels]]:
+    """Nothing is repeated."""
+    doubts = {id: np.zeros(len(one)) for id, one in heard.items()}
+    return limit_contradictions(list(heard.items()), heard, trust, students, penalty, doubts)
 
 
 # --- by hand ---
@@ -93,7 +103,7 @@ def test_whoever_contradicts_the_students_most_keeps_the_likeliest_rows():
     trust = dict.fromkeys(heard, 1.0)
 
     def limit(penalty: float) -> list[list[int]]:
-        votes = limit_contradictions(list(heard.items()), heard, trust, students, penalty)
+        votes = limited(heard, trust, students, penalty)
         assert all((one.probs == says(one.probs.argmax(1)).probs).all() for _, one in votes)
         return [one.index.tolist() for _, one in votes]
 
@@ -104,7 +114,7 @@ def test_whoever_contradicts_the_students_most_keeps_the_likeliest_rows():
     # Its likeliest contradiction says half as much: 9.5 rows, 2.85 allowed, 1.65 above, 1.2 left.
     # The first takes .5 of it, the next would take it to 1.5.
     heard[2].probs[2] = says([LIES[22]], sure=0.625).probs
-    votes = limit_contradictions(list(heard.items()), heard, trust, students, 1.0)
+    votes = limited(heard, trust, students)
     assert votes[2][1].index.tolist() == [22, *agreeing]
 
 
@@ -119,9 +129,57 @@ def test_news_of_a_class_that_students_hardly_know_is_no_contradiction():
         ([0, 1, 2, 4, 5, 6, 23, 27, 31, 35], [23, 27]),
     ):
         heard[1] = says(TRUTH[index], index)
-        votes = limit_contradictions(list(heard.items()), heard, {0: 1.0, 1: 1.0}, students, 1.0)
+        votes = limited(heard, {0: 1.0, 1: 1.0}, students)
         assert votes[0][1].index.tolist() == list(range(20))
         assert votes[1][1].index.tolist() == [i for i in index if i < 20] + kept
+
+
+def test_what_a_client_repeats_is_doubted_as_often_as_it_has_been_wrong():
+    # The students have taken over what client 2 said: they agree with all it says. Of its ten rows
+    # it sent eight before, with the same class, and has been wrong half of the time: they count
+    # four. The others never contradict, so 1.5 of ten may; 2.5 is above that, and none is left.
+    rows = np.split(np.arange(30), 3)
+    heard = {i: says(LIES[rows[i]] if i == 2 else TRUTH[rows[i]], rows[i]) for i in range(3)}
+    students = np.eye(CLASSES)[np.r_[TRUTH[:20], LIES[20:30], TRUTH[30:]]]
+    last = says(np.r_[LIES[20:28], TRUTH[28:30], TRUTH[35:]], [*range(20, 30), *range(35, 40)])
+    doubts = {i: np.zeros(10) for i in range(2)} | {2: doubt_repeated(heard[2], last, 0.5)}
+    assert doubts[2].tolist() == [0.5] * 8 + [0.0] * 2
+    trust = dict.fromkeys(heard, 1.0)
+    votes = limit_contradictions(list(heard.items()), heard, trust, students, 1.0, doubts)
+    assert [one.index.tolist() for _, one in votes] == [
+        *(rows[i].tolist() for i in range(2)),
+        [28, 29],
+    ]
+    assert doubt_repeated(heard[2], None, 0.5).tolist() == [0.0] * 10
+
+
+def test_how_often_a_client_has_been_wrong_begins_at_the_usual_rate():
+    # Six comparisons at the usual rate stand before those that were made. Without any the usual
+    # rate is .8. Of 14 with a usual rate of .75, 3 agreed: 1 - (3 + 6 * .75) / 20.
+    def counts(compared: float, agreed: float, usual: float) -> Counts:
+        parts = np.zeros((3, len(KINDS)))
+        parts[:, KINDS.index("hindsight")] = compared, agreed, usual
+        return Counts(*parts)
+
+    assert find_error_rate(counts(0, 0, 0), 6.0) == pytest.approx(0.2)
+    assert find_error_rate(counts(14, 3, 10.5), 6.0) == pytest.approx(0.625)
+
+
+def test_a_client_is_held_against_what_others_say_later():
+    # In round 0 nobody shares a sample and no student knows anything. In round 1 the others label
+    # ten samples of client 2's last upload, and contradict each; it now says only what all say.
+    first = [(0, says(TRUTH[:10])), (1, says(TRUTH[10:20], range(10, 20)))]
+    first.append((2, says(LIES[20:30], range(20, 30))))
+    even = np.full((SAMPLES, CLASSES), 1 / CLASSES)
+    _, memory, before = run_and_judge(Trust(), first, {}, a_round(), Seen(even))
+    assert len({round(one.trust, 9) for one in before.values()}) == 1
+    then = [(0, says(TRUTH[20:30], range(20, 30))), (1, says(TRUTH[20:30], range(20, 30)))]
+    then.append((2, says(TRUTH[30:34], range(30, 34))))
+    _, memory, found = run_and_judge(Trust(), then, memory, a_round(1), Seen(even))
+    kind = KINDS.index("hindsight")
+    counts = memory["by_client"]["2"]["counts"]
+    assert (counts["compared"][kind], counts["agreed"][kind]) == (10, 0)
+    assert found[2].trust < found[0].trust
 
 
 @pytest.mark.parametrize("inner", ["mean", "era(0.1)", "memory(era(0.1))", "median"])
@@ -377,11 +435,12 @@ def test_an_absent_client_is_audited_too():
     audit = asked_about(asked, dict.fromkeys(range(2), TRUTH[asked]))
     _, memory, _ = run_and_judge(rule, uploads[:2], memory, a_round(1), audit)
     counts = memory["by_client"]["2"]["counts"]
-    assert counts["compared"][2] == pytest.approx(6)
-    assert counts["agreed"][2] == 0
+    audits = KINDS.index("audits")
+    assert counts["compared"][audits] == pytest.approx(6)
+    assert counts["agreed"][audits] == 0
     _, memory, found = run_and_judge(rule, uploads, memory, a_round(2), Seen())
     assert found[2].trust < 0.5 < 0.8 < found[0].trust
-    assert memory["by_client"]["2"]["counts"]["compared"][2] == pytest.approx(3)
+    assert memory["by_client"]["2"]["counts"]["compared"][audits] == pytest.approx(3)
 
 
 def test_an_audit_asks_about_as_many_rows_of_each():

@@ -233,8 +233,43 @@ def test_adaptive_sends_rows_also_where_it_agrees_with_the_student_nowhere():
 
 
 def test_an_attack_that_is_not_shown_the_student_says_so():
-    with pytest.raises(UserError, match="sees_student = True"):
-        attack("adaptive")(answer(), scene(student=None))
+    for name in ("adaptive", "persistent"):
+        with pytest.raises(UserError, match="sees_student = True"):
+            attack(name)(answer(), scene(student=None))
+
+
+# --- persistent ---
+
+
+def test_persistent_lies_wherever_nobody_speaks_before_students_know_anything():
+    own, shown = adaptive_scene(5)
+    said = attack("persistent")(own, shown)
+    sent, named = said.rows[: said.budget], said.probs.argmax(1)
+    assert (named[sent] == 1).all() and sent.min() >= 20  # two classes: the other one is the lie
+    assert sorted(said.rows.tolist()) == list(range(100))
+
+
+@pytest.mark.parametrize(("right", "new"), [(10, 3), (7, 6)])
+def test_persistent_repeats_what_was_believed_and_adds_as_many_lies_as_are_usual(right, new):
+    # Honest clients contradict the student on 0 and 3 of 10 rows: .15 and .3 of 20 are new lies.
+    own, shown = adaptive_scene(right)
+    first = attack("persistent")(own, shown)
+    lies = first.rows[:20]
+    student = np.array(own.predicted)
+    student[lies[:8]] = [0.2, 0.8]  # it has believed eight
+    later = replace(shown, r=replace(shown.r, number=3), student=student)
+    said = attack("persistent")(own, later)
+    named = said.probs.argmax(1)
+    assert named[said.rows[:8]].tolist() == [1] * 8
+    assert set(said.rows[:8].tolist()) == set(lies[:8].tolist())
+    assert np.flatnonzero(named[said.rows[8:]]).tolist() == list(range(new))
+
+
+def test_persistent_with_two_sets_speaks_about_each_in_every_other_round():
+    own, shown = adaptive_scene(10)
+    rounds = [replace(shown, r=replace(shown.r, number=n)) for n in range(3)]
+    one, two, three = (set(attack("persistent(sets=2)")(own, s).rows[:20].tolist()) for s in rounds)
+    assert not one & two and not two & three and one & three
 
 
 # --- all of them ---
@@ -269,6 +304,7 @@ def test_every_attack_says_probabilities_on_rows_that_exist(name, seed, voters):
         ("hips(lmao)", "unknown goal 'lmao'; did you mean 'lma'?"),
         ("hollow(0)", "hollow takes a hair above 0 up to 1, not 0"),
         ("adaptive(lie=nxt)", "unknown lie 'nxt'; did you mean 'next'?"),
+        ("persistent(0)", "persistent takes 1 set of samples or more, not 0"),
         ("adaptive(2)", "adaptive takes a slack between -1 and 1, not 2"),
         ("sleeper(wrong, round=-1)", "sleeper takes a round, 0 or more, not -1"),
         ("false-answers(poison)", "false-answers takes an attack on labels, not 'poison'"),

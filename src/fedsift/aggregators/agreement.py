@@ -15,7 +15,8 @@ from fedsift.aggregators.rules import AuditAnswers, Seen
 from fedsift.numerics import lower_median
 from fedsift.types import Array, Round, SoftLabels
 
-KINDS = ("students", "overlaps", "audits", "answers")
+KINDS = ("students", "overlaps", "hindsight", "audits", "answers")
+HINDSIGHT = KINDS.index("hindsight")
 MOST = 0.8  # as a usual rate: where all agree, a few rows of one are not yet suspicious
 NEGLIGIBLE = 1e-6  # votes, rows and comparisons below this are none
 
@@ -63,12 +64,13 @@ def _compare(
 ) -> dict[int, tuple[Array, Array]]:
     """(compared, agreed), [KINDS] each."""
     shape = (len(r.public), r.classes)
-    opinions, answered = np.zeros(shape), np.zeros(shape)
+    now, answered = np.zeros(shape), np.zeros(shape)
+    for id, given in heard.items():
+        _add_opinion(now, given, trust[id])
+    opinions = now.copy()
     for id, given in recent.items():
         if id not in heard:
             _add_opinion(opinions, given, trust[id])
-    for id, given in heard.items():
-        _add_opinion(opinions, given, trust[id])
     for id, said in seen.answers.items():
         answered[said.rows, said.classes] += trust[id]
     asked = answered.sum(1) > 0
@@ -79,6 +81,7 @@ def _compare(
         parts = [
             _compare_with_students(labels, old, seen.predictions),
             _compare_with_others(labels, opinions, trust[id]),
+            _compare_in_hindsight(old, labels, now, trust[id]),
             _compare_audited(old, answered, answers, trust[id]),
             _compare_answers(answered, answers, trust[id]),
         ]
@@ -112,6 +115,18 @@ def _compare_with_others(
     top = labels.probs.argmax(1)
     others = opinions[labels.index].sum(1) - own
     return _count(others, opinions[labels.index, top] - own, find_claims(labels))
+
+
+def _compare_in_hindsight(
+    old: SoftLabels | None, labels: SoftLabels | None, now: Array, own: float
+) -> tuple[float, float]:
+    """What the client sent last time with what others say now."""
+    if old is None or labels is None:
+        return 0.0, 0.0
+    others = now.copy()
+    _add_opinion(others, labels, -own)
+    top = old.probs.argmax(1)
+    return _count(others[old.index].sum(1), others[old.index, top], find_claims(old))
 
 
 def _compare_audited(

@@ -5,6 +5,9 @@ contradict the students. So such rows are limited by what other clients have, an
 than that loses what is above it and as much again. What is left are the rows that the students
 doubt least. A row that names a class which the students do not know yet is news, and hardly counts
 as a contradiction.
+
+What a client says again the students have learnt from it: that they agree says nothing. Such a row
+counts as a contradiction in part, as often as this client has been wrong before.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ class _Compared:
     """The rows of one client against the students."""
 
     claims: Array  # [m]: how much each row says
-    against: Array  # [m]: how much of that contradicts the students
+    against: Array  # [m]: how much of that contradicts the students, or is doubted
     likeness: Array  # [m]: their probability of the class that it names, over that of their own
 
     @property
@@ -48,15 +51,17 @@ def limit_contradictions(
     trust: Mapping[int, float],
     predictions: Array,
     penalty: float,
+    doubts: Mapping[int, Array],
 ) -> list[tuple[int, SoftLabels]]:
     """The votes without the rows that contradict the students too often.
 
     heard: the same rows as they were sent, before they were softened
+    doubts: what each of these rows counts as a contradiction at least
     penalty: rows that do not count for each row above the usual number, beside that row
     """
     named = np.bincount(predictions.argmax(1), minlength=predictions.shape[1])
     known = weigh_classes(named)
-    found = {id: _compare(heard[id], predictions, known) for id, _ in votes}
+    found = {id: _compare(heard[id], predictions, known, doubts[id]) for id, _ in votes}
     rates = np.array([one.agreeing_share for one in found.values()])
     weights = np.array([one.total * trust[id] for id, one in found.items()])
     usual = 1 - find_usual(rates, weights)
@@ -64,6 +69,16 @@ def limit_contradictions(
         (id, labels.keep(_choose(found[id], max(most, ALWAYS), penalty)))
         for (id, labels), most in zip(votes, usual, strict=True)
     ]
+
+
+def doubt_repeated(labels: SoftLabels, last: SoftLabels | None, error_rate: float) -> Array:
+    """The error rate for rows that name the same class as in the last upload, else 0. [m]"""
+    doubts = np.zeros(len(labels))
+    if last is not None:
+        _, here, there = np.intersect1d(labels.index, last.index, True, return_indices=True)
+        same = labels.probs[here].argmax(1) == last.probs[there].argmax(1)
+        doubts[here[same]] = error_rate
+    return doubts
 
 
 def weigh_classes(named: Array) -> Array:
@@ -76,10 +91,10 @@ def weigh_classes(named: Array) -> Array:
     return weights
 
 
-def _compare(labels: SoftLabels, predictions: Array, known: Array) -> _Compared:
+def _compare(labels: SoftLabels, predictions: Array, known: Array, doubts: Array) -> _Compared:
     named, said = labels.probs.argmax(1), predictions[labels.index]
     claims = find_claims(labels)
-    against = claims * known[named] * (named != said.argmax(1))
+    against = claims * np.maximum(known[named] * (named != said.argmax(1)), doubts)
     return _Compared(claims, against, said[np.arange(len(named)), named] / said.max(1))
 
 

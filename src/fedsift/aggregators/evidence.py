@@ -6,7 +6,7 @@ from math import lgamma
 
 import numpy as np
 
-from fedsift.aggregators.agreement import KINDS, NEGLIGIBLE, Counts
+from fedsift.aggregators.agreement import HINDSIGHT, KINDS, MOST, NEGLIGIBLE, Counts
 
 PRIOR = float(np.log(9))  # log odds before any evidence: nine of ten clients are honest
 
@@ -23,6 +23,16 @@ def find_evidence(counts: Counts, alike: float, classes: int) -> float:
             hostile = _beta_binomial(a, n, alike, 1 / classes)
             evidence += min(honest - hostile, 0.0 if kind == "answers" else np.inf)
     return evidence
+
+
+def find_error_rate(counts: Counts, alike: float) -> float:
+    """How often others say otherwise, later, than the client did.
+
+    Before there are comparisons it is the usual rate, which counts as `alike` of them.
+    """
+    compared, agreed, usual = (float(part[HINDSIGHT]) for part in counts.parts)
+    rate = usual / compared if compared > NEGLIGIBLE else MOST
+    return 1 - (agreed + alike * rate) / (compared + alike)
 
 
 def find_trust(evidence: float) -> float:

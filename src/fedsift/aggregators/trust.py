@@ -6,6 +6,7 @@ the likeliest class of its row is the one
 
     students    that the server's students predicted before this round,
     overlaps    that other clients have for the same sample, now or in their last upload,
+    hindsight   that other clients have now for a sample of its last upload,
     audits      that other clients answer when the server asks them about it a round later,
     answers     and how often its own answers are those of the others.
 
@@ -18,7 +19,8 @@ evidence. A usual rate near chance, as with students that have learnt nothing, g
 Trust is the probability that the client is honest, by what it did in this round or by all it did,
 whichever is less. A client trusted less than `votes.LEAST_TRUST` has no vote in this round. No
 client is surer of its rows than the median client. Whoever contradicts the students more than is
-usual keeps fewer of the rows that do.
+usual keeps fewer of the rows that do; what it repeats counts as if it contradicted them as often as
+the client has been wrong.
 
 docs/trust.md has the formulas, what was measured, and what gets through.
 """
@@ -32,8 +34,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedsift.aggregators.agreement import KINDS, NEGLIGIBLE, Counts, count_agreement
-from fedsift.aggregators.contradictions import limit_contradictions
-from fedsift.aggregators.evidence import find_evidence, find_trust
+from fedsift.aggregators.contradictions import doubt_repeated, limit_contradictions
+from fedsift.aggregators.evidence import find_error_rate, find_evidence, find_trust
 from fedsift.aggregators.memory import Remembered, is_of_earlier_round
 from fedsift.aggregators.rules import (
     Aggregator,
@@ -132,7 +134,10 @@ class Trust:
             inner = forget_client(self.inner, inner, id)
         votes = prepare_votes(heard, trust, voteless)
         if self.penalty is not None and seen.predictions is not None:
-            votes = limit_contradictions(votes, heard, trust, seen.predictions, self.penalty)
+            doubts = self._doubt(heard, counts, memory, r)
+            votes = limit_contradictions(
+                votes, heard, trust, seen.predictions, self.penalty, doubts
+            )
         if self.cap is not None:
             votes = [(id, cap_classes(labels, self.cap)) for id, labels in votes]
         labels, inner = run_aggregator(self.inner, votes, inner, r)
@@ -159,6 +164,20 @@ class Trust:
                 if len(asked) < size and place < len(one):
                     asked.add(int(one[place]))
         return np.array(sorted(asked), np.int64)
+
+    def _doubt(
+        self,
+        heard: Mapping[int, SoftLabels],
+        counts: Mapping[int, Counts],
+        memory: TrustMemory,
+        r: Round,
+    ) -> dict[int, Array]:
+        """What each row counts as a contradiction if the students agree: more if repeated."""
+        recent = {id: one.last.labels for id, one in self._find_recent(memory, r.number).items()}
+        return {
+            id: doubt_repeated(labels, recent.get(id), find_error_rate(counts[id], self.alike))
+            for id, labels in heard.items()
+        }
 
     def _find_recent(self, memory: TrustMemory, number: int) -> dict[int, Standing]:
         first = number - self.rounds

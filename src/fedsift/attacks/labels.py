@@ -215,6 +215,50 @@ class Adaptive:
 
 
 @dataclass(frozen=True)
+class Persistent:
+    """Knows the rule `trust`: lies while the students know nothing, and repeats what they believed.
+
+    sets: of samples that it speaks about in turn; with 2 or more it repeats nothing at once
+
+    Every sample has one lie for the whole run. In the first round all rows are lies. Later it
+    repeats those that the student has taken over, and adds as many as honest clients have
+    contradictions. Its other rows say what the student says. It speaks about the same samples again
+    and again but, if it can choose, not where honest clients upload anything.
+    """
+
+    sets: int = 1
+
+    sees_student: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_whole("sets", self.sets)
+        if self.sets < 1:
+            raise UserError(f"persistent takes 1 set of samples or more, not {self.sets}")
+
+    def __call__(self, answer: LabelAnswer, scene: Scene) -> LabelAnswer:
+        own, student = answer.predicted.argmax(1), scene.find_student().argmax(1)
+        samples, classes = answer.predicted.shape
+        agreed = scene.agreed
+        order, false = agreed.permutation(samples), agreed.integers(classes, size=samples)
+        mine = order[scene.r.number % self.sets :: self.sets]
+        if answer.chooses:
+            _, votes = scene.honest_mean(answer.predicted)
+            mine = mine[votes[mine] == 0]
+        lies = mine[own[mine] != false[mine]]
+        if scene.r.number:
+            believed = student[lies] == false[lies]
+            usual = 1 - _find_agreement(scene.honest.values(), scene.find_student())
+            new = lies[~believed][: int(max(usual, ALWAYS) * answer.budget)]
+            lies = np.concatenate([lies[believed], new])
+        said = student.copy()
+        said[lies] = false[lies]
+        truths = mine[(own[mine] == said[mine]) & ~np.isin(mine, lies)]
+        first = np.concatenate([lies, truths])
+        rest = order[~np.isin(order, first)]
+        return replace(_say(answer, said), rows=np.concatenate([first, rest]))
+
+
+@dataclass(frozen=True)
 class OverBudget:
     """e(class after the likeliest) on every public sample: more than the budget allows."""
 

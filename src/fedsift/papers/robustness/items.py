@@ -26,10 +26,13 @@ RULES = {
 ATTACKS = (
     *("random", "fixed", "flipped", "runner-up", "lma", "cpa", "hips-lma", "hips-cpa"),
     *("wrong", "colluding", "hollow", "adaptive", "adaptive-bold", "over-budget", "sleeper"),
-    "poison",
+    *("poison", "persistent"),
 )
 # of one client of five or ten, beside `wrong`: those that know the rule, and the worst of the rest
-OTHERS = ("adaptive", "adaptive-bold", "adaptive-rarest", "hollow", "colluding", "poison")
+OTHERS = (
+    *("adaptive", "adaptive-bold", "adaptive-rarest", "hollow", "colluding", "poison"),
+    *("persistent", "persistent-turns"),
+)
 # in items of their own, not in the grid
 CLASSICAL = ("mean", "median", "trimmed", "geometric", "cronus", "filter", "expguard")
 JUDGES = ("trust", "trust-cap")
@@ -282,7 +285,7 @@ ITEMS = {
     "heart-short": _heart(
         "The same with a seventh of the training, for two cores",
         {"fas": ("mean", "trust")},
-        ("wrong", "adaptive-bold", "poison"),
+        ("wrong", "persistent"),
         "+short",
     ),
 }
