@@ -82,7 +82,7 @@ def test_one_cell_of_every_rule_and_every_attack_can_be_built(plan):
         assert len(federation.hostile) == round(0.2 * experiment.clients.count)
 
 
-@pytest.mark.parametrize(("name", "count", "rounds"), [("heart", 40, 18), ("heart-short", 6, 10)])
+@pytest.mark.parametrize(("name", "count", "rounds"), [("heart", 48, 18), ("heart-short", 6, 10)])
 def test_every_curve_on_cifar10_is_an_experiment(name, count, rounds):
     cells = PAPER.items[name].cells(WHOLE)
     assert len(cells) == len(set(cells)) == count
@@ -111,7 +111,7 @@ def test_on_cifar10_the_recommended_rules_must_hold_against_every_attack():
         (keeps,) = claim.comparisons
         assert isinstance(keeps, Keeps) and keeps.loss == 0.03 and set(keeps.cells) <= cells
         judged[keeps.cells[0].curve] = keeps.cells[1].curve
-    attacks = ("wrong", "adaptive", "adaptive-bold", "poison")
+    attacks = ("wrong", "adaptive", "adaptive-bold", "poison", "persistent")
     fas = [f"fas+trust+{end}-fas+{attack}+share-20" for attack in attacks]
     fas.append(f"fas+trust-unlimited+{end}-fas+wrong+share-20")
     sift = [f"sift+memory-trust+{end}-sift+{attack}+share-20" for attack in attacks]

@@ -45,7 +45,7 @@ LARGE_RULES = {  # on CIFAR-10
     "fas": (*RULES["fas"], "trust-unlimited"),
     "sift": (*RULES["sift"], "memory-trust-unlimited"),
 }
-LARGE_ATTACKS = ("wrong", "adaptive", "adaptive-bold", "poison")
+LARGE_ATTACKS = ("wrong", "adaptive", "adaptive-bold", "poison", "persistent")
 SHARES = ("share-10", "share-20", "share-30", "share-45")
 FIFTH, TENTH = "share-20", "share-10"
 
