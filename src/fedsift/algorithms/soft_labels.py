@@ -428,8 +428,9 @@ class SoftLabelFD:
         )
 
     def _look(self, server: Server, r: Round) -> Turn[Array | None]:
-        """The students' predictions, for an aggregator that judges clients."""
-        if not isinstance(self.aggregate, JudgesClients):
+        """The students' predictions, for an aggregator that judges clients. Before they have been
+        taught they know nothing that a client could agree with but by luck."""
+        if not isinstance(self.aggregate, JudgesClients) or r.number == 0:
             return None
         before = yield from self._predict(server.students, r)
         return before.probs
