@@ -353,6 +353,15 @@ def test_an_upload_is_never_empty():
     assert pick("own-classes", probs, np.array([0, 0, 7]), 3) == [1]
 
 
+@pytest.mark.parametrize("name", ["own-classes", "own-classes(spread=1)"])
+def test_an_own_class_without_a_share_is_better_than_nothing(name):
+    """Counts 30, 10, 0 and one pick: class 0 has it, and nothing is predicted as class 0. The
+    surest of class 1 is sent, sample 2; sample 1 is surer, and of a class the client lacks.
+    """
+    probs = np.array([sure(1, 0.6), sure(2, 0.95), sure(1, 0.9)])
+    assert pick(name, probs, np.array([30, 10, 0]), 1) == [2]
+
+
 @given(
     st.integers(2, 6),
     st.lists(st.integers(0, 50), min_size=6, max_size=6),

@@ -117,7 +117,11 @@ class OwnClasses:
         shares = apportion(weights, budget)
         drawn = self._draw(pseudo, shares, draws)
         order = drawn[np.argsort(entropy(probs[drawn]), kind="stable")]
-        return _first_of_each(order, pseudo[order], shares)
+        picks = _first_of_each(order, pseudo[order], shares)
+        if len(picks):
+            return picks
+        mine = np.flatnonzero(own[pseudo])  # of few picks its lesser classes have no share
+        return mine[np.argsort(entropy(probs[mine]), kind="stable")[:1]]
 
     def _draw(self, pseudo: Array, shares: Array, draws: Draws) -> Array:
         """The samples to choose from, ascending."""
