@@ -9,7 +9,8 @@ import pytest
 from fedsift import config
 from fedsift.papers.sift import PAPER, advice
 from fedsift.papers.sift.advice import Question
-from fedsift.papers.sift.measured import Setting
+from fedsift.papers.sift.measured import Setting, read_measured
+from fedsift.reproduction.plans import Cell, Plan
 from fedsift.types import UserError
 from tests.helpers.frontier import BOTH, DIGITS, IMAGES, make_point
 
@@ -115,6 +116,34 @@ def test_a_skew_that_is_not_known_counts_every_measured_one():
         ("cifar10", 100.0),
         ("digits", 0.1),
     ]
+
+
+def test_without_a_skew_one_number_of_bytes_serves_all_of_them_and_is_the_one_written():
+    """150 B have .967 and .90, 300 B .965 and .95: their means are .9335 and .9575."""
+    points = [
+        make_point(curve, f"sift, {size} B", alpha, accuracy, size, "labels")
+        for curve, size, accuracies in (
+            ("sift-150", 150, (0.967, 0.90)),
+            ("labels+bytes-300", 300, (0.965, 0.95)),
+        )
+        for alpha, accuracy in zip((0.1, 100.0), accuracies, strict=True)
+    ]
+    digits = replace(DIGITS, points=tuple(points))
+    found = ask(Question(300, 20, 10), [digits])
+    assert [case.advised.curve for case in found.cases] == ["labels+bytes-300"] * 2
+    assert found.settings["algorithm"]["bytes"] == 300
+    assert found.cases[0].loss == pytest.approx(0.002)
+    named = ask(Question(300, 20, 10, 0.1), [digits])
+    assert named.settings["algorithm"]["bytes"] == 150
+
+
+@pytest.mark.parametrize("size", [60, 150, 300, 600, 1500, 3000])
+def test_what_is_written_is_what_the_table_shows(size):
+    found = ask(Question(size, 20, 10, weights=6198), read_measured())
+    shown = {case.advised.curve for case in found.cases if case.setting == "digits"}
+    curve = shown.pop()
+    made = Plan(PAPER, "digits", "main").values(Cell(curve, 0.1))
+    assert not shown and found.settings["algorithm"].items() == made["algorithm"].items()
 
 
 def test_the_bytes_of_weights_follow_the_size_of_the_model():

@@ -3,9 +3,10 @@
 Every measured data set and skew that fits the question is a case, at the end of the rounds and
 half-way: harder data are not as far after as many rounds. In each case a method loses what it is
 below the best one that fits. The method whose largest loss is the smallest is advised: so what all
-data sets agree on comes first; of methods that are level, the one with the smallest uploads. Where
-the size of the model is known, the data set with the nearest size decides. No case is invented:
-what was not measured is said.
+data sets agree on comes first; of methods that are level, the one with the smallest uploads. Who
+does not know the skew can write only one number of bytes into a setting, so on each data set a
+method is judged with one. Where the size of the model is known, the data set with the nearest size
+decides. No case is invented: what was not measured is said.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fedsift.types import UserError
 SKEWS = {"strong": 0.1, "mild": 1.0, "none": 100.0}
 NEAR = 0.01  # as good as the best: within a point
 CHANCE = 0.003  # a standard error of three seeds: losses this close are level
+Cases = dict[tuple[str, float], list[Point]]  # what fits, by data set and alpha
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,11 @@ def advise(question: Question, measured: Sequence[Setting], paper: Paper) -> Adv
             name,
             alpha,
             advised,
-            _best(points),
+            _best(fitting[name, alpha]),
             _find_fedavg(settings[name], alpha),
-            _find_loss(advised, points),
+            _find_loss(advised, fitting[name, alpha]),
         )
-        for (name, alpha), points in fitting.items()
-        if (advised := _best_of(method, points))
+        for (name, alpha), advised in _list_points(method, fitting).items()
     ]
     near = _nearest_setting(question, [settings[case.setting] for case in found])
     point = next(case.advised for case in found if case.setting == near.name)
@@ -198,18 +199,41 @@ def _best_of(method: str, points: Sequence[Point]) -> Point | None:
     return _best(own) if own else None
 
 
-def _choose_method(cases: dict[tuple[str, float], list[Point]]) -> str:
+def _list_points(method: str, cases: Cases) -> dict[tuple[str, float], Point]:
+    """The point of a method in each case: on one data set the same curve, so the same bytes."""
+    found: dict[tuple[str, float], Point] = {}
+    for name in dict.fromkeys(name for name, _ in cases):
+        own = [
+            (case, point)
+            for case, points in cases.items()
+            for point in points
+            if case[0] == name and point.method == method
+        ]
+        if own:
+            curve = _choose_curve([point for _, point in own])
+            found |= {case: point for case, point in own if point.curve == curve}
+    return found
+
+
+def _choose_curve(points: Sequence[Point]) -> str:
+    """The one that fits at the most skews; of those the one with the highest mean accuracy."""
+
+    def rank(curve: str) -> tuple[int, float, int]:
+        own = [point for point in points if point.curve == curve]
+        return len(own), fmean(point.accuracy for point in own), -max(p.bytes for p in own)
+
+    return max(dict.fromkeys(point.curve for point in points), key=rank)
+
+
+def _choose_method(cases: Cases) -> str:
     """Of the methods that fit in the most cases, the one whose largest loss is the smallest; of
     those that are as good but for chance, the one with the smallest uploads.
     """
     methods = dict.fromkeys(point.method for points in cases.values() for point in points)
-    found = {}
-    for method in methods:
-        pairs = [(_best_of(method, points), points) for points in cases.values()]
-        found[method] = [(own, points) for own, points in pairs if own]
+    found = {method: _list_points(method, cases) for method in methods}
     most = max(map(len, found.values()))
     losses = {
-        method: max(_find_loss(own, points) for own, points in known)
+        method: max(_find_loss(own, cases[case]) for case, own in known.items())
         for method, known in found.items()
         if len(known) == most
     }
@@ -217,7 +241,7 @@ def _choose_method(cases: dict[tuple[str, float], list[Point]]) -> str:
     level = [method for method, loss in losses.items() if loss <= least + CHANCE]
 
     def rank(method: str) -> tuple[int, float]:
-        own = [point for point, _ in found[method]]
+        own = found[method].values()
         return max(point.bytes for point in own), -fmean(point.accuracy for point in own)
 
     return min(level, key=rank)
