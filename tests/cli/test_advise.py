@@ -42,7 +42,7 @@ def test_the_advice_the_evidence_and_the_setting_are_printed():
 @pytest.mark.usefixtures("measured_by_hand")
 def test_what_is_beyond_the_measurements_is_printed():
     text = done("advise", "--bytes", "100", "--classes", "100", "--skew", "strong").stdout
-    assert "It is the best, or within a point of it, in every case" in text
+    assert "Of all that was measured it is the best, or within a point of it, in every" in text
     assert "Beyond what was measured:\n- Only 10 classes were measured, not 100.\n" in text
 
 

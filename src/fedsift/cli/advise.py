@@ -125,7 +125,7 @@ def _print_advice(question: Question, found: Advice) -> None:
 
 def _describe_agreement(found: Advice) -> str:
     if found.agree:
-        return "It is the best, or within a point of it, in every case that was measured:\n"
+        return "Of all that was measured it is the best, or within a point of it, in every case:\n"
     loss = f"{max(case.loss for case in found.cases):.3f}".lstrip("0")
     return (
         "The data sets or skews disagree; of all methods this one loses least:"

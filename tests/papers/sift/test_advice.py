@@ -185,6 +185,37 @@ def test_what_was_not_measured_is_said():
     assert [(case.setting, case.alpha) for case in poor.cases] == [("digits", 0.1)]
 
 
+def test_a_method_that_was_measured_at_other_skews_only_is_named():
+    """FedPAQ fits at 0.1; at 100 there is sift alone."""
+    images = replace(IMAGES, points=(*IMAGES.points[:4], IMAGES.points[5]))
+    found = ask(Question(7000, 20, 10, 100.0, weights=80_000), [images, DIGITS])
+    assert found.method == "sift" and found.agree
+    assert (
+        "On cifar10 these fit and were not measured at alpha = 100, where they may be better:"
+        " sift in 4 bits; FedPAQ with parts, 4 bits."
+    ) in found.beyond
+    strong = ask(Question(7000, 20, 10, 0.1, weights=80_000), [images, DIGITS])
+    assert not any("where they may be better" in said for said in strong.beyond)
+
+
+def test_the_mode_that_sift_would_take_with_all_the_bytes_is_told():
+    """80,000 weights at 0.6 bits are 6,000 bytes, and 24 beside them."""
+    weights = make_point("sift-9000", "sift weights, 9,000 B", 0.1, 0.74, 8990, "weights")
+    images = replace(IMAGES, points=(*IMAGES.points[:3], weights))
+    told = {size: ask(Question(size, 20, 10, 0.1), [images]).beyond[1:] for size in (6023, 6024)}
+    yours = "The setting was measured with bytes = 1500; you may try up to yours."
+    assert told[6023] == [yours]
+    assert told[6024] == [
+        yours,
+        "With bytes = 6024 sift sends weights by itself; mode=labels keeps labels."
+        " Its weights were measured on cifar10 in 8,990 bytes and more only.",
+    ]
+    alone = ask(Question(6024, 20, 10, 0.1), [replace(IMAGES, points=IMAGES.points[:3])])
+    assert alone.beyond[-1].endswith("Its weights were not measured on cifar10.")
+    mixed = ask(Question(6024, 20, 10, 0.1, mixed=True), [images])
+    assert mixed.beyond[1:] == [yours]
+
+
 def test_fewer_bytes_than_anything_measured_is_an_error_that_names_the_smallest():
     with pytest.raises(UserError, match=r"fits 99 bytes; .* of sift, 100 B on cifar10: 100 bytes"):
         ask(Question(99, 20, 10, 0.1))

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from fedsift.algorithms.sift import ENOUGH_BITS, OVERHEAD
 from fedsift.papers.sift.items import FEDAVG
 from fedsift.papers.sift.measured import LABELS, WEIGHTS, Point, Setting
 from fedsift.reproduction.paper import Paper
@@ -26,6 +27,7 @@ from fedsift.types import UserError
 
 SKEWS = {"strong": 0.1, "mild": 1.0, "none": 100.0}
 NEAR = 0.01  # as good as the best: within a point
+SIFT = "sift"
 CHANCE = 0.003  # a standard error of three seeds: losses this close are level
 Cases = dict[tuple[str, float], list[Point]]  # what fits, by data set and alpha
 
@@ -110,8 +112,12 @@ def advise(question: Question, measured: Sequence[Setting], paper: Paper) -> Adv
         if name not in settings
     ]
     beyond += _list_beyond(question, measured, [case for case in cases if not cases[case]])
+    for name in dict.fromkeys(case.setting for case in found):
+        asked = [case.alpha for case in found if case.setting == name]
+        beyond += _list_other_skews(question, settings[name], asked)
     if (most := values["algorithm"].get("bytes", question.bytes)) < question.bytes:
         beyond.append(f"The setting was measured with bytes = {most}; you may try up to yours.")
+        beyond += _tell_mode(question, near, point, values)
     return Advice(method, found, beyond, values)
 
 
@@ -306,6 +312,47 @@ def _list_beyond_sizes(question: Question, measured: Sequence[Setting]) -> list[
             f"Only models of {numbers} weights were measured; bytes of weights are scaled to yours."
         )
     return found
+
+
+def _list_other_skews(question: Question, setting: Setting, asked: Sequence[float]) -> list[str]:
+    """Methods that fit, and have been measured at other skews than those asked about."""
+    fitting = [
+        point.method
+        for alpha in sorted({point.alpha for point in setting.points})
+        for point in _list_fitting(question, setting, alpha)
+    ]
+    lacking: dict[tuple[float, ...], list[str]] = {}
+    for method in dict.fromkeys(fitting):
+        known = {point.alpha for point in setting.points if point.method == method}
+        if missing := tuple(alpha for alpha in asked if alpha not in known):
+            lacking.setdefault(missing, []).append(method)
+    return [
+        f"On {setting.name} these fit and were not measured at alpha ="
+        f" {' and '.join(f'{alpha:g}' for alpha in missing)}, where they may be better:"
+        f" {'; '.join(methods)}."
+        for missing, methods in lacking.items()
+    ]
+
+
+def _tell_mode(
+    question: Question, setting: Setting, point: Point, values: Mapping[str, Any]
+) -> list[str]:
+    """Whether sift, where it chooses its mode itself, would send weights instead of labels."""
+    weights = question.weights or setting.weights
+    chooses = values["algorithm"]["name"] == SIFT and "mode" not in values["algorithm"]
+    if not chooses or point.uploads != LABELS or question.mixed or weights is None:
+        return []
+    if 8 * (question.bytes - OVERHEAD) / weights < ENOUGH_BITS:
+        return []
+    text = f"With bytes = {question.bytes} sift sends weights by itself; mode=labels keeps labels."
+    own = [p for p in setting.points if p.method.startswith(SIFT) and p.uploads == WEIGHTS]
+    sizes = [estimate_bytes(p, setting, question.weights) for p in own]
+    if not sizes:
+        return [f"{text} Its weights were not measured on {setting.name}."]
+    if min(sizes) <= question.bytes:
+        return [text]
+    least = f"{math.ceil(min(sizes)):,}"
+    return [f"{text} Its weights were measured on {setting.name} in {least} bytes and more only."]
 
 
 # --- the setting ---
