@@ -1,6 +1,6 @@
 """sift: which mode it takes, the cap on every upload, and what it reaches on the digits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from fedsift.codecs import CODECS, Updates, WireError, quantized
 from fedsift.engines.sequential import SequentialEngine
 from fedsift.federation import Federation
 from fedsift.turns import run_turn
-from fedsift.types import Recipe, UserError
+from fedsift.types import Link, Recipe, SoftLabels, UserError
 from tests.helpers import federations, toys
 
 
@@ -101,12 +101,34 @@ def test_what_a_mode_does_not_use_is_told_with_the_reason():
     assert told.explain_unused(r).keys() == {"public_weight"} | of_weights
 
 
-def test_labels_are_softer_where_there_are_bits_enough():
-    """Eight public samples: each byte is a bit for each."""
-    r = toys.a_round(public=[(1.0, 0.0)] * 8)
-    chosen = [fedsift.sift(bytes=n, mode="labels")._system(r).up for n in (1, 2, 3)]
-    assert chosen == [CODECS["hard"], quantized(2), quantized(4)]
-    assert fedsift.sift(bytes=3, mode="labels", codec="hard")._system(r).up == CODECS["hard"]
+@pytest.mark.parametrize(
+    ("classes", "two_bits_from", "four_bits_from"),
+    [
+        (2, 7, 10),  # log 2 / log 10 = .301: .602 and .903 bits
+        (10, 20, 30),  # 2 and 3 bits
+        (50, 34, 164),  # log 50 / log 10 = 1.699: 3.398 bits; 49 / 9 x 3 = 16.33
+        (100, 40, 330),  # log 100 / log 10 = 2: 4 bits; 99 / 9 x 3 = 33
+    ],
+)
+def test_labels_are_softer_where_there_are_bits_enough(classes, two_bits_from, four_bits_from):
+    """Eighty public samples: each byte is a tenth of a bit for each."""
+    r = replace(toys.a_round(public=[(1.0, 0.0)] * 80), classes=classes)
+    steps = (two_bits_from, four_bits_from)
+    sizes = [size for step in steps for size in (step - 1, step)]
+    chosen = [fedsift.sift(bytes=size, mode="labels")._system(r).up for size in sizes]
+    assert chosen == [CODECS["hard"], quantized(2), quantized(2), quantized(4)]
+    asked = fedsift.sift(bytes=four_bits_from, mode="labels", codec="hard")
+    assert asked._system(r).up == CODECS["hard"]
+
+
+@pytest.mark.parametrize(("classes", "most"), [(2, 2000), (9, 2000), (10, 800), (100, 800)])
+def test_with_few_classes_all_samples_may_be_labelled(classes, most):
+    """2,000 labels of two classes are 250 bytes, and need no indexes."""
+    r = replace(toys.a_round(public=[(1.0, 0.0)] * 2000), classes=classes)
+    assert fedsift.sift(bytes=300, mode="labels")._system(r).budget == most
+    rows = np.eye(2)[np.random.default_rng(0).integers(0, 2, 2000)]
+    message = CODECS["hard"].encode(SoftLabels(np.arange(2000), rows), Link(0, 2000, 2))
+    assert len(message) <= 300
 
 
 def test_who_asks_for_soft_labels_down_gets_them_whatever_the_bytes():

@@ -11,6 +11,7 @@ Clients train with a local prior and replay in both. docs/sift.md explains the p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -51,11 +52,13 @@ from fedsift.types import (
 )
 
 MODES = ("auto", "labels", "weights")
-FEWEST_BITS = 3  # of a sample and its hard label: more samples than this allows never fit
+# Of a sample and its hard label: no more samples than this allows are tried. With few classes they
+# can fit, since a label is a bit or less, and indexes are free where all samples are labelled.
+FEWEST_BITS, MANY = 3, 10
 ENOUGH_BITS = 0.6  # per weight: with fewer, labels are the safer choice (docs/sift.md)
 # The codec of labels by the bits there are for each public sample: what does not need to be spent
-# on more samples is spent on softer labels.
-LABEL_CODECS = ((3.0, "quantized(4)"), (2.0, "quantized(2)"), (0.0, "hard"))
+# on more samples is spent on softer labels. For ten classes; see _label_codec for others.
+FINE_BITS, ROUGH_BITS = 3.0, 2.0
 # What the weights mode has no use for: parameters and, by their names, recipes.
 OF_WEIGHTS = ("counts", "clip")  # what the labels mode has no use for
 OF_LABELS = (
@@ -191,9 +194,9 @@ class Sift:
             self.mode == "auto" and bits >= ENOUGH_BITS and not labels_down
         ):
             return replace(self.weights, up=Updates(min(self._check_bits(bits, r), MOST)))
-        most = min(samples, max(1, 8 * self.max_bytes // FEWEST_BITS))
-        codec = self.codec or _label_codec(8 * self.max_bytes / samples)
-        return replace(self.labels, budget=most, up=codec)
+        most = max(1, 8 * self.max_bytes // FEWEST_BITS) if r.classes >= MANY else samples
+        codec = self.codec or _label_codec(8 * self.max_bytes / samples, r.classes)
+        return replace(self.labels, budget=min(samples, most), up=codec)
 
     def _check_bits(self, bits: float, r: Round) -> float:
         if len(r.models) > 1:
@@ -206,9 +209,16 @@ class Sift:
         return bits
 
 
-def _label_codec(bits: float) -> SoftLabelCodec:
-    """By the bits there are for each public sample."""
-    return soft_label_codec(next(name for least, name in LABEL_CODECS if bits >= least))
+def _label_codec(bits: float, classes: int) -> SoftLabelCodec:
+    """By the bits there are for each public sample, and by what a row of so many classes takes.
+
+    A hard or 2-bit row grows with log C. One of 4 bits has C - 1 numbers, of which more are above 0
+    the more classes share what the first one leaves.
+    """
+    by_log = math.log(classes) / math.log(10)
+    if bits >= FINE_BITS * max(by_log, (classes - 1) / 9):
+        return soft_label_codec("quantized(4)")
+    return soft_label_codec("quantized(2)" if bits >= ROUGH_BITS * by_log else "hard")
 
 
 def _bits_per_weight(r: Round, most: int) -> float:

@@ -186,7 +186,8 @@ def test_the_frontier_names_what_sift_chooses_by_itself(plan):
         sift: Any = config.build_algorithm(made)
         model = make_model(made.clients.model, SHAPES[plan.setting], 10)
         public = range(made.data.public)
-        chosen = sift._system(SimpleNamespace(models=(model,), others=(), public=public))
+        r = SimpleNamespace(models=(model,), others=(), public=public, classes=10)
+        chosen = sift._system(r)
         words = "sift weights" if isinstance(chosen, FedAvg) else "sift labels"
         assert label == f"{words}, {made.algorithm.bytes:,} B"
 
