@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedsift import config
-from fedsift.papers.sift import PAPER, advice
+from fedsift.papers.sift import PAPER, advice, measured
 from fedsift.papers.sift.advice import Question
 from fedsift.papers.sift.measured import Setting, read_measured
 from fedsift.reproduction.plans import Cell, Plan
@@ -214,6 +214,28 @@ def test_the_mode_that_sift_would_take_with_all_the_bytes_is_told():
     assert alone.beyond[-1].endswith("Its weights were not measured on cifar10.")
     mixed = ask(Question(6024, 20, 10, 0.1, mixed=True), [images])
     assert mixed.beyond[1:] == [yours]
+
+
+def test_a_setting_that_has_changed_since_it_was_measured_is_told(monkeypatch):
+    monkeypatch.setattr(measured, "CHANGED", {("digits", "abc"): {"sift-150": {"local.lr": 0.5}}})
+    (said,) = ask(Question(150, 20, 10, 0.1), [DIGITS]).beyond[1:]
+    assert said == (
+        "sift, 150 B on digits was measured with local.lr = 0.5; the setting has 0.01, and has not"
+        " been measured to the end."
+    )
+    assert ask(Question(100, 20, 10, 0.1), [DIGITS]).beyond[1:] == []
+    assert ask(Question(150, 20, 10, 0.1), [replace(DIGITS, commit="def")]).beyond[1:] == []
+
+
+def test_what_is_said_to_have_changed_has():
+    known = {(setting.name, setting.commit) for setting in read_measured()}
+    assert measured.CHANGED.keys() <= known  # made again: the entry goes
+    for (name, _), curves in measured.CHANGED.items():
+        for curve, changes in curves.items():
+            values = Plan(PAPER, name, "main").values(Cell(curve, 0.1))
+            for key, value in changes.items():
+                section, _, option = key.partition(".")
+                assert values[section][option] != value
 
 
 def test_fewer_bytes_than_anything_measured_is_an_error_that_names_the_smallest():

@@ -118,6 +118,7 @@ def advise(question: Question, measured: Sequence[Setting], paper: Paper) -> Adv
     if (most := values["algorithm"].get("bytes", question.bytes)) < question.bytes:
         beyond.append(f"The setting was measured with bytes = {most}; you may try up to yours.")
         beyond += _tell_mode(question, near, point, values)
+    beyond += _list_changes(near, point, values)
     return Advice(method, found, beyond, values)
 
 
@@ -353,6 +354,18 @@ def _tell_mode(
         return [text]
     least = f"{math.ceil(min(sizes)):,}"
     return [f"{text} Its weights were measured on {setting.name} in {least} bytes and more only."]
+
+
+def _list_changes(setting: Setting, point: Point, values: Mapping[str, Any]) -> list[str]:
+    """Where the setting is not the one that was measured, since its file has changed."""
+    found = []
+    for key, measured in setting.find_changes(point.curve).items():
+        section, _, name = key.partition(".")
+        found.append(
+            f"{point.label} on {setting.name} was measured with {key} = {measured}; the setting"
+            f" has {_format(values[section][name])}, and has not been measured to the end."
+        )
+    return found
 
 
 # --- the setting ---
