@@ -95,7 +95,7 @@ def test_what_a_mode_does_not_use_is_told_with_the_reason():
     asked = fedsift.sift(bytes=10**6, mode="weights").explain_unused(r)
     assert asked == dict.fromkeys(by_bytes, "mode=weights")
     labels = fedsift.sift(mode="labels").explain_unused(r)
-    of_weights = {"counts", "clip"}
+    of_weights = {"counts", "clip", "average"}
     assert labels.keys() == {"vote_bits", "teach", "absent", "public_weight"} | of_weights
     told = fedsift.sift(mode="labels", votes="expertise", download="soft-labels")
     assert told.explain_unused(r).keys() == {"public_weight"} | of_weights

@@ -60,7 +60,7 @@ ENOUGH_BITS = 0.6  # per weight: with fewer, labels are the safer choice (docs/s
 # on more samples is spent on softer labels. For ten classes; see _label_codec for others.
 FINE_BITS, ROUGH_BITS = 3.0, 2.0
 # What the weights mode has no use for: parameters and, by their names, recipes.
-OF_WEIGHTS = ("counts", "clip")  # what the labels mode has no use for
+OF_WEIGHTS = ("counts", "clip", "average")  # what the labels mode has no use for
 OF_LABELS = (
     *("sampler", "aggregator", "codec", "votes", "vote_bits", "public_weight"),
     *("mixup", "ema", "distill"),
