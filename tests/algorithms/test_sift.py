@@ -91,14 +91,28 @@ def test_what_a_mode_does_not_use_is_told_with_the_reason():
     by_bytes = fedsift.sift(bytes=10**6).explain_unused(r)
     assert by_bytes["sampler"] == "1000000 bytes hold weights; set mode=labels"
     of_labels = {"sampler", "aggregator", "codec", "mixup", "ema", "votes", "vote_bits", "distill"}
+    replaced = {"local.prior": by_bytes.pop("local.prior")}
     assert by_bytes.keys() == of_labels | {"public_weight"} and len(set(by_bytes.values())) == 1
     asked = fedsift.sift(bytes=10**6, mode="weights").explain_unused(r)
-    assert asked == dict.fromkeys(by_bytes, "mode=weights")
+    assert asked == dict.fromkeys(by_bytes, "mode=weights") | replaced
     labels = fedsift.sift(mode="labels").explain_unused(r)
     of_weights = {"counts", "clip", "average"}
-    assert labels.keys() == {"vote_bits", "teach", "absent", "public_weight"} | of_weights
+    always = {"local.prior", "distill.mixup"} | of_weights
+    assert labels.keys() == {"vote_bits", "teach", "absent", "public_weight"} | always
     told = fedsift.sift(mode="labels", votes="expertise", download="soft-labels")
-    assert told.explain_unused(r).keys() == {"public_weight"} | of_weights
+    assert told.explain_unused(r).keys() == {"public_weight"} | always
+
+
+def test_a_term_of_a_recipe_that_is_0_is_told_to_be_replaced():
+    """0 is the default of a recipe, so sift cannot tell it from a term that was not given."""
+    r = toys.a_round()
+    why = "0 leaves it to sift's own value; set algorithm.prior=0"
+    told = fedsift.sift(mode="labels", local=Recipe(prior=0.0)).explain_unused(r)
+    assert told["local.prior"] == why and told["distill.mixup"].endswith("algorithm.mixup=0")
+    weights = fedsift.sift(bytes=10**6).explain_unused(r)
+    assert weights["local.prior"] == why and "distill.mixup" not in weights
+    given = fedsift.sift(mode="labels", local=Recipe(prior=2.0), mixup=0).explain_unused(r)
+    assert not given.keys() & {"local.prior", "distill.mixup"}
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,14 @@ def test_an_override_that_the_mode_of_sift_does_not_use_is_noted_with_the_reason
     assert notes == [f"note: {key} {why}" for key in keys]
 
 
+def test_a_term_of_0_that_sift_replaces_is_noted_with_what_to_set():
+    short = (*TINY, "model=mlp", "rounds=1", "algorithm.mode=labels")
+    result = done("run", "digits-sift", *short, "local.prior=0", "distill.mixup=0", "--out", "sift")
+    notes = [line for line in result.stderr.splitlines() if line.startswith("note: ")]
+    why = "is not used: 0 leaves it to sift's own value; set algorithm"
+    assert notes == [f"note: local.prior {why}.prior=0", f"note: distill.mixup {why}.mixup=0"]
+
+
 def test_a_stopped_run_says_where_it_goes_on_and_ends_as_if_never_stopped(tmp_path):
     straight(Path("half"), tiny(rounds=4), 3)
     result = done("run", "--resume", "--out", "half", "--json")

@@ -80,6 +80,7 @@ class Sift:
     labels: SoftLabelFD
     weights: FedAvg
     codec: SoftLabelCodec | None = None  # of the labels; None: by the bytes and the public set
+    replaced: tuple[str, ...] = ()  # terms of recipes that were 0, where sift has its own values
 
     client_memory: ClassVar[type] = ClientMemory
     server_memory: ClassVar[type] = ServerMemory
@@ -174,9 +175,16 @@ class Sift:
         system = self._system(r)
         if isinstance(system, SoftLabelFD):
             uploaded = dict.fromkeys(OF_WEIGHTS, "labels are uploaded; set mode=weights")
-            return system.explain_unused(r) | uploaded
+            return system.explain_unused(r) | uploaded | self._explain_replaced(self.replaced)
         chosen = f"{self.max_bytes} bytes hold weights; set mode=labels"
-        return dict.fromkeys(OF_LABELS, "mode=weights" if self.mode == "weights" else chosen)
+        unused = dict.fromkeys(OF_LABELS, "mode=weights" if self.mode == "weights" else chosen)
+        return unused | self._explain_replaced(set(self.replaced) & {"local.prior"})
+
+    def _explain_replaced(self, terms: Iterable[str]) -> dict[str, str]:
+        return {
+            term: f"0 leaves it to sift's own value; set algorithm.{term.partition('.')[2]}=0"
+            for term in terms
+        }
 
     def forget(self, server: Server, client: int) -> Server:
         return self.labels.forget(server, client)
@@ -279,9 +287,10 @@ def sift(
     local: how clients train
     distill: how the labels are distilled
     """
-    local = check_recipe("local", local)
+    local, distill = check_recipe("local", local), check_recipe("distill", distill)
+    terms = (("local.prior", local.prior, prior), ("distill.mixup", distill.mixup, mixup))
+    replaced = tuple(term for term, given, own in terms if own and not given)
     local = local if local.prior else replace(local, prior=prior)
-    distill = check_recipe("distill", distill)
     distill = distill if distill.mixup else replace(distill, mixup=mixup)
     labels = fd(
         1,
@@ -303,4 +312,4 @@ def sift(
     averaging = Averaging(counts, clip, average)
     weights = FedAvg(local, Updates(), down, replay=replay, averaging=averaging)
     chosen = None if codec is None else soft_label_codec(codec)
-    return Sift(bytes, mode, replace(labels, replay=replay), weights, chosen)
+    return Sift(bytes, mode, replace(labels, replay=replay), weights, chosen, replaced)

@@ -98,8 +98,9 @@ def explain_unused(experiment: Experiment) -> dict[str, str]:
     explain = getattr(federation.algorithm, "explain_unused", None)
     told: dict[str, str] = explain(federation.round(0)) if explain else {}
     for key, why in told.items():
-        section = key in ("local", "distill")
-        found.setdefault(f"{key}." if section else f"algorithm.{key}", why)
+        section, _, term = key.partition(".")
+        whole = section in ("local", "distill")
+        found.setdefault(f"{section}.{term}" if whole else f"algorithm.{key}", why)
     return found
 
 
