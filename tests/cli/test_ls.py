@@ -51,6 +51,7 @@ PARTS = {
         "cifar10-fd",
         "cifar10-fedavg",
         "cifar10-sift",
+        "cifar10-sift-weights",
         "digits-cfd",
         "digits-ds-fl",
         "digits-fas",

@@ -173,6 +173,17 @@ def test_a_tiny_run_is_reported_with_gaps_costs_and_claims(tmp_path, monkeypatch
     assert "Must: .92 in at most 150 bytes at alpha = 0.1" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("preset", "curve", "unused"),
+    [("cifar10-sift", "sift-1500", ()), ("cifar10-sift-weights", "sift-9000", ("distill.",))],
+)
+def test_the_presets_of_cifar10_are_what_the_study_runs(preset, curve, unused):
+    made = config.read_experiment(preset)
+    ours = IMAGES.experiment(Cell(curve, 0.1), 0)
+    changed = config.differences(ours, made).keys() - {"name", "algorithm.mode"}
+    assert {key for key in changed if not key.startswith(unused)} == set()
+
+
 SHAPES = {"cifar10": (3, 32, 32), "digits": (1, 8, 8)}
 
 
