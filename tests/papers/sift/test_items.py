@@ -103,6 +103,26 @@ def test_every_system_gets_as_many_trials_on_samples_and_seeds_that_are_used_for
         assert (made != {None} and None not in made) if name in CHOOSING else made == {None}
 
 
+def test_step_sizes_that_decay_are_among_the_trials_of_every_system():
+    trials: dict[str, list[tuple[int, ...]]] = {}
+    for cell in ITEMS["choose"].cells(IMAGES):
+        made = IMAGES.experiment(cell, 0)
+        trials.setdefault(cell.curve.split("+")[0], []).append(made.local.milestones)
+    assert len(trials) == len(TRIALS) + 2
+    assert all(set(found) == {(), (180, 300)} for found in trials.values())
+
+
+def test_every_trial_of_sift_changes_what_its_mode_uses():
+    cells = [cell for cell in ITEMS["choose"].cells(DIGITS) if cell.alpha == 0.1]
+    for system in ("sift-150", "sift-600"):
+        first, *others = (
+            DIGITS.experiment(cell, 0) for cell in cells if cell.curve.startswith(system)
+        )
+        for other in others:
+            changed = config.differences(first, other).keys() - {"name"}
+            assert changed and not changed & config.explain_unused(other).keys()
+
+
 def test_seeds_are_those_that_were_promised():
     assert {name: len(IMAGES.seeds_of(item)) for name, item in ITEMS.items()} == {
         "main": 5,
