@@ -11,7 +11,7 @@ from torch import nn
 
 import fedsift
 from fedsift import Recipe, UserError
-from fedsift.algorithms.soft_labels import merge_labels
+from fedsift.algorithms.soft_label_downlink import merge_labels
 from fedsift.estimators.remote import Remote
 from fedsift.types import Predict, SoftLabels
 from tests.helpers.black_box import answer_evenly, say, serving

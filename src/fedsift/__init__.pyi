@@ -10,6 +10,10 @@ from fedsift.aggregators import StatefulAggregator as StatefulAggregator
 from fedsift.aggregators import Uploads as Uploads
 from fedsift.aggregators import mean as mean
 from fedsift.algorithms import ALGORITHMS as ALGORITHMS
+from fedsift.algorithms.fd import cfd as cfd
+from fedsift.algorithms.fd import ds_fl as ds_fl
+from fedsift.algorithms.fd import fas as fas
+from fedsift.algorithms.fd import fd as fd
 from fedsift.algorithms.gossip import Gossip as Gossip
 from fedsift.algorithms.gossip import gossip as gossip
 from fedsift.algorithms.per_label import JeongFD as JeongFD
@@ -18,10 +22,6 @@ from fedsift.algorithms.per_label import fd_jeong as fd_jeong
 from fedsift.algorithms.per_label import mix2fld as mix2fld
 from fedsift.algorithms.sift import sift as sift
 from fedsift.algorithms.soft_labels import SoftLabelFD as SoftLabelFD
-from fedsift.algorithms.soft_labels import cfd as cfd
-from fedsift.algorithms.soft_labels import ds_fl as ds_fl
-from fedsift.algorithms.soft_labels import fas as fas
-from fedsift.algorithms.soft_labels import fd as fd
 from fedsift.algorithms.weights import FedAvg as FedAvg
 from fedsift.algorithms.weights import fedavg as fedavg
 from fedsift.algorithms.weights import feddf as feddf

@@ -236,6 +236,16 @@ def test_predictions_sent_down_are_those_of_the_moved_student():
     assert torch.equal(asked.state["1.weight"], weights(5)["1.weight"])
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_students_are_asked_about_clients_once_they_have_been_taught(number):
+    # As drawn they know nothing, and agree with a client by luck.
+    system = fedsift.fd(1, sampler="low-entropy", aggregator="trust")
+    r = toys.a_round(number=number)
+    turn = toys.serve(system, system.start(r), {0: upload([1], [[0.3, 0.7]], r, 0)}, r)
+    (first,) = next(turn)
+    assert isinstance(first, Fit if number == 0 else Predict)
+
+
 @pytest.mark.parametrize("ema", [1.0, -0.1, 2, math.nan])
 def test_an_ema_outside_zero_to_one_is_an_error(ema):
     with pytest.raises(

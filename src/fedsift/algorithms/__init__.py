@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
+from fedsift.algorithms.fd import cfd, ds_fl, fas, fd
 from fedsift.algorithms.gossip import Gossip, gossip
 from fedsift.algorithms.per_label import JeongFD, Mix2FLD, fd_jeong, mix2fld
 from fedsift.algorithms.sift import Sift, sift
-from fedsift.algorithms.soft_labels import SoftLabelFD, cfd, ds_fl, fas, fd
+from fedsift.algorithms.soft_labels import SoftLabelFD
 from fedsift.algorithms.weights import FedAvg, fedavg, feddf, fedpaq
 from fedsift.types import Algorithm
 

@@ -22,7 +22,8 @@ from fedsift.aggregators import Aggregator, StatefulAggregator
 from fedsift.algorithms import students
 from fedsift.algorithms.averages import Averaging
 from fedsift.algorithms.edges import Edges
-from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, SoftLabelFD, fd
+from fedsift.algorithms.fd import fd
+from fedsift.algorithms.soft_labels import ClientMemory, ServerMemory, SoftLabelFD
 from fedsift.algorithms.weights import FedAvg
 from fedsift.checks import check_recipe
 from fedsift.codecs import (

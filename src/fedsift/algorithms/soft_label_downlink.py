@@ -11,8 +11,10 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from fedsift.codecs import SoftLabelCodec, WireError
-from fedsift.types import Link, Round, SoftLabels
+from fedsift.types import Array, Link, Round, SoftLabels
 
 ABSENT = ("latest", "missed")
 _LENGTH = struct.Struct("<I")
@@ -131,3 +133,15 @@ def _due(memory: Received, absent: str, r: Round) -> list[int]:
 def _link(number: int, r: Round) -> Link:
     """What both ends know of posted labels: the round's shared draw may be their indexes."""
     return Link(r.number, len(r.public), r.classes, ((r.seed, number, "pick"),))
+
+
+def merge_labels(heard: Iterable[SoftLabels | None]) -> SoftLabels | None:
+    """The newest label of every sample, of labels in the order in which they were heard."""
+    newest: dict[int, Array] = {}
+    for labels in heard:
+        if labels is not None:
+            newest |= zip(labels.index.tolist(), labels.probs, strict=True)
+    if not newest:
+        return None
+    index = np.array(sorted(newest), np.int64)
+    return SoftLabels(index, np.stack([newest[i] for i in index.tolist()]))
