@@ -306,7 +306,7 @@ def test_the_only_upload_that_came_and_spoils_the_round_is_named_and_the_others_
 ):
     spoiling(monkeypatch, 0)
     words = overrides("fedavg", 1).replace("cohort=3", "cohort=4")
-    grid, how = federation(task, words, 4, tmp_path / "run", deadline=0.05)
+    grid, how = federation(task, words, 4, tmp_path / "run", deadline=0.5)
     for number in (17, 27, 37):
         grid.nodes[number].meddle = silent_once()
     run = play(task, grid, how)
@@ -320,7 +320,7 @@ def test_a_client_that_is_heard_alone_and_spoils_every_round_ends_the_run_by_nam
 ):
     spoiling(monkeypatch, 0)
     words = overrides("fedavg", 1).replace("cohort=3", "cohort=4")
-    grid, how = federation(task, words, 4, tmp_path / "run", deadline=0.05)
+    grid, how = federation(task, words, 4, tmp_path / "run", deadline=0.5)
     for number in (17, 27, 37):
         grid.nodes[number].meddle = lambda m, reply: None if m.metadata.group_id else reply
     with pytest.raises(TooFew, match=r"in 3 tries; .*client 0: with its upload the outputs of"):
