@@ -1,6 +1,7 @@
 """A million hostile messages of many kinds: what they cost, and that only a WireError comes out.
 
     python benchmarks/hostile_messages.py --messages 1000000
+    python benchmarks/hostile_messages.py --messages 16130 --only "header of weights"
 
 Run it in the repository's root, with the tests in it. Messages of single codecs are those of
 tests/codecs/test_fuzz.py, whole uploads and downloads those of tests/helpers/hostile_messages.py,
@@ -175,8 +176,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--messages", type=int, default=1_000_000, help="over all kinds")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", metavar="TEXT", default="", help="kinds with this in their names")
     args = parser.parse_args()
-    sources = list_sources()
+    sources = {kind: one for kind, one in list_sources().items() if args.only in kind}
+    if not sources:
+        parser.error(f"no kind has {args.only!r} in its name")
     each = -(-args.messages // len(sources))
     print("| kind | messages | taken | microseconds of CPU each | most, kB | of 4 MB, MB |")
     print("|---|---|---|---|---|---|")
