@@ -292,11 +292,13 @@ def spoiling(monkeypatch, client):
 
 
 def silent_once():
-    """A node whose first reply of a round is lost."""
-    left = ["its first turn"]
+    """A node that never answers the first message of a round, however often it is pulled."""
+    first = []
 
     def meddle(message, reply):
-        return None if message.metadata.group_id and left and left.pop() else reply
+        if message.metadata.group_id:
+            first.append(message.metadata.message_id)
+        return None if first and message.metadata.message_id == first[0] else reply
 
     return meddle
 
