@@ -173,7 +173,7 @@ class Trust:
         r: Round,
     ) -> dict[int, Array]:
         """What each row counts as a contradiction if the students agree: more if repeated."""
-        recent = {id: one.last.labels for id, one in self._find_recent(memory, r.number).items()}
+        recent = self._find_recent_labels(memory, r.number)
         return {
             id: doubt_repeated(labels, recent.get(id), find_error_rate(counts[id], self.alike))
             for id, labels in heard.items()
@@ -183,6 +183,9 @@ class Trust:
         first = number - self.rounds
         return {id: one for id, one in sorted(memory.by_client.items()) if one.last.round >= first}
 
+    def _find_recent_labels(self, memory: TrustMemory, number: int) -> dict[int, SoftLabels]:
+        return {id: one.last.labels for id, one in self._find_recent(memory, number).items()}
+
     def _weigh(
         self, heard: Mapping[int, SoftLabels], memory: TrustMemory, r: Round, seen: Seen
     ) -> tuple[dict[int, float], dict[int, Counts]]:
@@ -190,7 +193,7 @@ class Trust:
 
         Whom to believe depends on whom one believes: a few turns.
         """
-        recent = {id: one.last.labels for id, one in self._find_recent(memory, r.number).items()}
+        recent = self._find_recent_labels(memory, r.number)
         known = dict.fromkeys(seen.answers, find_trust(0.0))
         known |= {id: one.trust for id, one in memory.by_client.items()}
         trust = {id: known.get(id, find_trust(0.0)) for id in heard}
